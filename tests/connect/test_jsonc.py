@@ -1,4 +1,4 @@
-"""Entries put into texts of JSON and taken out of them; all else keeps its bytes."""
+"""Adding entries to JSON texts and removing them; everything else keeps its bytes."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def values(text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", [*LAYOUTS, *COMMENTED])
-def test_what_is_put_in_can_be_taken_out_and_leaves_every_byte(text: str) -> None:
+def test_adding_and_removing_an_entry_restores_every_byte(text: str) -> None:
     document = Document(text, comments=True)
     there = document.get(("servers",))
     document.set(("servers", "memories"), ENTRY)
@@ -70,7 +70,7 @@ def test_without_comments_the_result_is_json(text: str) -> None:
     assert json.loads(document.text)["servers"]["memories"] == {**ENTRY, "command": "other"}
 
 
-def test_a_comment_stays_with_the_member_that_it_stands_behind() -> None:
+def test_a_comment_stays_with_the_member_before_it() -> None:
     document = Document('{\n  "a": 1, // one\n  "b": 2 // two\n}', comments=True)
     document.set(("c",), 3)
     assert document.text == '{\n  "a": 1, // one\n  "b": 2, // two\n  "c": 3\n}'
@@ -78,7 +78,7 @@ def test_a_comment_stays_with_the_member_that_it_stands_behind() -> None:
     assert document.text == '{\n  "b": 2, // two\n  "c": 3\n}'
 
 
-def test_a_value_that_is_the_same_is_not_written_anew() -> None:
+def test_an_equal_value_changes_nothing() -> None:
     text = '{"servers": {"memories":   {"args":["mcp"],   "command":"x"}}}'
     document = Document(text, comments=False)
     document.set(("servers", "memories"), {"command": "x", "args": ["mcp"]})
@@ -103,14 +103,14 @@ def test_a_value_that_is_the_same_is_not_written_anew() -> None:
         ('{"a": \n', 2, "early"),
     ],
 )
-def test_what_is_broken_is_told_with_its_line(text: str, line: int, why: str) -> None:
+def test_errors_name_the_line(text: str, line: int, why: str) -> None:
     with pytest.raises(Malformed, match=why) as caught:
         Document(text, comments=False)
     assert caught.value.line == line
 
 
 @pytest.mark.parametrize("text", ['{"servers": []}', '{"servers": null}', '{"servers": "x"}'])
-def test_what_is_no_object_is_not_replaced(text: str) -> None:
+def test_other_values_are_not_replaced_by_objects(text: str) -> None:
     document = Document(text, comments=False)
     with pytest.raises(TypeError, match="line 1: servers is not an object"):
         document.set(("servers", "memories"), ENTRY)
@@ -181,7 +181,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ('{\n  "a": 2, // about a\n  "m": 1 }\n', {"a": 2}),
     ],
 )
-def test_what_stands_behind_an_entry_does_not_end_in_the_comment_before_it(
+def test_text_after_a_removed_entry_does_not_join_the_comment_before_it(
     text: str, kept: Any
 ) -> None:
     document = Document(text, comments=True)
@@ -191,7 +191,7 @@ def test_what_stands_behind_an_entry_does_not_end_in_the_comment_before_it(
 
 
 @pytest.mark.parametrize("text", ['{ "a": 1 // about a\n}\n', '{ "a": 1, // about a\n}\n'])
-def test_an_entry_is_not_put_into_the_comment_behind_the_last_one(text: str) -> None:
+def test_an_entry_is_not_added_inside_a_comment(text: str) -> None:
     document = Document(text, comments=True)
     document.set(("m",), 2)
     assert values(document.text) == {"a": 1, "m": 2}
@@ -199,5 +199,5 @@ def test_an_entry_is_not_put_into_the_comment_behind_the_last_one(text: str) -> 
     assert document.text == text
 
 
-def test_a_file_that_a_comment_begins_and_ends_is_not_one_comment() -> None:
+def test_comments_at_both_ends_are_two_comments() -> None:
     assert values('/* mine */\n{"a": 1}\n/* end */\n') == {"a": 1}

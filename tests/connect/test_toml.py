@@ -1,4 +1,4 @@
-"""A table put into texts of TOML and taken out of them."""
+"""Adding a table to TOML texts and removing it."""
 
 import tomllib
 
@@ -30,7 +30,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-def test_what_is_put_in_can_be_taken_out_and_leaves_every_byte(text: str) -> None:
+def test_adding_and_removing_an_entry_restores_every_byte(text: str) -> None:
     put = toml.put(text, TABLE, ROWS)
     assert put.startswith(text)
     assert tomllib.loads(put)["mcp_servers"]["memories"] == ROWS
@@ -39,7 +39,7 @@ def test_what_is_put_in_can_be_taken_out_and_leaves_every_byte(text: str) -> Non
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-def test_what_was_added_behind_it_stays(text: str) -> None:
+def test_text_added_after_the_table_stays(text: str) -> None:
     behind = "\n# about z\n[z]\na = 1\n"
     put = (
         toml.put(text, TABLE, ROWS)
@@ -61,11 +61,11 @@ def test_what_was_added_behind_it_stays(text: str) -> None:
         ("a = " + "[" * 5000, "line 1"),
     ],
 )
-def test_what_can_not_be_changed_is_refused(text: str, why: str) -> None:
+def test_unusual_layouts_are_refused(text: str, why: str) -> None:
     with pytest.raises(toml.Malformed, match=why):
         toml.put(text, TABLE, ROWS)
 
 
-def test_a_file_that_holds_nothing_else_keeps_its_line_ends() -> None:
+def test_a_file_without_other_tables_keeps_its_line_ends() -> None:
     put = toml.put('[mcp_servers.memories]\r\ncommand = "x"\r\n', TABLE, ROWS)
     assert put.count("\n") == put.count("\r\n") > 1

@@ -20,7 +20,7 @@ PLENTY = "30"  # seconds, for hooks of which the answer counts
 
 @dataclass(frozen=True)
 class Ran:
-    """What a hook left behind."""
+    """Exit code and output of a hook."""
 
     code: int
     out: bytes
@@ -28,7 +28,7 @@ class Ran:
 
     @property
     def context(self) -> str:
-        """What it puts before the model; empty if it puts nothing there."""
+        """The text for the model; may be empty."""
         assert (self.code, self.err) == (0, b"")
         if not self.out:
             return ""
@@ -82,22 +82,22 @@ def hook(forked: Forked) -> Hook:
 
 @pytest.fixture
 def projects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written has the project of its repository, as it has by default."""
+    """Give memories the project of their repository, as by default."""
     monkeypatch.setenv("PROJECT_DETECTION", "true")
 
 
 @pytest.fixture
 def no_flusher(home: Path) -> Path:
-    """Keep a flusher that a hook starts from doing anything: one is at work already."""
+    """Keep flushers that hooks start from storing anything."""
     return home
 
 
-def flushed(home: Path) -> Flushed:
-    """Store what waits, in this process."""
+def flush_inbox(home: Path) -> Flushed:
+    """Store the inbox in this process."""
     return flush(str(home))
 
 
-def waiting(home: Path, namespace: str | None = None) -> list[Any]:
+def pending_memories(home: Path, namespace: str | None = None) -> list[Any]:
     """Return the memories that wait for review, oldest first."""
     with Memories(namespace=namespace) as memories:
         return list(memories.list(pending=True, limit=1000).memories)[::-1]

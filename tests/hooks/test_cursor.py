@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forked import Forked
-from hooks.conftest import PLENTY, flushed, tree, waiting
+from hooks.conftest import PLENTY, flush_inbox, pending_memories, tree
 from memories import Memories
 from memories.hooks import inbox, runs, session
 from memories.hooks.host_events import HostEvent
@@ -67,13 +67,13 @@ def run(forked: Forked) -> Run:
     return run
 
 
-def remembered(text: str = "Deploys happen on Tuesdays") -> None:
+def remember(text: str = "Deploys happen on Tuesdays") -> None:
     with Memories() as memories:
         memories.create(text)
 
 
-def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -> None:
-    remembered()
+def test_session_start_shows_the_prompt_block(run: Run, root: Path, home: Path) -> None:
+    remember()
     answer = run(
         payload(root, "session-start", is_background_agent=False, composer_mode="agent"),
         "session-start",
@@ -84,8 +84,8 @@ def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -
     assert session.read(str(home), "cursor.c1").folder == str(root)
 
 
-def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home: Path) -> None:
-    remembered()
+def test_a_prompt_gets_the_memories_it_recalls(run: Run, root: Path, home: Path) -> None:
+    remember()
     answer = run(
         payload(root, "user-prompt", prompt="On which day do deploys happen?"), "user-prompt"
     )
@@ -101,7 +101,7 @@ def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home:
 
 @pytest.mark.parametrize("event", NAMES)
 @pytest.mark.parametrize("options", [(), ("--capture",)], ids=["recall", "capture"])
-def test_what_says_nothing_is_valid_all_the_same(
+def test_an_event_without_context_gets_valid_json(
     run: Run, event: str, options: tuple[str, ...], root: Path, home: Path
 ) -> None:
     answer = run(
@@ -114,7 +114,7 @@ def test_what_says_nothing_is_valid_all_the_same(
     assert off == ({"continue": True} if event == "user-prompt" else {})
 
 
-def test_what_fails_prints_nothing(forked: Forked, run: Run, root: Path, home: Path) -> None:
+def test_a_failing_hook_prints_nothing(forked: Forked, run: Run, root: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
     assert run(payload(root, "session-start"), "session-start") is None
@@ -127,15 +127,15 @@ def test_what_fails_prints_nothing(forked: Forked, run: Run, root: Path, home: P
 
 
 def settle(home: Path) -> None:
-    """Store what waits, or wait for the flusher that a hook started and that does."""
+    """Store the inbox, or wait for the flusher that a hook started."""
     until = time.monotonic() + 120
     while inbox.names(str(home)):
         assert time.monotonic() < until
-        flushed(home)
+        flush_inbox(home)
         time.sleep(0.05)
 
 
-def said() -> list[tuple[str, str]]:
+def stored_turns() -> list[tuple[str, str]]:
     with Memories() as memories:
         return [(turn.role, turn.content) for turn in memories.turns("cursor:c1", limit=1000)]
 
@@ -166,9 +166,12 @@ def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
         "--capture",
     )
     settle(home)
-    assert said()[:2] == [("user", "Remember that Ann owns deploys."), ("assistant", "I look.")]
-    assert [content.strip() for _, content in said()[2:]] == ["Noted."]
-    [found] = waiting(home)
+    assert stored_turns()[:2] == [
+        ("user", "Remember that Ann owns deploys."),
+        ("assistant", "I look."),
+    ]
+    assert [content.strip() for _, content in stored_turns()[2:]] == ["Noted."]
+    [found] = pending_memories(home)
     assert (found.content, found.source) == ("Ann owns deploys.", "cursor:c1#0")
     assert found.tags["agent"] == "cursor"
 
@@ -203,7 +206,7 @@ BOTH = pytest.mark.parametrize("hosts", [(OWN, CLAUDE), (CLAUDE, OWN), (OWN, OWN
 
 @pytest.fixture
 def held(home: Path) -> Iterator[Path]:
-    """Keep flushers from taking away what waits."""
+    """Keep flushers from storing the inbox."""
     from memories.core.disk import try_lock
     from memories.identity.captured import FLUSH_LOCK
 
@@ -215,10 +218,10 @@ def held(home: Path) -> Iterator[Path]:
 
 
 @BOTH
-def test_two_hooks_of_one_event_give_once(
+def test_two_hooks_of_one_event_show_memories_once(
     run: Run, hosts: tuple[str, str], root: Path, home: Path
 ) -> None:
-    remembered()
+    remember()
     begun = [run(payload(root, "session-start"), "session-start", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
     told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
@@ -257,15 +260,15 @@ def test_two_hooks_of_one_event_capture_once(
 
 
 @BOTH
-def test_what_was_captured_twice_is_stored_once(
+def test_events_captured_twice_are_stored_once(
     run: Run, hosts: tuple[str, str], root: Path, home: Path
 ) -> None:
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
         for host in hosts if event != "answer" else (OWN,):
             run(told, event, "--capture", host=host)
     settle(home)
-    assert said() == [("user", "Remember that Ann owns deploys."), ("assistant", "Noted.")]
-    assert [each.content for each in waiting(home)] == ["Ann owns deploys."]
+    assert stored_turns() == [("user", "Remember that Ann owns deploys."), ("assistant", "Noted.")]
+    assert [each.content for each in pending_memories(home)] == ["Ann owns deploys."]
 
 
 @pytest.mark.parametrize("capturing", [OWN, CLAUDE])
@@ -274,7 +277,7 @@ def test_one_hook_captures_although_the_other_recalled(
     run: Run, capturing: str, first: str, root: Path, held: Path
 ) -> None:
     """They may have been installed with different options."""
-    remembered()
+    remember()
     told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
     hosts = [first, OWN if first == CLAUDE else CLAUDE]
     answers = [
@@ -284,8 +287,8 @@ def test_one_hook_captures_although_the_other_recalled(
     assert [each["event"] for each in events_of(held)] == ["user-prompt"]
 
 
-def test_hooks_at_once_give_once(root: Path, home: Path) -> None:
-    remembered()
+def test_simultaneous_hooks_show_memories_once(root: Path, home: Path) -> None:
+    remember()
     command = [sys.executable, "-m", "memories", "hook", "session-start", "--seconds", PLENTY]
     running = [
         subprocess.Popen([*command, "--host", host], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -305,7 +308,7 @@ def test_hooks_at_once_give_once(root: Path, home: Path) -> None:
     ]
 
 
-def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
+def test_events_without_a_turn_are_answered_once_within_seconds(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert session.claim(str(home), "cursor.c1", "given x", within=10)
@@ -318,10 +321,8 @@ def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
     assert not session.claim(str(home), "cursor.c1", "given x", within=None)
 
 
-def test_a_new_conversation_and_a_new_turn_are_given_something(
-    run: Run, root: Path, home: Path
-) -> None:
-    remembered()
+def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, home: Path) -> None:
+    remember()
     for more in ({}, {"generation_id": "g2"}, {"conversation_id": "c2", "session_id": "c2"}):
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
@@ -337,7 +338,7 @@ def test_a_session_file_that_is_full_stops_nothing(
     assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
 
 
-def test_a_conversation_is_one_session_although_not_each_event_names_that(root: Path) -> None:
+def test_events_of_one_conversation_are_one_session(root: Path) -> None:
     told = payload(root, "session-start")
     assert {
         HostEvent(host, {**told, "session_id": each}).session_name
@@ -346,7 +347,7 @@ def test_a_conversation_is_one_session_although_not_each_event_names_that(root: 
     } == {"cursor.c1"}
 
 
-def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(root: Path) -> None:
+def test_vs_code_names_its_session_in_another_field(root: Path) -> None:
     told = HostEvent(
         CLAUDE,
         {
@@ -360,17 +361,17 @@ def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(r
 
 
 def test_hooks_of_claude_code_itself_answer_as_before(run: Run, root: Path, home: Path) -> None:
-    remembered()
+    remember()
     told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}
     answer = run({**told, "hook_event_name": "UserPromptSubmit"}, "user-prompt", host=CLAUDE)
     assert answer is not None
     assert answer.keys() == {"hookSpecificOutput"}
 
 
-def test_the_workspace_decides_not_where_a_hook_runs(
+def test_the_workspace_is_the_folder_and_not_where_the_hook_runs(
     forked: Forked, run: Run, root: Path, home: Path, folder: Path
 ) -> None:
-    remembered()
+    remember()
     (root / ".memories-off").touch()
     before = tree(home)
     told = payload(root, "user-prompt", prompt="Remember that Ann owns deploys.", cwd=str(folder))
@@ -394,7 +395,7 @@ def test_a_window_without_a_folder(
     assert HostEvent(OWN, told).folder == str(root)
 
 
-def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> None:
+def test_the_email_of_a_cursor_user_is_stored_nowhere(run: Run, root: Path, home: Path) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
         run(told, event, "--capture")
@@ -406,7 +407,9 @@ def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> No
 
 
 @pytest.mark.parametrize("name", [".cursorrules", ".cursor/rules/deploys.mdc", "AGENTS.md"])
-def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, home: Path) -> None:
+def test_sentences_of_cursor_rules_are_not_proposed(
+    run: Run, name: str, root: Path, home: Path
+) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("Ann owns deploys.\n")
     for event, told in turn(
@@ -414,7 +417,9 @@ def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, hom
     ):
         run(told, event, "--capture")
     settle(home)
-    assert [each.content for each in waiting(home)] == ["We decided to use Go for the worker."]
+    assert [each.content for each in pending_memories(home)] == [
+        "We decided to use Go for the worker."
+    ]
 
 
 def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
@@ -426,11 +431,11 @@ def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) ->
     for event, told in turn(root, 1, "Hello", "Hi."):
         run({**told, "transcript_path": str(file)}, event, "--capture", host=OWN)
     settle(home)
-    assert said() == [("user", "Hello"), ("assistant", "Hi.")]
+    assert stored_turns() == [("user", "Hello"), ("assistant", "Hi.")]
     assert not (home / "hooks.log").exists()
 
 
-def test_memory_off_ends_a_session_of_both(run: Run, root: Path, held: Path) -> None:
+def test_memory_off_applies_to_both_hooks(run: Run, root: Path, held: Path) -> None:
     told = payload(root, "user-prompt", prompt="memory off")
     answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
     assert [

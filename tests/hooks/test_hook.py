@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forked import Forked
-from hooks.conftest import PLENTY, Hook, flushed, tree
+from hooks.conftest import PLENTY, Hook, flush_inbox, tree
 from memories import Memories
 from memories.cli import COMMANDS
 from memories.hooks import events, inbox, runs
@@ -65,7 +65,7 @@ def test_wrong_arguments_are_a_line_in_the_log(
     [b"", b"not json", b"[]", b'"text"', b"\xff\xfe", b'{"a": ', b"[" * 100_000, b'{"a": "%b"}' % (b"x" * 50_000_000)],
     ids=["nothing", "text", "a list", "a string", "no UTF-8", "half of it", "too deep", "50 MB"],
 )  # fmt: skip
-def test_events_that_are_none(told: bytes, hook: Hook, home: Path) -> None:
+def test_malformed_events_are_recorded_as_failures(told: bytes, hook: Hook, home: Path) -> None:
     assert hook("stop", told, "--capture").silent
     [line] = (home / "hooks.log").read_text().splitlines()
     assert "claude-code stop: " in line
@@ -97,7 +97,9 @@ def test_a_home_that_cannot_be_written(hook: Hook, tmp_path: Path) -> None:
         assert hook("user-prompt", {"prompt": "when?"}, env={"MEMORY_HOME": str(home)}).silent
 
 
-def test_a_full_disk_keeps_no_half_of_a_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_no_partial_line_remains(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inbox.add(str(home), "codex.s1", {"id": "1"})
     written = os.write
 
@@ -115,7 +117,7 @@ def test_a_full_disk_keeps_no_half_of_a_line(home: Path, monkeypatch: pytest.Mon
     assert ([each["id"] for each in found], unread) == (["1", "3"], 0)
 
 
-def test_a_broken_store(hook: Hook, home: Path) -> None:
+def test_a_damaged_store_is_logged(hook: Hook, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
     assert hook("user-prompt", {"prompt": "when do we deploy?"}).silent
@@ -123,7 +125,7 @@ def test_a_broken_store(hook: Hook, home: Path) -> None:
     assert "claude-code session-start" in (home / "hooks.log").read_text()
 
 
-def test_a_setting_that_is_wrong(hook: Hook, home: Path) -> None:
+def test_a_wrong_setting_prints_nothing(hook: Hook, home: Path) -> None:
     assert hook(
         "user-prompt", {"prompt": "when do we deploy?"}, env={"EMBEDDER": "crystal-ball"}
     ).silent
@@ -131,8 +133,8 @@ def test_a_setting_that_is_wrong(hook: Hook, home: Path) -> None:
     assert hook("stop", {}, "--capture").silent
 
 
-def test_a_module_that_is_missing(home: Path, tmp_path: Path) -> None:
-    """As after an update that was cut short."""
+def test_a_missing_module_prints_nothing(home: Path, tmp_path: Path) -> None:
+    """As after an interrupted update."""
     script = (
         "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
     )
@@ -145,13 +147,13 @@ def test_a_module_that_is_missing(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signals(name: str, home: Path) -> None:
     running = start("stop", "--host", "codex", "--capture", "--seconds", "30")
-    waiting_for_input(running)
+    wait_for_input(running)
     running.send_signal(getattr(signal, name))
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out, err) == (0, b"", b"")
 
 
-def waiting_for_input(running: "subprocess.Popen[bytes]") -> None:
+def wait_for_input(running: "subprocess.Popen[bytes]") -> None:
     """Wait until a hook has made its child, which then reads."""
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
     until = time.monotonic() + 120
@@ -161,10 +163,10 @@ def waiting_for_input(running: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.01)
 
 
-def test_a_standard_input_that_never_ends(home: Path) -> None:
+def test_a_hook_ends_although_its_input_never_does(home: Path) -> None:
     """It ends by itself, says nothing, and leaves no process behind."""
     running = start("stop", "--host", "codex", "--seconds", "8")
-    waiting_for_input(running)
+    wait_for_input(running)
     [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     assert running.wait(timeout=300) == 0
     assert running.communicate(timeout=300) == (b"", b"")
@@ -204,7 +206,7 @@ def is_gone(process: int) -> bool:
         "raise KeyboardInterrupt",
     ],
 )
-def test_whatever_becomes_of_the_work(hanging: str, home: Path) -> None:
+def test_a_child_that_hangs_crashes_or_raises_is_survived(hanging: str, home: Path) -> None:
     script = f"""
 import sys
 from memories.hooks import events, hook
@@ -219,7 +221,7 @@ hook.main(["stop", "--host", "codex", "--seconds", "2"])
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_locked_store_does_not_hold_it_up(hook: Hook, home: Path) -> None:
+def test_a_locked_store_does_not_delay_a_hook(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
         with memories.transaction():
@@ -228,7 +230,7 @@ def test_a_locked_store_does_not_hold_it_up(hook: Hook, home: Path) -> None:
             assert hook("session-start", {}, seconds="1").code == 0
 
 
-def test_what_is_captured_is_for_its_owner_alone(hook: Hook, home: Path, folder: Path) -> None:
+def test_captured_files_are_private(hook: Hook, home: Path, folder: Path) -> None:
     old = os.umask(0)
     try:
         assert hook("pre-compact", {"trigger": "auto"}, "--capture").silent
@@ -239,9 +241,7 @@ def test_what_is_captured_is_for_its_owner_alone(hook: Hook, home: Path, folder:
     assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file()} == {0o600}
 
 
-def test_folders_above_the_home_are_open_to_nobody_else(
-    hook: Hook, tmp_path: Path, folder: Path
-) -> None:
+def test_created_parent_folders_are_private(hook: Hook, tmp_path: Path, folder: Path) -> None:
     mask = os.umask(0)
     try:
         far = tmp_path / "not" / "there" / "yet"
@@ -278,9 +278,7 @@ def test_the_inbox_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert inbox.names(str(home)) == ["codex.s1"]
 
 
-def test_doctor_tells_how_the_hooks_are(
-    forked: Forked, hook: Hook, home: Path, tmp_path: Path
-) -> None:
+def test_doctor_reports_the_hooks(forked: Forked, hook: Hook, home: Path, tmp_path: Path) -> None:
     hook("stop", {}, host="codex")
     hook("stop", b"no event", host="gemini")
     command = ["doctor", "--format", "json"]
@@ -305,7 +303,7 @@ def test_the_help_names_all_events_and_hosts(forked: Forked) -> None:
     assert "hook" in COMMANDS
 
 
-def test_a_hook_that_appends_loads_no_more_than_it_needs(folder: Path, home: Path) -> None:
+def test_a_hook_that_only_appends_loads_no_heavy_module(folder: Path, home: Path) -> None:
     """What is light is light by what it leaves out; `python -m bench hooks` measures what that
     saves.
     """
@@ -345,6 +343,6 @@ def test_a_flusher_outlives_the_hook(hook: Hook, home: Path, folder: Path) -> No
             "Remember that deploys happen on Tuesdays",
             "Noted.",
         ]
-    assert flushed(home).waiting == 0
+    assert flush_inbox(home).waiting == 0
     assert events.MAX_EVENT_BYTES > inbox.MAX_TEXT
     assert float(PLENTY) > 0

@@ -14,8 +14,8 @@ import pytest
 from embedders.test_http_service import Behaviour, Server, hang, status
 from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
 from forked import Forked
-from hooks.conftest import Hook, flushed, waiting
-from hooks.test_flush import told
+from hooks.conftest import Hook, flush_inbox, pending_memories
+from hooks.test_flush import record_event
 from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft
 from memories.context.engine import EngineBackend
 from memories.context.tokens import estimate_tokens
@@ -37,7 +37,7 @@ def deploys(home: Path) -> None:
     ("host", "name"),
     [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")],
 )
-def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str) -> None:
+def test_a_prompt_recalls_a_relevant_memory_once(hook: Hook, host: str, name: str) -> None:
     first = hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host)
     assert json.loads(first.out)["hookSpecificOutput"]["hookEventName"] == name
     assert (DEPLOY in first.context, "Tom" in first.context) == (True, False)
@@ -53,7 +53,7 @@ def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host).context
 
 
-def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook) -> None:
+def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None:
     with Memories() as memories:
         for days in (0, 3, 15, 20):
             then = datetime.now(UTC) - timedelta(days=days)
@@ -84,7 +84,9 @@ def test_prompts_that_are_not_searched(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_many_turns_of_one_writer_do_not_fill_an_answer(hook: Hook, home: Path, name: str) -> None:
+def test_many_turns_of_one_writer_do_not_fill_the_context(
+    hook: Hook, home: Path, name: str
+) -> None:
     with Memories(namespace="shared", channel="cli") as memories:
         memories.add_turns(
             "flood",
@@ -100,7 +102,7 @@ def test_many_turns_of_one_writer_do_not_fill_an_answer(hook: Hook, home: Path, 
     assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
 
 
-def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:
+def test_a_context_is_no_longer_than_the_host_accepts(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         for number in range(30):
             memories.create(
@@ -113,13 +115,15 @@ def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:
     assert done.context.rstrip().splitlines()[-1].startswith("=== end of ")
 
 
-def test_nothing_that_only_a_hook_captured_is_recalled(hook: Hook, home: Path) -> None:
-    told(home, "user-prompt", prompt="Deploys were moved: we decided to move deploys to Fridays.")
-    told(home, "session-end", reason="other")
-    assert flushed(home).summaries == 1
+def test_captured_memories_are_not_recalled_before_review(hook: Hook, home: Path) -> None:
+    record_event(
+        home, "user-prompt", prompt="Deploys were moved: we decided to move deploys to Fridays."
+    )
+    record_event(home, "session-end", reason="other")
+    assert flush_inbox(home).summaries == 1
     assert hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).silent
     with Memories() as memories:
-        [found] = waiting(home)
+        [found] = pending_memories(home)
         assert memories.search("deploys moved")  # the summary is found by who searches
         builder = ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)))
         context = builder.build_everywhere("when were deploys moved to?")
@@ -141,7 +145,7 @@ def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
     assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
 
 
-def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
+def test_a_prompt_switches_the_identity(hook: Hook, home: Path) -> None:
     with Memories(namespace="bob") as bob:
         bob.create("Bob deploys on Mondays")
     assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
@@ -152,12 +156,12 @@ def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
         in hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
     )
     assert hook("user-prompt", {"prompt": "when does bob deploy?", "session_id": "s2"}).silent
-    flushed(home)
+    flush_inbox(home)
     with Memories(namespace="bob", shared=False) as bob:
         assert [turn.content for turn in bob.turns("claude-code:s1")] == ["when does bob deploy?"]
 
 
-def test_a_prompt_switches_who_the_session_is_also_if_nothing_can_be_recalled(
+def test_a_prompt_switches_the_identity_even_if_nothing_can_be_recalled(
     hook: Hook, home: Path
 ) -> None:
     home.mkdir(parents=True)
@@ -190,7 +194,7 @@ def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
 
 
-def test_no_prompt_switches_on_what_the_project_switched_off(
+def test_a_prompt_cannot_switch_memory_on_in_a_project_that_is_off(
     hook: Hook, home: Path, folder: Path
 ) -> None:
     (folder / ".memories-off").touch()
@@ -199,7 +203,7 @@ def test_no_prompt_switches_on_what_the_project_switched_off(
     assert not home.exists()
 
 
-def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home: Path) -> None:
+def test_recalled_memories_are_never_proposed_again(hook: Hook, home: Path) -> None:
     """Each session is given what is remembered; its agent, and its user, say it again in several
     ways.
     """
@@ -216,7 +220,7 @@ def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home:
             "user-prompt", {"prompt": "when do deploys happen, and what is billing using?", **about}
         ).context
         assert known[0] in given
-        told(
+        record_event(
             home,
             "user-prompt",
             prompt=f"{given}\nremember that deploys happen on Tuesdays at noon",
@@ -228,22 +232,24 @@ def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home:
             "As noted earlier, the team decided to use PostgreSQL for the billing service.",
             f"<hook_context>{given}</hook_context>We decided to use PostgreSQL for billing.",
         ]
-        told(home, "stop", last_assistant_message="\n\n".join(answers), **about)
-        told(home, "session-end", reason="other", **about)
-        flushed(home)
-        assert [each.content for each in waiting(home)] == []
-    told(
+        record_event(home, "stop", last_assistant_message="\n\n".join(answers), **about)
+        record_event(home, "session-end", reason="other", **about)
+        flush_inbox(home)
+        assert [each.content for each in pending_memories(home)] == []
+    record_event(
         home,
         "user-prompt",
         prompt="remember that deploys happen on Wednesdays at noon",
         session_id="s10",
     )
-    flushed(home)
-    assert [each.content for each in waiting(home)] == ["Deploys happen on Wednesdays at noon"]
+    flush_inbox(home)
+    assert [each.content for each in pending_memories(home)] == [
+        "Deploys happen on Wednesdays at noon"
+    ]
 
 
-def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) -> None:
-    """So that what is forgotten is gone."""
+def test_session_files_contain_no_text_of_memories(hook: Hook, home: Path) -> None:
+    """So a forgotten memory leaves no text behind."""
     with Memories() as memories:
         memories.create(DEPLOY)
     hook("session-start", {"source": "startup"})
@@ -261,7 +267,7 @@ def repository(folder: Path, *steps: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("projects")
-def test_a_session_begins_with_what_the_last_one_in_this_project_left(
+def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
     forked: Forked, hook: Hook, home: Path, folder: Path
 ) -> None:
     repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
@@ -315,7 +321,7 @@ def noted(home: Path, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("deploys", "projects")
-def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path) -> None:
+def test_tokens_given_to_a_model_are_counted(hook: Hook, home: Path, folder: Path) -> None:
     repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
     given = [
         hook("session-start", {}, "--capture").context,
@@ -349,7 +355,7 @@ def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path
 
 
 @pytest.mark.usefixtures("deploys")
-def test_hooks_note_nothing_where_that_is_off(hook: Hook, home: Path) -> None:
+def test_with_events_off_hooks_record_nothing(hook: Hook, home: Path) -> None:
     assert hook("session-start", {"session_id": "s1"}, env={"MEMORY_EVENTS": "off"}).context
     assert hook("session-start", {"session_id": "s2"}).context
     assert hook("session-start", {"session_id": "s3"}, env={"MEMORY_OFF": "1"}).silent
@@ -361,7 +367,7 @@ def test_hooks_note_nothing_where_that_is_off(hook: Hook, home: Path) -> None:
 def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
     hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
 ) -> None:
-    """From the whole store: what is asked for is too old for the scratchpad."""
+    """From the whole store: the memory is too old for the scratchpad."""
     for name, value in {
         "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
         "EMBEDDER_CACHE_MB": "0", "EMBEDDER_FALLBACK": "local",
@@ -381,7 +387,7 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
     assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()
 
 
-def test_what_is_known_of_a_session_names_no_conversation_and_turns_are_still_given_once(
+def test_session_files_name_no_conversation_and_turns_are_shown_once(
     hook: Hook, home: Path
 ) -> None:
     said = {"prompt": "which port does the staging database use?"}
@@ -402,7 +408,7 @@ def test_what_is_known_of_a_session_names_no_conversation_and_turns_are_still_gi
     )
 
 
-def test_a_session_of_an_earlier_version_that_names_turns_is_still_known(home: Path) -> None:
+def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) -> None:
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
     session.note(str(home), "two", shown=["a#talk#2", "0190-id"])

@@ -67,7 +67,9 @@ ASKED = [
 ]
 
 
-def test_the_answers_are_the_same(answered: Callable[[], int], hook: Hook, serving: Serve) -> None:
+def test_a_server_gives_the_same_answers(
+    answered: Callable[[], int], hook: Hook, serving: Serve
+) -> None:
     alone = [
         hook(event, {**told, "session_id": f"a{n}"}, *options)
         for n, (event, told, options) in enumerate(ASKED)
@@ -82,7 +84,7 @@ def test_the_answers_are_the_same(answered: Callable[[], int], hook: Hook, servi
     assert 0 < answered() <= len(ASKED)
 
 
-def test_a_session_is_given_nothing_twice_whoever_recalls(
+def test_a_session_sees_nothing_twice_with_or_without_a_server(
     answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
@@ -98,7 +100,7 @@ def test_a_session_is_given_nothing_twice_whoever_recalls(
     assert 0 < answered() <= 3
 
 
-def test_the_hook_decides_who_and_where(
+def test_the_hook_decides_the_namespace_and_folder(
     forked: Forked,
     answered: Callable[[], int],
     hook: Hook,
@@ -141,7 +143,7 @@ def test_where_memory_is_off_no_server_is_asked(
     assert answered() == 0
 
 
-def test_what_is_captured_is_in_the_inbox_once(hook: Hook, home: Path, serving: Serve) -> None:
+def test_an_event_is_captured_once_beside_a_server(hook: Hook, home: Path, serving: Serve) -> None:
     serving()
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
     found, _, unread = inbox.read(str(home), "claude-code.s1")
@@ -184,7 +186,7 @@ def test_a_server_that_hangs_is_not_waited_for(
     assert not (home / "hooks.log").exists()
 
 
-def test_what_a_killed_server_leaves_behind_stops_no_hook(hook: Hook, serving: Serve) -> None:
+def test_the_socket_of_a_killed_server_stops_no_hook(hook: Hook, serving: Serve) -> None:
     server = serving()
     server.kill()
     server.wait(60)
@@ -207,7 +209,7 @@ def test_what_a_killed_server_leaves_behind_stops_no_hook(hook: Hook, serving: S
         (f"{client.GREETING} {__version__}", b".1 done 2:4\nno\n."),
     ],
 )
-def test_whatever_else_a_server_says_the_hook_does_it_itself(
+def test_after_an_invalid_answer_of_the_server_the_hook_recalls_itself(
     greeting: str, answer: bytes, hook: Hook, home: Path
 ) -> None:
     path = Path(client.socket_of("", os.environ))

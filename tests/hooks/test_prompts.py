@@ -1,4 +1,4 @@
-"""What a person wrote of a prompt, and what they wish by it."""
+"""Cleaning prompts, and prompts that switch memory on or off."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -
         "as inbox with memory enabled",
     ],
 )
-def test_what_only_looks_like_it_switches_nothing(text: str) -> None:
+def test_similar_prompts_switch_nothing(text: str) -> None:
     assert parse_wish(clean_prompt(text)) is None
 
 
@@ -94,29 +94,29 @@ def test_what_only_looks_like_it_switches_nothing(text: str) -> None:
         ("a === b and b === c", "a === b and b === c"),
     ],
 )
-def test_what_hosts_and_hooks_put_in_is_taken_out(text: str, left: str) -> None:
+def test_text_inserted_by_hosts_and_hooks_is_removed(text: str, left: str) -> None:
     assert clean_prompt(text) == left
 
 
-def test_what_nobody_typed_is_nothing() -> None:
+def test_prompts_of_the_system_are_empty() -> None:
     assert clean_prompt("remember that x is y", "system") == ""
     assert clean_prompt("remember that x is y", "user") == "remember that x is y"
 
 
-def test_a_command_is_told_from_a_path() -> None:
+def test_a_path_is_not_a_command() -> None:
     assert is_command("/compact")
     assert is_command("/memories:remember deploys are on Tuesday")
     assert not is_command("/usr/bin/python is missing")
     assert not is_command("what is /compact?")
 
 
-def test_private_parts_are_taken_out() -> None:
+def test_private_text_is_removed() -> None:
     assert remove_private("a <private>b</private> c") == "a  c"
     assert remove_private("a <PRIVATE> b") == "a "
     assert remove_private("a private letter") == "a private letter"
 
 
-def test_frames_go_with_what_is_in_them_and_what_was_said_around_them_stays() -> None:
+def test_frames_are_removed_and_the_text_around_them_stays() -> None:
     one, other = "0123456789abcdef", "fedcba9876543210"
     framed = f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n=== end of memories {one} ==="
     assert (

@@ -1,4 +1,4 @@
-"""Which sentences are proposed, and which are junk."""
+"""Sentences that are proposed, and junk that is not."""
 
 import pytest
 
@@ -91,22 +91,20 @@ JUNK = [
 
 
 @pytest.mark.parametrize(("role", "text", "content"), WORTH)
-def test_what_is_worth_it_is_proposed_as_a_whole_sentence(
-    role: str, text: str, content: str
-) -> None:
+def test_sentences_worth_remembering_are_proposed_whole(role: str, text: str, content: str) -> None:
     assert [each.content for each in candidates(text, role)] == [content]
 
 
 @pytest.mark.parametrize(("role", "text"), JUNK)
-def test_junk_is_not(role: str, text: str) -> None:
+def test_junk_is_not_proposed(role: str, text: str) -> None:
     assert candidates(text, role) == []
 
 
-def test_what_is_said_twice_is_proposed_once() -> None:
+def test_a_repeated_sentence_is_proposed_once() -> None:
     assert len(candidates("TODO: add a retry here\n\nTODO: add a retry here", "user")) == 1
 
 
-def test_a_person_is_surer_than_an_assistant_and_a_tool() -> None:
+def test_confidence_falls_from_user_to_assistant_to_tool() -> None:
     said = "The team learned that caches expire."
     told, user, assistant, tool = (
         candidates(text, role)[0].confidence
@@ -120,7 +118,7 @@ def test_a_person_is_surer_than_an_assistant_and_a_tool() -> None:
     assert told > user > assistant > tool >= 0.7
 
 
-def test_types_are_those_that_the_policy_knows() -> None:
+def test_types_are_those_of_the_policy() -> None:
     kinds = {
         text: candidates(text, "user")[0].kind for _, text, _ in WORTH if candidates(text, "user")
     }
@@ -139,7 +137,7 @@ def test_types_are_those_that_the_policy_knows() -> None:
         ("The production database listens on port 54331.", False),
     ],
 )
-def test_what_differs_in_a_number_or_a_negation_repeats_nothing(said: str, again: bool) -> None:
+def test_another_number_or_negation_is_not_a_repetition(said: str, again: bool) -> None:
     assert (
         repeats(said, ["Ann owns deploys.", "The staging database listens on port 54331."]) is again
     )

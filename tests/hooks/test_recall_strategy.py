@@ -1,4 +1,4 @@
-"""A session waits once for a store that does not answer: what is tried, and when, is counted."""
+"""A session waits only once for a store that does not answer."""
 
 import functools
 import json
@@ -46,7 +46,7 @@ def store(home: Path) -> Store:
     return Store()
 
 
-def recalled(
+def recall_once(
     home: Path, store: Store, name: str = "s1", prompt: str | None = "deploys"
 ) -> tuple[str, Callable[[], None]]:
     where = str(home), str(home.parent), f"codex.{name}", None
@@ -56,7 +56,7 @@ def recalled(
     return found.context.text, probe if found.probe_store else lambda: None
 
 
-def killed(home: Path, store: Store) -> None:
+def kill_hook(home: Path, store: Store) -> None:
     """Run a hook that is ended while it waits for the store."""
     store.fails = KeyboardInterrupt()
     where = str(home), str(home.parent), "codex.s1", None
@@ -70,55 +70,55 @@ def killed(home: Path, store: Store) -> None:
 
 def test_a_store_that_answers_is_asked_each_time(home: Path, store: Store) -> None:
     for count in (1, 2, 3):
-        said, after = recalled(home, store)
+        said, after = recall_once(home, store)
         after()
         assert (said, len(store.asked)) == ("from the store", count)
     assert session.read(str(home), "codex.s1").suspect_since == 0
 
 
-def test_after_a_hook_that_was_ended_nobody_waits_for_the_store(
+def test_after_a_killed_hook_no_hook_waits_for_the_store(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 0)
-    killed(home, store)
+    kill_hook(home, store)
     store.why = "it is locked"
     for count in (1, 2, 3):
-        said, after = recalled(home, store)
+        said, after = recall_once(home, store)
         assert len(store.asked) == count  # not before the host has its answer
         assert DEPLOY in said or count > 1  # what it was given is not given again
         after()
         assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
 
 
-def test_prompts_in_a_row_try_it_once(
+def test_prompts_in_a_row_probe_the_store_once(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 3_600_000)
-    killed(home, store)
+    kill_hook(home, store)
     store.why = "it is locked"
     for _ in range(5):
-        recalled(home, store)[1]()
+        recall_once(home, store)[1]()
     assert len(store.asked) == 2
 
 
-def test_a_store_that_answers_a_trial_is_asked_again(home: Path, store: Store) -> None:
-    killed(home, store)
-    recalled(home, store)[1]()
-    said, after = recalled(home, store)
+def test_a_store_that_answers_a_probe_is_asked_again(home: Path, store: Store) -> None:
+    kill_hook(home, store)
+    recall_once(home, store)[1]()
+    said, after = recall_once(home, store)
     after()
     assert (said, len(store.asked)) == ("from the store", 3)
 
 
-def test_a_store_that_could_not_be_asked_is_not_waited_for_again(home: Path, store: Store) -> None:
+def test_a_store_that_failed_is_not_waited_for_again(home: Path, store: Store) -> None:
     store.why = "it is locked"
-    assert recalled(home, store)[0] == "from the store"
-    assert DEPLOY in recalled(home, store)[0]
+    assert recall_once(home, store)[0] == "from the store"
+    assert DEPLOY in recall_once(home, store)[0]
     assert len(store.asked) == 1
 
 
-def test_another_session_waits_for_itself(home: Path, store: Store) -> None:
-    killed(home, store)
-    assert recalled(home, store, "s2")[0] == "from the store"
+def test_each_session_waits_once(home: Path, store: Store) -> None:
+    kill_hook(home, store)
+    assert recall_once(home, store, "s2")[0] == "from the store"
     assert len(store.asked) == 2
 
 
@@ -126,19 +126,17 @@ def test_two_hooks_at_once_both_ask(home: Path, store: Store) -> None:
     session.note(
         str(home), "codex.s1", late=int((time.time() + 600) * 1000)
     )  # the other one is still at it
-    assert recalled(home, store)[0] == "from the store"
+    assert recall_once(home, store)[0] == "from the store"
 
 
-def test_in_the_end_it_is_asked_again_though_no_trial_came_to_an_end(
-    home: Path, store: Store
-) -> None:
+def test_an_old_suspicion_expires_without_a_probe(home: Path, store: Store) -> None:
     session.note(str(home), "codex.s1", late=int((time.time() - 3600) * 1000))
-    assert recalled(home, store)[0] == "from the store"
+    assert recall_once(home, store)[0] == "from the store"
 
 
-def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> None:
-    killed(home, store)
-    said, after = recalled(home, store, prompt=None)
+def test_a_restarted_session_needs_no_store(home: Path, store: Store) -> None:
+    kill_hook(home, store)
+    said, after = recall_once(home, store, prompt=None)
     after()
     assert DEPLOY in said
     assert len(store.asked) == 1
@@ -156,7 +154,7 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
         ("\0when do deploys\ud800 happen?", True),
     ],
 )
-def test_a_prompt_that_is_no_question_says_nothing_of_the_store(
+def test_a_prompt_that_is_not_a_question_is_no_store_error(
     home: Path, prompt: str, found: bool
 ) -> None:
     where = str(home), str(home.parent), "codex.s1", None
@@ -166,7 +164,7 @@ def test_a_prompt_that_is_no_question_says_nothing_of_the_store(
     assert (DEPLOY in given.text) == found
 
 
-def test_a_question_is_as_long_as_one_may_be() -> None:
+def test_a_long_prompt_is_cut_to_the_longest_query() -> None:
     assert len(query_of("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
 
 
@@ -203,7 +201,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
-    """Lock the store by another program, against readers too."""
+    """Lock the store in another process, against readers too."""
     started: list[subprocess.Popen[bytes]] = []
 
     def locked() -> "subprocess.Popen[bytes]":
@@ -254,8 +252,8 @@ def test_a_session_over_a_locked_store(
     assert failures(home)[1] == ("user-prompt", known[1] + 1, known[2])
 
 
-def test_a_store_that_is_broken_is_told_each_time(hook: Hook, home: Path) -> None:
-    """And it is asked when nobody waits: that takes as long as it takes."""
+def test_a_damaged_store_is_reported_each_time(hook: Hook, home: Path) -> None:
+    """The probe after the answer may take as long as it needs."""
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
     for count in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""What a session leaves: its first request and its last answer, in at most 80 tokens."""
+"""Session notes: the first request and the last answer, in at most 80 tokens."""
 
 from memories.context.tokens import estimate_tokens
 from memories.hooks.flush import ANSWER_TOKENS, REQUEST_TOKENS, write_note
@@ -16,7 +16,7 @@ def noted(*turns: tuple[str, str]) -> list[str]:
     return write_note(turns, lambda sentence: "key" not in sentence).splitlines()
 
 
-def test_the_first_request_and_the_last_answer_are_left() -> None:
+def test_a_note_is_the_first_request_and_the_last_answer() -> None:
     turns = [
         ("user", REQUEST),
         ("assistant", "Let me look at the log."),
@@ -28,14 +28,14 @@ def test_the_first_request_and_the_last_answer_are_left() -> None:
     ]
 
 
-def test_a_session_without_a_request_leaves_nothing_and_one_without_an_answer_its_request() -> None:
+def test_a_note_needs_a_request_but_no_answer() -> None:
     assert noted(("assistant", ANSWER)) == []
     assert noted(("user", "thanks!"), ("assistant", ANSWER)) == []
     assert noted(("user", REQUEST)) == [REQUEST]
     assert noted(("user", REQUEST), ("assistant", "Done.")) == [REQUEST]
 
 
-def test_a_sentence_that_may_not_stand_there_gives_its_place_to_the_next_one() -> None:
+def test_an_unfit_sentence_is_replaced_by_the_next_one() -> None:
     turns = [("user", "Send me the key of the server."), ("user", f"{REQUEST} The key is 1.")]
     assert noted(*turns, ("assistant", ANSWER), ("assistant", "Then send the key.")) == [
         REQUEST,

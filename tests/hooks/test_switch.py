@@ -1,4 +1,4 @@
-"""Who may switch memory off, and who on."""
+"""Switching memory off and on."""
 
 import os
 import subprocess
@@ -20,13 +20,13 @@ def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
     return switch.read_state(str(folder), session_name, {**os.environ, **variables}).on
 
 
-def test_it_is_on_without_a_switch(folder: Path, home: Path) -> None:
+def test_memory_is_on_by_default(folder: Path, home: Path) -> None:
     state = switch.read_state(str(folder), None, os.environ)
     assert (state.on, state.capture, state.why, state.namespace) == (True, True, "", None)
     assert not home.exists()
 
 
-def test_the_variable(folder: Path) -> None:
+def test_a_variable_switches_memory_off(folder: Path) -> None:
     assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [
         False,
         False,
@@ -36,7 +36,7 @@ def test_the_variable(folder: Path) -> None:
     ]
 
 
-def test_a_file_in_the_folder_or_above_it(folder: Path) -> None:
+def test_a_marker_file_switches_its_folder_and_subfolders_off(folder: Path) -> None:
     inner = folder / "a" / "b"
     inner.mkdir(parents=True)
     (folder / ".memories-off").touch()
@@ -53,7 +53,7 @@ def test_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> None:
-    """What a repository can hold: settings in .env, a file like the home's."""
+    """A repository can contain settings in .env, and a file like the one in the home."""
     home.mkdir(parents=True)
     (home / files.OFF).write_text(f"{folder.resolve()}\n")
     for name, text in (
@@ -65,7 +65,7 @@ def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> Non
     assert not on(folder)
 
 
-def test_projects_that_are_captured(folder: Path) -> None:
+def test_capture_projects_selects_folders(folder: Path) -> None:
     def captured(patterns: str, where: Path = folder) -> bool:
         state = switch.read_state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
         assert state.on
@@ -82,7 +82,7 @@ def test_projects_that_are_captured(folder: Path) -> None:
     assert not captured("work")  # a name: whoever made the folder chose it
 
 
-def test_the_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPTURE_PROJECTS", "work")
     with pytest.raises(ConfigError, match="whole paths"):
         load_config()
@@ -90,13 +90,13 @@ def test_the_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config().capture_projects == "~/work/*,!secret"
 
 
-def test_the_setting_in_the_file_of_the_user(folder: Path, home: Path) -> None:
+def test_capture_projects_is_read_from_the_users_file(folder: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
     assert not switch.read_state(str(folder), None, os.environ).capture
 
 
-def test_a_session_of_its_own(folder: Path, home: Path) -> None:
+def test_a_session_switches_only_itself(folder: Path, home: Path) -> None:
     session.note(str(home), "claude-code.s1", off=True)
     assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
     session.note(str(home), "claude-code.s1", off=False, namespace="bob")
@@ -207,7 +207,7 @@ def test_a_folder_that_was_off_before_projects_had_names(
 
 
 @pytest.mark.usefixtures("projects")
-def test_names_that_cannot_be_read_break_no_hook(
+def test_unreadable_project_names_break_no_hook(
     memory: Memory, clones: list[Path], hook: Hook, home: Path, folder: Path
 ) -> None:
     memory(clones[0], "create", "Deploys happen on Tuesdays")

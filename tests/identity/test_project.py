@@ -32,7 +32,7 @@ ACME = "https://example.com/acme/shop.git"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, for git and for us; and no repository above the folders of the tests."""
+    """A separate home for git and for us, with no repository above the folders of the tests."""
     made = tmp_path / "home"
     made.mkdir()
     for name in ("HOME", "MEMORY_HOME"):
@@ -73,7 +73,7 @@ def name(folder: Path) -> str:
     return found(folder).name
 
 
-def test_without_a_repository_there_is_no_guess(tmp_path: Path) -> None:
+def test_without_a_repository_there_is_no_project(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     assert identify(tmp_path / "shop") is None
     assert identify(tmp_path / "missing") is None
@@ -140,15 +140,15 @@ def test_a_folders_name_that_is_in_use_gets_a_suffix(tmp_path: Path, home: Path)
     assert name(repository(tmp_path / "till")) != "till"
 
 
-def test_names_that_mean_each_other_are_each_there_once() -> None:
-    """The file may have been written by hand."""
+def test_circular_aliases_are_listed_once() -> None:
+    """The file may have been edited by hand."""
     assert registry.names_of("shop", {"shop": "till", "till": "shop"}) == ["shop"]
 
 
 @pytest.mark.parametrize(
     ("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")]
 )
-def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
+def test_a_name_given_by_another_process_at_the_same_time_counts(
     other: str, expected: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top, waits = repository(tmp_path / "shop"), Event()
@@ -229,7 +229,7 @@ def test_a_clone_of_a_clone_on_this_machine_has_the_name_of_the_first(tmp_path: 
     assert name(tmp_path / "second") == name(tmp_path / "copy") == name(top)
 
 
-def test_clones_of_each_other_come_to_an_end(tmp_path: Path) -> None:
+def test_clones_of_each_other_do_not_recurse_forever(tmp_path: Path) -> None:
     one = repository(tmp_path / "one", remote="../two")
     repository(tmp_path / "two", remote="../one")
     assert name(one)
@@ -380,7 +380,7 @@ def test_a_setting_of_one_working_tree(tmp_path: Path) -> None:
     assert (name(top), name(tmp_path / "one")) == ("example.com/acme/shop", "mine")
 
 
-def test_tracked_files_choose_no_project(tmp_path: Path) -> None:
+def test_tracked_files_cannot_choose_the_project(tmp_path: Path) -> None:
     """Not by a file that the configuration includes, and not by a folder that looks like a
     repository.
     """
@@ -573,7 +573,7 @@ def test_names_of_other_hosts(url: str, expected: str) -> None:
         "https://host/" + "x" * 300, "codecommit::eu://profile@x", "https://host/%0a", "git@host:", "host:.git",
     ],
 )  # fmt: skip
-def test_what_has_no_name(url: str) -> None:
+def test_addresses_without_host_and_path_have_no_name(url: str) -> None:
     assert remote_name(url) is None
 
 

@@ -51,8 +51,8 @@ def store(config: Config) -> Iterator[Store]:
     opened.close()
 
 
-def filled(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
-    """Give a namespace one of everything; return the ids of its memories."""
+def fill(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
+    """Fill a namespace with one of everything; return the ids of its memories."""
     with Memories(config=config, namespace=name, embedder="fake") as memories:
         keyed = memories.create(
             f"{mark} deploys happen on Tuesday", key=f"deploy/{mark}", tags={"type": mark}
@@ -93,8 +93,8 @@ def exported(store: Store, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[1:-1]]
 
 
-def seen(config: Config, name: str) -> object:
-    """Return all that a user can see in a namespace."""
+def visible_content(config: Config, name: str) -> object:
+    """Return everything that a user can see in a namespace."""
     with Memories(config=config, namespace=name, shared=False, embedder="fake") as memories:
         return (
             [memory.content for memory in memories.list().memories],
@@ -108,9 +108,9 @@ def seen(config: Config, name: str) -> object:
         )
 
 
-def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) -> None:
-    filled(config, "bob")
-    filled(config, "alice", "ALICE")
+def test_show_counts_the_content_of_a_namespace(config: Config, store: Store) -> None:
+    fill(config, "bob")
+    fill(config, "alice", "ALICE")
     found = namespaces.show(store, config, "Bob")
     assert found[:9] == ("bob", 2, 1, 1, 5, 2, 1, 1, 1)
     assert (
@@ -125,7 +125,7 @@ def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) ->
         namespaces.show(store, config, "carol")
 
 
-def test_show_tells_of_the_whole_time_in_which_it_was_written(config: Config, store: Store) -> None:
+def test_show_returns_the_first_and_last_time_of_writing(config: Config, store: Store) -> None:
     with Memories(config=config, namespace="bob", embedder="none") as memories:
         for day in (2, 1, 3):
             memories.create(
@@ -142,14 +142,18 @@ def test_show_tells_of_the_whole_time_in_which_it_was_written(config: Config, st
 def test_a_moved_namespace_is_whole_under_its_new_name(
     merge: bool, config: Config, store: Store
 ) -> None:
-    filled(config, "bob")
-    filled(config, "alice", "ALICE")
-    others, before, records = seen(config, "alice"), seen(config, "bob"), exported(store, "bob")
+    fill(config, "bob")
+    fill(config, "alice", "ALICE")
+    others, before, records = (
+        visible_content(config, "alice"),
+        visible_content(config, "bob"),
+        exported(store, "bob"),
+    )
     moved = namespaces.move(store, config, "bob", "robert", merge=merge)
     assert moved == ("bob", "robert", 5, 2, 1, 0)
     assert exported(store, "robert") == [{**record, "namespace": "robert"} for record in records]
-    assert seen(config, "robert") == before
-    assert seen(config, "alice") == others
+    assert visible_content(config, "robert") == before
+    assert visible_content(config, "alice") == others
     assert [store.refs(Place(each, "bob").everything()) for each in Collection] == [[], [], []]
     assert not (config.home / "bob").exists()
     with pytest.raises(NotFound):
@@ -159,7 +163,7 @@ def test_a_moved_namespace_is_whole_under_its_new_name(
 def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(
     config: Config, store: Store
 ) -> None:
-    [keyed, *_] = filled(config, "bob")
+    [keyed, *_] = fill(config, "bob")
     with Memories(config=config, namespace="bob", embedder="fake") as memories:
         for _ in range(3):
             memories.get(keyed)
@@ -171,8 +175,8 @@ def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(
 
 
 def test_two_namespaces_become_one_with_one_log(config: Config, store: Store) -> None:
-    filled(config, "bob")
-    filled(config, "alice", "ALICE")
+    fill(config, "bob")
+    fill(config, "alice", "ALICE")
     namespaces.move(store, config, "bob", "alice", merge=True)
     found = namespaces.show(store, config, "alice")
     assert (
@@ -205,11 +209,11 @@ def test_a_key_of_a_deleted_memory_is_no_conflict_in_a_merge(config: Config, sto
         assert [each.content for each in memories.list().memories] == ["The editor of alice is new"]
 
 
-def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(
+def test_a_rename_does_not_overwrite_and_a_merge_reports_conflicts_first(
     config: Config, store: Store
 ) -> None:
-    filled(config, "bob", "SAME")
-    filled(config, "alice", "SAME")
+    fill(config, "bob", "SAME")
+    fill(config, "alice", "SAME")
     before = exported(store, "bob"), exported(store, "alice")
     with pytest.raises(RequestError, match="memory namespaces merge bob alice"):
         namespaces.move(store, config, "bob", "alice", merge=False)
@@ -221,11 +225,11 @@ def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(
     assert (exported(store, "bob"), exported(store, "alice")) == before
 
 
-def test_a_move_that_was_cut_short_is_finished_by_the_same_command(
+def test_an_interrupted_move_is_finished_by_the_same_command(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(config, "bob")
-    before = seen(config, "bob")
+    fill(config, "bob")
+    before = visible_content(config, "bob")
 
     def cut(*_: object) -> None:
         raise KeyboardInterrupt
@@ -235,13 +239,13 @@ def test_a_move_that_was_cut_short_is_finished_by_the_same_command(
         with pytest.raises(KeyboardInterrupt):
             namespaces.move(store, config, "bob", "robert", merge=False)
     assert namespaces.move(store, config, "bob", "robert", merge=False).left == 0
-    assert seen(config, "robert") == before
+    assert visible_content(config, "robert") == before
 
 
-def test_what_is_written_meanwhile_is_told_and_not_lost(
+def test_records_written_during_a_move_are_reported_and_not_lost(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(config, "bob")
+    fill(config, "bob")
     files = namespaces._move_files
 
     def written(*given: Any) -> None:
@@ -267,8 +271,8 @@ def test_the_shared_namespace_keeps_its_name(config: Config, store: Store) -> No
 
 def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_path: Path) -> None:
     name = "quentin"
-    filled(config, name)
-    filled(config, "alice", "ALICE")
+    fill(config, name)
+    fill(config, "alice", "ALICE")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
     stays = [
@@ -277,10 +281,10 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     ]
     events = [{"namespace": name, "text": SENTINEL}, *stays]
     (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    others = seen(config, "alice")
+    others = visible_content(config, "alice")
     planned = namespaces.delete(store, config, name, dry_run=True)
     assert planned[:5] == (name, 4, 5, 2, 2) and planned.entries > 5
-    assert seen(config, name) != seen(config, "nobody")
+    assert visible_content(config, name) != visible_content(config, "nobody")
     done = namespaces.delete(store, config, name)
     assert done._replace(also_in=()) == planned
     store.close()
@@ -289,12 +293,12 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     left = [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, *words)]
     assert left == []
     assert len(words) == 1 or not list(tmp_path.rglob(f"*{name}*"))
-    assert seen(config, "alice") == others
+    assert visible_content(config, "alice") == others
     assert [json.loads(line) for line in (inbox / "s.jsonl").read_text().splitlines()] == stays
 
 
 def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> None:
-    filled(config, "bob")
+    fill(config, "bob")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
     events = [
@@ -309,7 +313,7 @@ def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> N
     assert half == "half"
 
 
-def test_what_hooks_know_of_a_namespace_goes_with_it(
+def test_session_files_of_a_namespace_go_with_it(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: set[tuple[int, int]] = set()
@@ -320,7 +324,7 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(
         flushed.add((os.fstat(fd).st_ino, os.fstat(fd).st_size))
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    filled(config, "bob")
+    fill(config, "bob")
     inbox, sessions = config.home / "inbox", config.home / "sessions"
     for folder in (inbox / "refused", inbox / "state", sessions):
         folder.mkdir(parents=True)
@@ -372,10 +376,10 @@ def holds(path: Path, *words: str) -> bool:
     return any(word.lower().encode() in data for word in words)
 
 
-def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
+def test_a_running_flusher_blocks_moves_and_deletions(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled(config, "bob")
+    fill(config, "bob")
     monkeypatch.setattr(captured, "_WAIT_SECONDS", 0.01)
     (config.home / "inbox").mkdir(exist_ok=True)
     with try_lock(config.home / "inbox" / captured.FLUSH_LOCK, 0) as held:  # as the flusher does
@@ -392,7 +396,7 @@ def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
     assert "bob" not in store.namespaces(Collection.MEMORY)
 
 
-def test_files_that_only_have_the_name_of_a_namespace_stay(
+def test_foreign_files_with_the_name_of_a_namespace_stay(
     config: Config, store: Store, tmp_path: Path
 ) -> None:
     (config.home / "inbox").mkdir(parents=True)
@@ -504,7 +508,7 @@ def test_a_namespace_may_have_a_limit_of_its_own(limited: Limited) -> None:
 
 @pytest.mark.parametrize("quota", ["10", "memories", "memories=-1", "memories=x", "words=3", "Bob!.memories=1", "a=1,",
                                    "memories=1,memories=2"])  # fmt: skip
-def test_a_quota_that_is_none_is_refused(quota: str) -> None:
+def test_a_malformed_quota_is_refused(quota: str) -> None:
     with pytest.raises(ConfigError, match=r"namespace_quota.*must be limits|is not usable"):
         load_config({"namespace_quota": quota})
 
