@@ -92,7 +92,7 @@ def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
         "count_window",
     ],
 )
-def test_no_call_waits_for_a_memory_that_hangs(
+def test_a_call_to_a_memory_that_hangs_times_out(
     gateway: MemoryGateway, hanging: Hanging, call: Callable[[MemoryGateway], object]
 ) -> None:
     hang(gateway, hanging)
@@ -103,7 +103,7 @@ def test_no_call_waits_for_a_memory_that_hangs(
     go_on(gateway, hanging)  # a call that was given up may not use the store that is closed next
 
 
-def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(
+def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
     gateway: MemoryGateway, hanging: Hanging
 ) -> None:
     agent = AgentMemory(
@@ -129,7 +129,7 @@ def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(
     assert [turn.waiting for turn in hanging.memories.tail_turns("c")] == [False] * 4
 
 
-def test_errors_and_answers_come_through(gateway: MemoryGateway) -> None:
+def test_errors_and_results_are_passed_on(gateway: MemoryGateway) -> None:
     with pytest.raises(InvalidInput):
         gateway.append_history("c", "robot", "hello", 0, TS)
     with pytest.raises(InvalidInput, match="says something else"):
@@ -145,13 +145,13 @@ def test_errors_and_answers_come_through(gateway: MemoryGateway) -> None:
     assert Deadline(None).run(threading.get_ident) == threading.get_ident()
 
 
-def test_calls_that_follow_each_other_share_a_thread() -> None:
+def test_consecutive_calls_share_a_thread() -> None:
     deadline = Deadline(60)
     assert len({deadline.run(threading.get_ident) for _ in range(10)}) == 1
     deadline.close()
 
 
-def test_no_thread_is_left_of_one_that_was_closed() -> None:
+def test_a_closed_deadline_leaves_no_thread() -> None:
     deadline, release, threads = Deadline(SOON), threading.Event(), set[threading.Thread]()
 
     def hangs() -> None:
@@ -168,7 +168,7 @@ def test_no_thread_is_left_of_one_that_was_closed() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_the_time_of_the_embedder_is_not_that_of_the_store() -> None:
+def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
     """It has limits of its own; a hook, which has none to spare, counts both and says which was
     late.
     """
@@ -205,7 +205,9 @@ def test_a_fork_starts_threads_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("3", 3), ("none", None), (None, 10)])
-def test_the_setting_says_how_long(tmp_path: Path, given: str | None, seconds: int | None) -> None:
+def test_the_setting_sets_the_deadline(
+    tmp_path: Path, given: str | None, seconds: int | None
+) -> None:
     environment = {} if given is None else {"MEMORY_TIMEOUT_SECONDS": given}
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment=environment)
     with Memories(embedder="fake", config=config) as memories:
@@ -230,7 +232,7 @@ def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hangin
     ]
 
 
-def test_a_queued_turn_that_will_never_be_accepted_does_not_wait(tmp_path: Path) -> None:
+def test_a_queued_turn_that_will_never_be_accepted_is_put_aside(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/m.db"
     with (
         Memories(url, embedder="fake") as shared,

@@ -52,7 +52,7 @@ needs_linux = pytest.mark.skipif(
 
 
 @needs_linux
-def test_those_who_wait_have_their_turns_in_the_order_they_came(lock: Path) -> None:
+def test_waiters_get_the_lock_in_the_order_of_arrival(lock: Path) -> None:
     with try_lock(lock, 1) as held:
         assert held
         running = [start(lock, f"p{number}") for number in range(6)]
@@ -63,7 +63,7 @@ def test_those_who_wait_have_their_turns_in_the_order_they_came(lock: Path) -> N
 
 
 @needs_linux
-def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
+def test_a_killed_waiter_blocks_no_other(lock: Path) -> None:
     with try_lock(lock, 1):
         first, second = start(lock, "first"), start(lock, "second")
         first.send_signal(signal.SIGKILL)
@@ -74,7 +74,7 @@ def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
 
 
 @needs_linux
-def test_one_that_gives_up_leaves_the_queue(lock: Path) -> None:
+def test_a_waiter_that_times_out_leaves_the_queue(lock: Path) -> None:
     with try_lock(lock, 1):
         start(lock, "impatient", seconds=0.1).wait(300)
         assert waiting(lock) == 0
@@ -83,7 +83,7 @@ def test_one_that_gives_up_leaves_the_queue(lock: Path) -> None:
     assert lock.with_name("order").read_text() == "impatient False\npatient True\n"
 
 
-def test_threads_have_their_turns_too(lock: Path) -> None:
+def test_threads_get_the_lock_in_order_too(lock: Path) -> None:
     order: list[int] = []
 
     def take(number: int) -> None:
@@ -105,14 +105,14 @@ def test_threads_have_their_turns_too(lock: Path) -> None:
         assert order == list(range(5))
 
 
-def test_who_does_not_wait_does_not_overtake(lock: Path) -> None:
+def test_a_caller_that_does_not_wait_does_not_overtake(lock: Path) -> None:
     with try_lock(lock, 1), try_lock(lock, 0) as held:
         assert not held
     with try_lock(lock, 0) as held:
         assert held
 
 
-def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(lock: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(lock: Path) -> None:
     with try_lock(lock, 1):
         child = os.fork()
         if child == 0:

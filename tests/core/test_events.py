@@ -83,7 +83,7 @@ def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(path.stat().st_size for path in home.iterdir()) < (events.KEPT + 1) * 1_000
 
 
-def test_what_was_torn_does_not_spoil_the_next_line(home: Path) -> None:
+def test_a_torn_line_does_not_spoil_the_next_one(home: Path) -> None:
     events.note(home, "search", results=1)
     with (home / "events.jsonl").open("ab") as stream:
         stream.write(b'{"at":"2026-01-01T00:00:00.000Z","op":"sea')
@@ -92,7 +92,7 @@ def test_what_was_torn_does_not_spoil_the_next_line(home: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "home is a file"])
-def test_what_cannot_be_written_fails_nothing_and_is_told(
+def test_an_unwritable_file_fails_no_operation_and_is_reported(
     home: Path, kind: str, tmp_path: Path
 ) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,9 @@ def test_what_cannot_be_written_fails_nothing_and_is_told(
     assert not elsewhere.exists()
 
 
-def test_a_full_disk_fails_nothing_and_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails_no_operation_and_is_reported(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -125,7 +127,7 @@ def test_a_full_disk_fails_nothing_and_is_told(home: Path, monkeypatch: pytest.M
     assert events.problem(home) == ""
 
 
-def test_reading_begins_at_a_time(home: Path) -> None:
+def test_reading_starts_at_a_time(home: Path) -> None:
     home.mkdir(parents=True)
     lines = [
         f'{{"at":"2026-11-{day:02}T10:00:00.000Z","op":"get","results":{day}}}\n'
@@ -136,7 +138,7 @@ def test_reading_begins_at_a_time(home: Path) -> None:
     assert len(noted(home)) == 19
 
 
-def test_events_of_what_is_erased_go_from_every_file(
+def test_events_of_an_erased_namespace_leave_every_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 1_000)

@@ -25,13 +25,13 @@ def test_an_id_is_a_uuid_of_version_7() -> None:
         assert found.int >> 80 == int(NOW.timestamp() * 1000)
 
 
-def test_ids_of_one_millisecond_rise_also_where_other_times_come_between() -> None:
+def test_ids_of_one_millisecond_rise_even_between_other_times() -> None:
     ids = [new_id(NOW + timedelta(days=step % 3)) for step in range(3_000)]
     for day in range(3):
         assert ids[day::3] == sorted(set(ids[day::3]))
 
 
-def test_a_thousand_ids_of_a_millisecond_differ_where_people_look() -> None:
+def test_a_thousand_ids_of_a_millisecond_differ_in_their_beginnings() -> None:
     for day in range(40):
         ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
         assert ids == sorted(ids)
@@ -112,12 +112,12 @@ def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> N
 @pytest.mark.parametrize(
     "text", ["", "01a1fdf", "01a1fdfg", "a" * 33, "x" * 36, "01a1fdf1_92cd", "０１ａ１ｆｄｆ１"]
 )
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not a memory id"):
         parse_id(text)
 
 
-def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
+def test_a_repeatable_id_is_the_same_each_time() -> None:
     at = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
     made = [same_id(at, "ann/k1", number) for number in range(1_000)]
     assert made == [same_id(at, "ann/k1", number) for number in range(1_000)]
@@ -136,7 +136,7 @@ def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
         "01a1fdf1-92cd-7000-8000-00000000000",
     ],
 )
-def test_an_id_that_was_made_elsewhere_is_a_whole_uuid_of_version_7(wrong: str) -> None:
+def test_a_foreign_id_must_be_a_whole_uuid_of_version_7(wrong: str) -> None:
     assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
     with pytest.raises(InvalidInput, match="is not a UUIDv7"):
         whole_id(wrong)

@@ -72,7 +72,7 @@ def test_times_are_read(text: str, expected: datetime) -> None:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_a_time_without_a_zone_is_the_machines() -> None:
+def test_a_time_without_a_zone_is_local() -> None:
     assert parse_time("2024-07-01T12:00:00", NOW) == datetime(2024, 7, 1, 10, tzinfo=UTC)
     assert parse_time("2024-01-01T12:00", NOW) == datetime(2024, 1, 1, 11, tzinfo=UTC)
 
@@ -92,7 +92,7 @@ def test_a_day_is_its_first_or_its_last_millisecond() -> None:
     "text",
     ["", "now", "2024-13-01", "0000-01-01", "1e18", "7", "-7d", "9999999d", "999999w", "2024"],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a date"):
         parse_time(text, NOW)
 
@@ -135,7 +135,7 @@ def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
         (-7_200, "in 2 hours"), (-30, "just now"),
     ],
 )  # fmt: skip
-def test_ages_are_told_in_words(seconds: int, words: str) -> None:
+def test_ages_are_described_in_words(seconds: int, words: str) -> None:
     assert describe_age(NOW - timedelta(seconds=seconds), NOW) == words
 
 
@@ -175,6 +175,6 @@ def test_days_in_words_are_local_ones(berlin: None) -> None:
 @pytest.mark.parametrize(
     "text", ["what was last week", "3 days", "may or june", "999999 years ago", "x" * 100_000]
 )
-def test_other_words_are_no_time(text: str) -> None:
+def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a date or time"):
         parse_span(text, NOW)

@@ -111,12 +111,12 @@ def load(folder: Path, said: list[str] | None = None, **environment: str) -> Con
     )
 
 
-def test_every_setting_is_either_harmless_or_tried_here() -> None:
+def test_every_setting_is_harmless_or_tested_here() -> None:
     assert HOSTILE.keys() | HARMLESS.keys() == {setting.variable for setting in SETTINGS}
     assert {setting.variable for setting in SETTINGS if setting.harmless} == HARMLESS.keys()
 
 
-def test_a_folder_chooses_nothing_that_could_do_harm(folder: Path) -> None:
+def test_a_folder_chooses_no_harmful_setting(folder: Path) -> None:
     plain = load(folder)
     write(folder, HOSTILE)
     said: list[str] = []
@@ -130,7 +130,7 @@ def test_a_folder_chooses_nothing_that_could_do_harm(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", HOSTILE)
-def test_each_of_them_alone(folder: Path, variable: str) -> None:
+def test_each_harmful_setting_alone_is_ignored(folder: Path, variable: str) -> None:
     plain = load(folder)
     write(folder, {variable: HOSTILE[variable]})
     said: list[str] = []
@@ -140,7 +140,7 @@ def test_each_of_them_alone(folder: Path, variable: str) -> None:
     )
 
 
-def test_what_can_do_no_harm_is_taken(folder: Path) -> None:
+def test_harmless_settings_are_taken(folder: Path) -> None:
     write(folder, HARMLESS)
     said: list[str] = []
     found = load(folder, said)
@@ -151,7 +151,7 @@ def test_what_can_do_no_harm_is_taken(folder: Path) -> None:
     assert (found.default_limit, found.format) == (3, "text")
 
 
-def test_values_that_mean_something_to_another_program_stop_nobody(folder: Path) -> None:
+def test_invalid_values_of_another_program_are_ignored(folder: Path) -> None:
     write(folder, {"DEFAULT_LIMIT": "unlimited", "MEMORY_TOP_K": "", "HISTORY_TAIL_N": "4"})
     said: list[str] = []
     found = load(folder, said)
@@ -196,7 +196,7 @@ def test_no_dotenv_can_approve_itself(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("approved", [False, True])
-def test_nothing_is_put_in_for_a_variable(
+def test_variables_are_not_expanded(
     folder: Path, approved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAVICTIM")
@@ -219,9 +219,7 @@ def test_nothing_is_put_in_for_a_variable(
 @pytest.mark.parametrize(
     ("mode", "said"), [(0o646, "can be written by everybody"), (0o664, "others of its group")]
 )
-def test_a_file_that_others_may_write_chooses_nothing_at_all(
-    folder: Path, mode: int, said: str
-) -> None:
+def test_a_file_that_others_may_write_chooses_nothing(folder: Path, mode: int, said: str) -> None:
     file = write(folder, HARMLESS)
     if mode & stat.S_IWGRP and os.geteuid() == 0:
         os.chown(file, 0, OTHER_USER)
@@ -236,7 +234,7 @@ def test_a_file_that_others_may_write_chooses_nothing_at_all(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user_chooses_nothing_at_all(folder: Path) -> None:
+def test_a_file_of_another_user_chooses_nothing(folder: Path) -> None:
     os.chown(write(folder, HARMLESS), OTHER_USER, OTHER_USER)
     lines: list[str] = []
     assert load(folder, lines).default_limit == 10
@@ -272,7 +270,7 @@ def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes in folders")
-def test_a_pipe_keeps_nobody_waiting(folder: Path) -> None:
+def test_a_pipe_does_not_block(folder: Path) -> None:
     os.mkfifo(folder / ".env")
     assert load(folder).default_limit == 10
     with pytest.raises(ConfigError, match="there is no file"):
@@ -281,7 +279,7 @@ def test_a_pipe_keeps_nobody_waiting(folder: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
 @pytest.mark.parametrize("name", ["config.toml", "trusted.json"])
-def test_the_users_own_files_count_only_if_nobody_else_may_write_them(
+def test_the_users_own_files_count_only_if_no_other_user_may_write_them(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "settings" / "memories" / name
@@ -310,9 +308,7 @@ def test_a_home_that_others_may_write_is_refused(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\x00", '{"a": '])
-def test_approvals_that_cant_be_read_approve_nothing(
-    folder: Path, tmp_path: Path, content: str
-) -> None:
+def test_unreadable_approvals_approve_nothing(folder: Path, tmp_path: Path, content: str) -> None:
     register = tmp_path / "settings" / "memories" / "trusted.json"
     register.parent.mkdir(parents=True)
     register.write_text(content)

@@ -94,7 +94,7 @@ def misread(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, object, ob
     return [row for row in read if row[2] != row[3] or not row[3]]
 
 
-def test_days_are_those_that_english_names() -> None:
+def test_days_are_the_same_as_in_english() -> None:
     pairs = [pair for _, texts in SAYINGS for pair in zip(texts.split("|"), SAID, strict=True)]
     assert len(pairs) == len(CODES) * len(SAID)
     assert misread(pairs) == []
@@ -144,7 +144,7 @@ NO_DAYS = [
 ]
 
 
-def test_what_names_no_day_is_left_alone() -> None:
+def test_a_text_without_a_day_is_unchanged() -> None:
     assert [(text, found) for text in NO_DAYS if (found := spans(text, NOW, [2025]))] == []
 
 
@@ -166,7 +166,7 @@ def test_questions_for_a_time() -> None:
     assert [text for text in QUESTIONS if not asks_when(text)] == []
 
 
-def test_texts_that_tell_a_time() -> None:
+def test_texts_that_mention_a_time() -> None:
     assert tells_time("Wir haben gestern gewonnen")
     assert tells_time("先週東京に行きました")
     assert not tells_time("Wir haben gewonnen")
@@ -182,11 +182,11 @@ OPTIONS = [
 ]
 
 
-def test_options_take_days_in_other_languages() -> None:
+def test_options_accept_days_in_other_languages() -> None:
     assert [(text, f"{parse_span(text, NOW)[0].date()}") for text, _ in OPTIONS] == OPTIONS
 
 
-def test_options_take_nothing_beside_a_day() -> None:
+def test_options_accept_nothing_beside_a_day() -> None:
     beside = ("gestern um acht", "Was", "hier und da", "la", "昨天开会")
     assert [text for text in beside if span(text, NOW) is not None] == []
 

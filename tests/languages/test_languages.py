@@ -24,7 +24,7 @@ def test_a_language_has_every_line() -> None:
     assert {code: count for code, count in counts.items() if count != (12, 7, 13)} == {}
 
 
-def test_the_words_by_which_languages_are_known_are_current() -> None:
+def test_the_file_of_latin_words_is_current() -> None:
     path = ROOT / "tools/latin_words.py"
     spec = importlib.util.spec_from_file_location("latin_words", path)
     assert spec is not None and spec.loader is not None
@@ -46,7 +46,7 @@ def test_ukrainian_and_russian_share_a_script() -> None:
     assert [(text, languages.detect(text)) for text, _ in CYRILLIC] == CYRILLIC
 
 
-def test_languages_are_told_apart() -> None:
+def test_languages_are_detected() -> None:
     rows = [
         json.loads(line)
         for line in (ROOT / "bench/languages.jsonl").read_text(encoding="utf-8").splitlines()
@@ -76,7 +76,7 @@ ENGLISH = [
 ]
 
 
-def test_english_and_code_ask_for_no_language() -> None:
+def test_english_and_code_are_no_other_language() -> None:
     assert [(text, found) for text in ENGLISH if (found := languages.detect(text))] == []
 
 
@@ -103,7 +103,7 @@ SENSES = [
 ]
 
 
-def test_what_words_say() -> None:
+def test_senses_of_words() -> None:
     assert [(word, code, languages.sense(word, (code,))) for word, code, _ in SENSES] == SENSES
 
 

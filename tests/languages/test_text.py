@@ -83,7 +83,7 @@ def test_normal_form(text: str, form: str) -> None:
         ("ज़रूरी", "जरूरी काम"),
     ],
 )
-def test_a_word_is_found_that_is_spelled_with_other_marks(query: str, content: str) -> None:
+def test_a_word_with_other_marks_is_found(query: str, content: str) -> None:
     told, terms = tokens(content), [term for term in map(parse, query_terms(query)) if term]
     assert any(occurrences(told, term) for term in terms)
 
@@ -123,7 +123,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
         ("１２３", "the code is 123"),
     ],
 )
-def test_what_is_asked_is_held_by_what_is_stored(query: str, content: str) -> None:
+def test_the_index_text_of_a_content_has_the_terms_of_a_query(query: str, content: str) -> None:
     assert query_terms(query)
     assert missing(query, content) == []
     assert coverage(content, [term for term in query_terms(query) if " " not in term]) == 1.0
@@ -155,13 +155,13 @@ def test_other_languages_differ_from_each_other() -> None:
     assert missing("C#", "we write C here") == ["csharp"]
 
 
-def test_query_terms_are_limited_and_each_is_there_once() -> None:
+def test_query_terms_are_limited_and_unique() -> None:
     terms = query_terms(" ".join(f"word{n % 100}" for n in range(1000)))
     assert len(terms) == MAX_QUERY_TERMS == len(set(terms))
 
 
 @pytest.mark.parametrize("code", sorted(languages.UNSPACED))
-def test_of_function_words_that_begin_alike_the_whole_one_goes(code: str) -> None:
+def test_of_overlapping_function_words_the_longest_is_dropped(code: str) -> None:
     known = [word for word in languages.words(code)["stop"] if len(word) > 1]
     longer = [
         word for word in known if any(word != other and word.startswith(other) for other in known)
@@ -177,7 +177,7 @@ def test_stop_words_are_in_their_normal_form() -> None:
 
 
 @given(st.text(max_size=300))
-def test_any_text_has_terms_that_it_holds_itself(text: str) -> None:
+def test_any_text_contains_its_own_terms(text: str) -> None:
     for term in query_terms(text):
         assert term.strip() == term.removeprefix(" ") != ""
     assert 0 <= coverage(text, query_terms(text)) <= 1
@@ -200,5 +200,5 @@ def test_a_long_line_without_spaces_is_read_to_its_end(part: str) -> None:
     ("word", "term"),
     [("hunde", "hund*"), ("kindern", "kind*"), ("tage", "tage*"), ("haus", "haus*")],
 )
-def test_an_ending_goes_if_it_leaves_four_letters(word: str, term: str) -> None:
+def test_an_ending_is_removed_if_four_letters_remain(word: str, term: str) -> None:
     assert _stem(word, ["de"]) == term

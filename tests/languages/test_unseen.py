@@ -24,7 +24,7 @@ def sentence(hidden: str) -> str:
 
 
 @pytest.mark.parametrize("sign", HIDDEN, ids=lambda sign: f"U+{ord(sign):04X}")
-def test_it_is_written_out_everywhere(
+def test_unseen_characters_are_escaped_everywhere(
     sign: str, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     text = sentence(sign)
@@ -45,7 +45,7 @@ def test_it_is_written_out_everywhere(
         assert not any(unseen.is_unseen(found) for found in each)
 
 
-def test_what_can_be_seen_is_left_as_it_is() -> None:
+def test_visible_characters_are_unchanged() -> None:
     assert not any(unseen.is_unseen(sign) for sign in SEEN)
     assert output.safe(SEEN) == SEEN == fence.plain(SEEN)
     assert unseen.shown(SEEN, lambda _: "?") == SEEN

@@ -102,7 +102,7 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(
     assert figures(offline.found.hits) == deep
 
 
-def test_what_is_no_longer_current_is_not_shown_and_comes_back_with_a_lower_setting(
+def test_a_decayed_memory_is_hidden_until_the_setting_is_lower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
@@ -120,7 +120,7 @@ def test_what_is_no_longer_current_is_not_shown_and_comes_back_with_a_lower_sett
         assert hit.memory.confidence == 0.0417
 
 
-def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
+def test_an_older_file_has_no_confidence_until_it_is_refreshed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
@@ -156,7 +156,7 @@ def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
 
 
 @pytest.mark.parametrize("spoiled", ["soon", "2026-13-01", "2026-01-01"])
-def test_a_time_that_a_person_has_spoiled_is_not_known(
+def test_a_spoiled_time_is_unknown(
     home: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")

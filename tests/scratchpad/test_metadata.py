@@ -28,7 +28,7 @@ def described(home: Path, namespace: str) -> Any:
     return json.loads((home / namespace / metadata.FILE).read_text())
 
 
-def test_it_is_made_by_the_first_write_and_true_when_a_process_ends(home: Path) -> None:
+def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Path) -> None:
     now = START
     with Memories(namespace="bob", clock=lambda: now) as bob:
         first = bob.create("Deploys happen on Tuesdays").memory
@@ -55,7 +55,7 @@ def test_it_is_made_by_the_first_write_and_true_when_a_process_ends(home: Path) 
     assert described(home, "shared")["memory_count"] == 1
 
 
-def test_turns_alone_make_it_too_and_reading_never_does(home: Path) -> None:
+def test_turns_make_it_and_reads_do_not(home: Path) -> None:
     with Memories(namespace="ann") as ann:
         ann.add_turns("talk", ["hello"])
     assert described(home, "ann")["turn_count"] == 1
@@ -66,7 +66,7 @@ def test_turns_alone_make_it_too_and_reading_never_does(home: Path) -> None:
     assert (home / "ann" / metadata.FILE).stat().st_mtime_ns == before
 
 
-def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) -> None:
+def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> None:
     for name, day in (("bob", 2), ("ann", 1)):
         with Memories(
             namespace=name, clock=lambda day=day: START + timedelta(days=day)
@@ -88,9 +88,7 @@ def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) ->
     store.close()
 
 
-def test_a_rename_writes_it_as_the_only_writer_of_its_folder(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rename_writes_it_under_the_lock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("bob likes tea")
     write, free = metadata.write, []
@@ -120,7 +118,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
-def test_what_it_says_is_not_believed(home: Path, tmp_path: Path, content: str) -> None:
+def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("Deploys happen on Tuesdays")
         (home / "bob" / metadata.FILE).write_text(content)
@@ -146,7 +144,7 @@ def test_what_it_says_is_not_believed(home: Path, tmp_path: Path, content: str) 
         assert bob.create("Dinner is at eight", force=True).stored
 
 
-def test_a_namespace_that_was_erased_meanwhile_gets_none_again(home: Path) -> None:
+def test_an_erased_namespace_gets_no_new_metadata(home: Path) -> None:
     bob = Memories(namespace="bob")
     for number in range(3):  # the last ones wait to be described
         bob.create(f"fact number {number}", force=True)

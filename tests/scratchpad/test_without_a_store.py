@@ -17,14 +17,14 @@ def fail() -> str:
     raise StoreError("the disk is gone")
 
 
-def test_without_a_scratchpad_the_store_is_asked_in_this_thread_and_its_error_is_raised() -> None:
+def test_without_a_scratchpad_the_store_answers_in_this_thread_or_its_error_is_raised() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
         assert bob.ask_store(threading.get_ident, lambda: None) == (threading.get_ident(), None)
         with pytest.raises(StoreError, match="the disk is gone"):
             bob.ask_store(fail, lambda: "what the file says")
 
 
-def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
+def test_a_scratchpad_answers_for_a_failing_store_with_the_reason() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
         bob.create("Deploys happen on Tuesdays")
         assert bob.ask_store(lambda: "what the store says", fail) == ("what the store says", None)
@@ -36,7 +36,7 @@ def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
             bob.ask_store(fail, lambda: None)
 
 
-def test_a_context_knows_which_entries_are_of_the_namespace_and_which_are_shared() -> None:
+def test_recalled_entries_show_whether_they_are_shared() -> None:
     for namespace, content in (
         ("shared", "Deploys happen on Tuesdays"),
         ("ann", "Deploys need two reviews"),

@@ -20,7 +20,7 @@ def memories() -> Memories:
     return Memories(namespace="bob", embedder="none", clock=lambda: NOW)
 
 
-def test_operations_are_counted_with_how_long_they_took(memories: Memories, home: Path) -> None:
+def test_operations_are_counted_with_their_durations(memories: Memories, home: Path) -> None:
     for number in range(1, 101):
         events.note(
             home,
@@ -63,7 +63,7 @@ def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> Non
     assert alone.stats().namespaces == ("bob",)
 
 
-def test_the_most_used_and_the_oldest_that_were_never_used(memories: Memories) -> None:
+def test_most_used_and_oldest_unused_memories_are_listed(memories: Memories) -> None:
     drafts = [
         Draft(f"fact number {word}")
         for word in "one two three four five six seven eight nine".split()
@@ -84,7 +84,7 @@ def test_the_most_used_and_the_oldest_that_were_never_used(memories: Memories) -
     assert [used.id for used in memories.stats().most_used] == [ids[7], ids[0]]
 
 
-def test_days_without_a_memory_are_days_too(memories: Memories) -> None:
+def test_days_without_a_memory_count_zero(memories: Memories) -> None:
     for days in (0, 3, 3):
         memories.create(
             f"written {days} days ago", created_at=NOW - timedelta(days=days), force=True
@@ -94,7 +94,7 @@ def test_days_without_a_memory_are_days_too(memories: Memories) -> None:
     assert memories.stats(since="2d").per_day == {"2026-05-20": 1}
 
 
-def test_since_narrows_operations_and_has_to_be_a_time(memories: Memories, home: Path) -> None:
+def test_since_must_be_a_time_and_narrows_operations(memories: Memories, home: Path) -> None:
     home.mkdir(parents=True)
     lines = [
         f'{{"at":"2026-05-{day:02}T12:00:00.000Z","op":"get","namespace":"bob"}}\n'
@@ -110,7 +110,7 @@ def test_since_narrows_operations_and_has_to_be_a_time(memories: Memories, home:
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_every_local_store_tells_what_was_read(scheme: str, tmp_path: Path) -> None:
+def test_every_local_store_counts_reads(scheme: str, tmp_path: Path) -> None:
     with Memories(f"{scheme}:///{tmp_path}/store", embedder="none") as memories:
         one, two = memories.create("the sky is blue").id, memories.create("grass is green").id
         for read in (two, two, one):

@@ -245,7 +245,6 @@ HEADER = '{"format":"memories","version":1}\n'
 
 
 # --- export
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_export_is_canonical_json_lines(opened: Open) -> None:
@@ -284,7 +283,7 @@ def test_an_export_is_canonical_json_lines(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_what_is_imported_is_exported_as_the_same_bytes(
+def test_an_export_of_an_import_has_the_same_bytes(
     full: SQLiteStore, opened: Open, vectors: bool
 ) -> None:
     lines = lines_of(full, vectors=vectors)
@@ -325,7 +324,7 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     )
 
 
-def test_lines_are_in_order_whatever_the_store(full: SQLiteStore) -> None:
+def test_lines_are_in_the_same_order_for_every_store(full: SQLiteStore) -> None:
     shapes = [json.loads(line) for line in lines_of(full)[1:-1]]
     order = [
         (shape["collection"], shape["namespace"], shape["group"], shape["position"])
@@ -375,7 +374,6 @@ def test_an_export_is_one_state_of_the_store(
 
 
 # --- import
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
@@ -395,7 +393,7 @@ def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> Non
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_what_says_something_else_is_a_conflict_and_stays(
+def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
     opened: Open, changed: Mapping[str, Any], dry_run: bool
 ) -> None:
     store = opened()
@@ -419,7 +417,7 @@ def test_what_says_something_else_is_a_conflict_and_stays(
     assert after == before
 
 
-def test_a_foreign_file_that_tells_an_own_memory_otherwise_is_a_conflict(opened: Open) -> None:
+def test_a_foreign_file_with_another_version_of_an_own_memory_is_a_conflict(opened: Open) -> None:
     """What waited once is known, whatever was decided of it; what never waited was not brought by
     such a file.
     """
@@ -433,9 +431,7 @@ def test_a_foreign_file_that_tells_an_own_memory_otherwise_is_a_conflict(opened:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(
-    opened: Open, dry_run: bool
-) -> None:
+def test_a_taken_key_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: bool) -> None:
     store = opened()
     store.append([record(IDS[7], key="k")])
     lines = [
@@ -453,7 +449,7 @@ def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(
     assert store.count(live(state="any")) == (1 if dry_run else 3)
 
 
-def test_what_had_a_conflict_is_left_out_in_later_batches_too(
+def test_a_memory_with_a_conflict_is_left_out_of_later_batches_too(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "PAGE", 1)
@@ -466,7 +462,7 @@ def test_what_had_a_conflict_is_left_out_in_later_batches_too(
     assert [entry.ref.position for entry in done.conflicts] == [1, 2, 3]
 
 
-def test_all_conflicts_are_counted_and_some_are_named(
+def test_all_conflicts_are_counted_and_the_first_are_named(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "MAX_SHOWN", 3)
@@ -484,7 +480,7 @@ def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
     assert (done.imported, done.known, done.conflict_count) == (1, 1, 2)
 
 
-def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_is_never_half_imported(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "PAGE", 2)
     sizes: list[int] = []
 
@@ -501,7 +497,7 @@ def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.Mo
     assert sizes == [5, 2, 2, 2, 1]
 
 
-def test_lines_are_read_as_they_are_needed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_read_one_batch_at_a_time(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "PAGE", 10)
     store, ahead = opened(), []
 
@@ -593,7 +589,7 @@ BAD_LINES = {
 }
 
 
-def test_a_bad_line_is_refused_by_its_number_before_anything_of_its_batch(opened: Open) -> None:
+def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) -> None:
     store = opened()
     failures = []
     for name, (line, complaint) in BAD_LINES.items():
@@ -626,12 +622,12 @@ def test_only_an_export_is_imported(opened: Open, header: str, complaint: str) -
         take_in(opened(), [header, line_of()])
 
 
-def test_what_is_not_utf8_is_refused(opened: Open) -> None:
+def test_a_file_that_is_not_utf8_is_refused(opened: Open) -> None:
     with pytest.raises(InvalidInput, match="line 2 is not UTF-8"):
         import_(opened(), [HEADER.encode(), b'{"text": "\xff"}'], None, namespaces=None)
 
 
-def test_a_byte_order_mark_and_empty_lines_are_borne(opened: Open) -> None:
+def test_a_byte_order_mark_and_empty_lines_are_accepted(opened: Open) -> None:
     done = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
     assert done.imported == 1
     with pytest.raises(InvalidInput, match="no records: the export is empty"):
@@ -639,7 +635,7 @@ def test_a_byte_order_mark_and_empty_lines_are_borne(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 9, 16])
-def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(
+def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
     full: SQLiteStore, opened: Open, kept: int
 ) -> None:
     lines = lines_of(full)[:kept]
@@ -677,7 +673,7 @@ def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(
         ),
     ],
 )
-def test_an_export_that_was_changed_is_refused(
+def test_a_changed_export_is_refused(
     full: SQLiteStore, opened: Open, change: Callable[[list[str]], list[str]], complaint: str
 ) -> None:
     lines = change(lines_of(full))
@@ -688,7 +684,7 @@ def test_an_export_that_was_changed_is_refused(
         importing.check((line.encode() for line in lines), namespaces=None)
 
 
-def test_line_ends_of_another_system_are_no_change(full: SQLiteStore, opened: Open) -> None:
+def test_line_ends_of_another_system_are_accepted(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full)
     done = take_in(
         opened("two"),
@@ -697,14 +693,14 @@ def test_line_ends_of_another_system_are_no_change(full: SQLiteStore, opened: Op
     assert (done.imported, done.unchecked) == (15, False)
 
 
-def test_an_export_of_an_older_program_is_read_and_called_unchecked(
+def test_an_export_of_an_older_program_is_imported_as_unchecked(
     full: SQLiteStore, opened: Open
 ) -> None:
     done = take_in(opened("two"), edited(lines_of(full)))
     assert (done.imported, done.unchecked) == (15, True)
 
 
-def test_only_into_the_given_namespaces_is_imported(full: SQLiteStore, opened: Open) -> None:
+def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
     with pytest.raises(
         InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"
@@ -731,7 +727,7 @@ def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Ope
 
 
 @pytest.mark.parametrize("model", [Other, Turned])
-def test_vectors_of_another_model_are_made_anew(
+def test_vectors_of_another_model_are_made_again(
     full: SQLiteStore, opened: Open, model: type[FakeEmbedder]
 ) -> None:
     """Also of one whose vectors are as long."""
@@ -741,7 +737,7 @@ def test_vectors_of_another_model_are_made_anew(
     assert float(vectors[0] @ model().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_store_of_another_model_takes_nothing_in(full: SQLiteStore, opened: Open) -> None:
+def test_a_store_of_another_model_refuses_an_import(full: SQLiteStore, opened: Open) -> None:
     before = content(full)
     with pytest.raises(EmbedderMismatch, match="memory reembed"):
         take_in(opened("one", Other.space), [HEADER, line_of(group=IDS[6])], Other())
@@ -749,10 +745,9 @@ def test_a_store_of_another_model_takes_nothing_in(full: SQLiteStore, opened: Op
 
 
 # --- migrate
-# ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_has_everything_and_the_original_is_untouched(
+def test_a_copy_is_complete_and_the_original_unchanged(
     full: SQLiteStore, opened: Open, tmp_path: Path
 ) -> None:
     before, copy = lines_of(full, vectors=True), opened("two")
@@ -776,7 +771,7 @@ def test_a_copy_has_everything_and_the_original_is_untouched(
     assert (again.copied, again.changed) == (0, 0)
 
 
-def test_with_another_embedder_the_copy_is_embedded_anew(full: SQLiteStore, opened: Open) -> None:
+def test_with_another_embedder_the_copy_is_embedded_again(full: SQLiteStore, opened: Open) -> None:
     copy = opened("two", Other.space)
     migrate(full, copy, Other(), progress=quiet)
     assert copy.info(live()).model == "other/1"
@@ -788,7 +783,7 @@ def test_with_another_embedder_the_copy_is_embedded_anew(full: SQLiteStore, open
     )
 
 
-def test_without_an_embedder_the_copy_has_no_vectors_and_that_is_said(
+def test_without_an_embedder_the_copy_has_no_vectors_and_counts_them(
     full: SQLiteStore, opened: Open
 ) -> None:
     assert migrate(full, opened("two", None), None, progress=quiet).without_vector == 15
@@ -803,7 +798,9 @@ def test_a_missing_store_is_not_migrated(opened: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "own", [record(IDS[7]), turn(77), record(IDS[2], text="another text"), turn(1, text="other")]
 )
-def test_a_store_that_is_no_copy_is_refused(full: SQLiteStore, opened: Open, own: Record) -> None:
+def test_a_target_that_is_not_a_copy_is_refused(
+    full: SQLiteStore, opened: Open, own: Record
+) -> None:
     copy = opened("two")
     copy.append([own])
     with pytest.raises(
@@ -825,7 +822,7 @@ def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) ->
     assert {ref: entry for ref, entry in found.items() if ref.namespace != "carl"} == content(full)
 
 
-def test_a_second_run_catches_up(opened: Open, tmp_path: Path) -> None:
+def test_a_second_migration_catches_up(opened: Open, tmp_path: Path) -> None:
     """Versions, ends, restored memories, keys that went from one memory to another, reinforcements,
     accesses.
     """
@@ -851,7 +848,9 @@ def test_a_second_run_catches_up(opened: Open, tmp_path: Path) -> None:
         assert content(copy) == content(opened())
 
 
-def test_what_was_forgotten_between_two_runs_is_a_refusal(full: SQLiteStore, opened: Open) -> None:
+def test_a_record_forgotten_between_two_migrations_is_refused(
+    full: SQLiteStore, opened: Open
+) -> None:
     copy, ref = opened("two"), Ref(MEMORY, "ann", IDS[2], 1)
     migrate(full, copy, FakeEmbedder(), progress=quiet)
     full.remove([ref])
@@ -874,7 +873,7 @@ def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], Non
     return tell
 
 
-def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(
+def test_a_record_forgotten_during_a_migration_leaves_the_copy(
     full: SQLiteStore, opened: Open
 ) -> None:
     copy, rival, ref = opened("two"), opened(), Ref(MEMORY, "ann", IDS[2], 1)
@@ -890,7 +889,9 @@ def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(
     assert content(copy) == content(full)
 
 
-def test_a_target_that_somebody_else_writes_to_is_refused(full: SQLiteStore, opened: Open) -> None:
+def test_a_target_that_another_program_writes_to_is_refused(
+    full: SQLiteStore, opened: Open
+) -> None:
     rival = opened("two")
     tell = on("copying", lambda: rival.append([record(IDS[7])]))
     with pytest.raises(RequestError, match="the target is not a copy"):
@@ -898,7 +899,7 @@ def test_a_target_that_somebody_else_writes_to_is_refused(full: SQLiteStore, ope
     assert Ref(MEMORY, "ann", IDS[7], 1) in content(rival)
 
 
-def test_a_key_that_moves_while_it_is_copied_is_no_conflict(opened: Open) -> None:
+def test_a_key_that_moves_during_a_migration_is_not_a_conflict(opened: Open) -> None:
     source, copy, rival = opened(), opened("two"), opened()
     source.append([record(IDS[0], ended_at=at(5), ended_by="delete"), record(IDS[1], key="k")])
 
@@ -934,7 +935,7 @@ LOSSES: dict[str, Callable[[Record], Record]] = {
         ),
     ],
 )
-def test_a_copy_that_is_not_the_same_is_never_called_done(
+def test_a_different_copy_is_never_verified(
     full: SQLiteStore, opened: Open, loss: Callable[[Record], Record], seldom: bool
 ) -> None:
     """In what is written, or in what is read in the end: no patch then makes it good."""
@@ -958,7 +959,7 @@ def test_a_copy_that_is_not_the_same_is_never_called_done(
     assert content(full) == before
 
 
-def test_only_the_last_of_a_copy_makes_writers_wait(
+def test_writers_wait_only_for_the_end_of_a_migration(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
@@ -979,7 +980,6 @@ def test_only_the_last_of_a_copy_makes_writers_wait(
 
 
 # --- what can't be read
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -994,7 +994,7 @@ def torn(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def test_what_can_not_be_read_is_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
+def test_unreadable_records_are_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
     copy, told = opened("copy"), []
     for move in (
         lambda: export(torn, lambda _: None, namespaces=None, progress=quiet),
@@ -1011,7 +1011,7 @@ def test_what_can_not_be_read_is_never_left_out(torn: Store, opened: Open, tmp_p
     assert export(torn, lambda _: None, namespaces=["bob"], progress=quiet) == 2
 
 
-def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(
+def test_damage_during_a_migration_fails_its_verification(
     torn: Store, opened: Open, tmp_path: Path
 ) -> None:
     file = tmp_path / "notes" / "ann.jsonl"
@@ -1025,7 +1025,6 @@ def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(
 
 
 # --- reembed
-# ---------------------------------------------------------------------------------------------------------
 
 
 def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
@@ -1037,7 +1036,7 @@ def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
     return best.record.ref.group
 
 
-def test_a_store_is_searched_while_its_embedder_is_changed(full: SQLiteStore, opened: Open) -> None:
+def test_searches_work_while_the_embedder_is_changed(full: SQLiteStore, opened: Open) -> None:
     old, seen = opened(), []
     tell = lambda *_: seen.append(found_by(old, FakeEmbedder(), "Ünï 日本 🎉"))  # noqa: E731
     before = content(full)
@@ -1053,7 +1052,7 @@ def test_a_store_is_searched_while_its_embedder_is_changed(full: SQLiteStore, op
     assert reembed(new, Other(), progress=quiet).embedded == 0
 
 
-def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(
+def test_a_long_answer_has_the_same_vectors_however_it_is_stored(
     opened: Open, tmp_path: Path
 ) -> None:
     text = "rye bread\nwarm water\nthe train to Basel"
@@ -1082,7 +1081,7 @@ def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(
         assert np.allclose([again[ref] for ref in refs], [kept[ref] for ref in refs], atol=0.02)
 
 
-def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(
+def test_records_written_while_the_embedder_is_changed_get_vectors_too(
     full: SQLiteStore, opened: Open
 ) -> None:
     rival = opened()
@@ -1093,7 +1092,7 @@ def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(
     assert new.info(live(state="any")).without_vector_count == 0
 
 
-def test_a_change_of_the_embedder_goes_on_where_it_was(
+def test_an_interrupted_change_of_the_embedder_is_continued(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -1116,7 +1115,7 @@ def test_a_change_of_the_embedder_goes_on_where_it_was(
     assert opened("one", None).info(live()).model == "other/1"
 
 
-def test_an_empty_store_says_that_a_model_is_not_there(opened: Open) -> None:
+def test_an_empty_store_reports_a_missing_model(opened: Open) -> None:
     class Absent(Other):
         def embed(self, text: str) -> Any:
             raise InvalidInput(f"no model for {text}")
@@ -1125,7 +1124,7 @@ def test_an_empty_store_says_that_a_model_is_not_there(opened: Open) -> None:
         reembed(opened(), Absent(), progress=quiet)
 
 
-def test_with_the_embedder_in_use_what_is_missing_is_made(opened: Open) -> None:
+def test_reembedding_with_the_same_embedder_makes_missing_vectors(opened: Open) -> None:
     plain = opened("one", None)
     plain.append([record(IDS[0], text="apple", vectors=None), turn(1, vectors=None)])
     assert reembed(plain, FakeEmbedder(), progress=quiet)[:2] == (2, None)
@@ -1139,7 +1138,7 @@ def test_a_missing_store_has_nothing_to_embed(opened: Open, tmp_path: Path) -> N
     assert list(tmp_path.glob("*.db*")) == []
 
 
-def test_a_store_that_keeps_nothing_staged_is_no_endless_loop(
+def test_a_store_that_does_not_stage_vectors_causes_no_endless_loop(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Forgetful(SQLiteStore):
@@ -1152,7 +1151,9 @@ def test_a_store_that_keeps_nothing_staged_is_no_endless_loop(
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_a_store_without_transactions_is_asked_again(full: SQLiteStore, opened: Open) -> None:
+def test_a_conflict_in_a_store_without_transactions_is_retried(
+    full: SQLiteStore, opened: Open
+) -> None:
     rival = opened()
     writes = iter([IDS[6], IDS[7]])
 
@@ -1173,7 +1174,7 @@ def test_a_store_without_transactions_is_asked_again(full: SQLiteStore, opened: 
     assert opened("one", Other.space).unstaged(Other.space, MEMORY, limit=9) == []
 
 
-def test_nobody_waits_for_an_embedder(
+def test_writers_do_not_wait_for_an_embedder(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes whenever it embeds, until only the last is left, which is embedded while they
@@ -1200,7 +1201,7 @@ def test_nobody_waits_for_an_embedder(
     assert opened("one", Other.space).unstaged(Other.space, HISTORY, limit=9) == []
 
 
-def test_who_writes_faster_than_it_embeds_is_told(full: SQLiteStore, opened: Open) -> None:
+def test_writing_faster_than_the_embedder_is_an_error(full: SQLiteStore, opened: Open) -> None:
     rival, positions = opened(), iter(range(100, 100_000))
 
     class Slow(Other):
@@ -1215,7 +1216,7 @@ def test_who_writes_faster_than_it_embeds_is_told(full: SQLiteStore, opened: Ope
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open) -> None:
+def test_constant_conflicts_are_an_error(full: SQLiteStore, opened: Open) -> None:
     class Raced(SQLiteStore):
         def switch(self, space: Space) -> None:
             raise Conflict("somebody wrote")
@@ -1225,9 +1226,7 @@ def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(
-    home: Path, tmp_path: Path
-) -> None:
+def test_records_stored_during_a_restore_are_noticed(home: Path, tmp_path: Path) -> None:
     """Nothing can come between in a file of SQLite, which is put in place as a whole."""
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
@@ -1246,7 +1245,7 @@ def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(
         restore(load_config({"store": url}), source, None, now=T0, progress=progress)
 
 
-def test_what_waits_after_an_import_is_counted_in_each_namespace(tmp_path: Path) -> None:
+def test_waiting_memories_of_an_import_are_counted_by_namespace(tmp_path: Path) -> None:
     lines: list[str] = []
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         memories.create_many(
