@@ -1,5 +1,6 @@
-"""A memory that hangs keeps nobody waiting longer than the setting; what it can't store is queued
-and shown.
+"""Deadlines: calls to a memory that hangs time out, and agents go on.
+
+Turns that can't be stored meanwhile are queued and shown.
 """
 
 import os
@@ -20,7 +21,7 @@ SOON = 0.2  # seconds
 
 
 class Hanging(EngineBackend):
-    """Our engine, each call of which waits until it is released."""
+    """Our engine; each call waits until it is released."""
 
     def __init__(self, memories: Memories) -> None:
         super().__init__(memories)
@@ -28,13 +29,13 @@ class Hanging(EngineBackend):
         self.release.set()
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        value = super().__getattribute__(name)
         if name not in ("append", "tail", "write", "recall", "count_window", "ensure_collections"):
-            return found
+            return value
 
         def waits(*arguments: Any) -> Any:
             assert self.release.wait(60)
-            return found(*arguments)
+            return value(*arguments)
 
         return waits
 
@@ -49,8 +50,8 @@ def hanging(tmp_path: Path) -> Iterator[Hanging]:
 
 @pytest.fixture
 def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
-    with MemoryGateway("memories", backend=hanging, timeout_seconds=60) as found:
-        yield found
+    with MemoryGateway("memories", backend=hanging, timeout_seconds=60) as value:
+        yield value
 
 
 def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
@@ -62,15 +63,15 @@ def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
 
 
 def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """Answer again, also what was given up."""
+    """Answer again, even abandoned calls."""
     hanging.release.set()
     gateway._deadline.seconds = 60
     while gateway._deadline._abandoned:
         threading.Event().wait(0.01)
 
 
-def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
-    return [(each["text"], "pending" in each["metadata"]) for each in gateway.tail_history("c", 10)]
+def history(gateway: MemoryGateway) -> list[tuple[str, bool]]:
+    return [(turn["text"], "pending" in turn["metadata"]) for turn in gateway.tail_history("c", 10)]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,8 @@ def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
     hang(gateway, hanging)
     assert agent.append("c", "user", "one") is None
     assert agent.append("c", "assistant", "two") is None
-    assert said(gateway) == [("one", True), ("two", True)]
-    assert all("answer" in each["error"] for each in gateway.tail_history("c", 10))
+    assert history(gateway) == [("one", True), ("two", True)]
+    assert all("answer" in turn["error"] for turn in gateway.tail_history("c", 10))
     context = agent.context("c", "what now?")
     assert [turn.text for turn in context["history"]] == ["one", "two"]
     assert context["metadata"]["degraded"]
@@ -125,7 +126,7 @@ def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
     go_on(gateway, hanging)
     gateway.drain()
     agent.append("c", "user", "three")
-    assert said(gateway) == [("before", False), ("one", False), ("two", False), ("three", False)]
+    assert history(gateway) == [("before", False), ("one", False), ("two", False), ("three", False)]
     assert [turn.waiting for turn in hanging.memories.tail_turns("c")] == [False] * 4
 
 
@@ -204,11 +205,11 @@ def test_a_fork_starts_threads_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-@pytest.mark.parametrize(("given", "seconds"), [("3", 3), ("none", None), (None, 10)])
+@pytest.mark.parametrize(("setting", "seconds"), [("3", 3), ("none", None), (None, 10)])
 def test_the_setting_sets_the_deadline(
-    tmp_path: Path, given: str | None, seconds: int | None
+    tmp_path: Path, setting: str | None, seconds: int | None
 ) -> None:
-    environment = {} if given is None else {"MEMORY_TIMEOUT_SECONDS": given}
+    environment = {} if setting is None else {"MEMORY_TIMEOUT_SECONDS": setting}
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment=environment)
     with Memories(embedder="fake", config=config) as memories:
         assert EngineBackend(memories).timeout_seconds == seconds
@@ -226,7 +227,7 @@ def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hangin
     assert agent.append("c", "user", f"{text} again") is None
     go_on(gateway, hanging)
     gateway.drain()
-    assert [len(each["text"]) for each in gateway.tail_history("c", 5)] == [
+    assert [len(turn["text"]) for turn in gateway.tail_history("c", 5)] == [
         len(text),
         len(text) + 6,
     ]

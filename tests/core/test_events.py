@@ -67,8 +67,10 @@ def test_lines_of_many_processes_are_whole_and_none_is_lost_in_a_rotation(
     assert len(events.files(home)) > 3
     lines = [line for path in events.files(home) for line in path.read_bytes().splitlines()]
     assert all(json.loads(line) for line in lines)
-    told = {(event["agent"], event["results"]) for event in noted(home)}
-    assert told == {(f"writer {number}", result) for number in range(6) for result in range(400)}
+    events_read = {(event["agent"], event["results"]) for event in noted(home)}
+    assert events_read == {
+        (f"writer {number}", result) for number in range(6) for result in range(400)
+    }
 
 
 def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,7 @@ def test_decisions_and_pins_are_noted_too(home: Path) -> None:
         held = memories.create_many(
             [Draft(text, pending=True) for text in ("apples are red", "pears are green")]
         )
-        first, second = (made.memory.id for made in held if made.memory)
+        first, second = (created.memory.id for created in held if created.memory)
         memories.review.accept([first], dry_run=True)
         memories.review.accept([first])
         memories.review.reject([second])
@@ -166,7 +168,7 @@ def test_decisions_and_pins_are_noted_too(home: Path) -> None:
     noted = [
         (event["op"], event.get("written", event.get("results"))) for event in events.read(home)
     ]
-    assert [each for each in noted if each[0] not in ("create", "get", "update")] == [
+    assert [event for event in noted if event[0] not in ("create", "get", "update")] == [
         ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1), ("scratchpad", 1),
         ("duplicates", None),
     ]  # fmt: skip

@@ -17,12 +17,12 @@ NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
 def test_an_id_is_a_uuid_of_version_7() -> None:
     for _ in range(200):
         text = new_id(NOW)
-        found = uuid.UUID(text)
-        assert str(found) == text
+        parsed = uuid.UUID(text)
+        assert str(parsed) == text
         assert len(text) == ID_LENGTH
-        assert found.variant == uuid.RFC_4122
-        assert found.version == 7
-        assert found.int >> 80 == int(NOW.timestamp() * 1000)
+        assert parsed.variant == uuid.RFC_4122
+        assert parsed.version == 7
+        assert parsed.int >> 80 == int(NOW.timestamp() * 1000)
 
 
 def test_ids_of_one_millisecond_rise_even_between_other_times() -> None:
@@ -35,14 +35,14 @@ def test_a_thousand_ids_of_a_millisecond_differ_in_their_beginnings() -> None:
     for day in range(40):
         ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
         assert ids == sorted(ids)
-        assert len({each[:18] for each in ids}) == 1_000
+        assert len({memory_id[:18] for memory_id in ids}) == 1_000
 
 
 def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))
-    assert all(ids == sorted(ids) for ids in made)
-    assert len({each for ids in made for each in ids}) == 8 * 500
+        batches = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))
+    assert all(batch == sorted(batch) for batch in batches)
+    assert len({memory_id for batch in batches for memory_id in batch}) == 8 * 500
 
 
 def test_a_forked_child_makes_other_ids() -> None:
@@ -119,12 +119,12 @@ def test_a_text_that_is_not_an_id_is_refused(text: str) -> None:
 
 def test_a_repeatable_id_is_the_same_each_time() -> None:
     at = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
-    made = [same_id(at, "ann/k1", number) for number in range(1_000)]
-    assert made == [same_id(at, "ann/k1", number) for number in range(1_000)]
-    assert len({each[:18] for each in made}) == 1_000
-    assert [whole_id(each) for each in made] == made == sorted(made)
-    assert all(each.startswith(id_prefix(at)) for each in made)
-    assert same_id(at, "ann/k2", 0) not in made
+    ids = [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert ids == [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert len({memory_id[:18] for memory_id in ids}) == 1_000
+    assert [whole_id(memory_id) for memory_id in ids] == ids == sorted(ids)
+    assert all(memory_id.startswith(id_prefix(at)) for memory_id in ids)
+    assert same_id(at, "ann/k2", 0) not in ids
 
 
 @pytest.mark.parametrize(

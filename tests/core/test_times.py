@@ -1,4 +1,4 @@
-"""Times are read once, kept as aware UTC in milliseconds, and shown in one form."""
+"""Times are read at the edge, are aware UTC in milliseconds inside, and are written in one form."""
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
@@ -34,10 +34,10 @@ def berlin(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_milliseconds_are_kept_for_every_time(moment: datetime) -> None:
-    kept = from_millis(to_millis(moment))
-    assert timedelta(0) <= moment - kept < timedelta(milliseconds=1)
-    assert to_millis(kept) == to_millis(moment)
-    assert datetime.fromisoformat(to_iso(moment)) == kept
+    stored = from_millis(to_millis(moment))
+    assert timedelta(0) <= moment - stored < timedelta(milliseconds=1)
+    assert to_millis(stored) == to_millis(moment)
+    assert datetime.fromisoformat(to_iso(moment)) == stored
 
 
 def test_iso_is_utc_with_milliseconds() -> None:
@@ -66,9 +66,9 @@ def test_iso_is_utc_with_milliseconds() -> None:
     ],
 )
 def test_times_are_read(text: str, expected: datetime) -> None:
-    found = parse_time(text, NOW)
-    assert found == expected
-    assert found.utcoffset() == timedelta(0)
+    moment = parse_time(text, NOW)
+    assert moment == expected
+    assert moment.utcoffset() == timedelta(0)
 
 
 @pytest.mark.usefixtures("berlin")

@@ -94,9 +94,9 @@ def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "cloned"
-    found.mkdir()
-    return found
+    config = tmp_path / "cloned"
+    config.mkdir()
+    return config
 
 
 def write(folder: Path, values: dict[str, str]) -> Path:
@@ -105,9 +105,11 @@ def write(folder: Path, values: dict[str, str]) -> Path:
     return file
 
 
-def load(folder: Path, said: list[str] | None = None, **environment: str) -> Config:
+def load(folder: Path, warnings: list[str] | None = None, **environment: str) -> Config:
     return load_config(
-        environment=environment, folder=folder, tell=(said if said is not None else []).append
+        environment=environment,
+        folder=folder,
+        tell=(warnings if warnings is not None else []).append,
     )
 
 
@@ -119,56 +121,56 @@ def test_every_setting_is_harmless_or_tested_here() -> None:
 def test_a_folder_chooses_no_harmful_setting(folder: Path) -> None:
     plain = load(folder)
     write(folder, HOSTILE)
-    said: list[str] = []
-    assert load(folder, said) == plain
-    assert len(said) == 1
-    assert said[0].startswith("ignored MEMORY_HOME, MEMORY_STORE, ")
-    assert said[0].endswith(
+    warnings: list[str] = []
+    assert load(folder, warnings) == plain
+    assert len(warnings) == 1
+    assert warnings[0].startswith("ignored MEMORY_HOME, MEMORY_STORE, ")
+    assert warnings[0].endswith(
         f"{folder}/.env may not choose them for you; to allow it, run: memory trust"
     )
-    assert "evil" not in said[0]
+    assert "evil" not in warnings[0]
 
 
 @pytest.mark.parametrize("variable", HOSTILE)
 def test_each_harmful_setting_alone_is_ignored(folder: Path, variable: str) -> None:
     plain = load(folder)
     write(folder, {variable: HOSTILE[variable]})
-    said: list[str] = []
-    assert load(folder, said) == plain
-    assert [variable in line for line in said] == (
+    warnings: list[str] = []
+    assert load(folder, warnings) == plain
+    assert [variable in line for line in warnings] == (
         [] if variable.endswith(("API_KEY", "MEMORY_TOKEN")) else [True]
     )
 
 
 def test_harmless_settings_are_taken(folder: Path) -> None:
     write(folder, HARMLESS)
-    said: list[str] = []
-    found = load(folder, said)
-    assert said == []
+    warnings: list[str] = []
+    config = load(folder, warnings)
+    assert warnings == []
     assert {
-        setting.variable for setting in SETTINGS if found.sources[setting.name] == ".env"
+        setting.variable for setting in SETTINGS if config.sources[setting.name] == ".env"
     } == HARMLESS.keys()
-    assert (found.default_limit, found.format) == (3, "text")
+    assert (config.default_limit, config.format) == (3, "text")
 
 
 def test_invalid_values_of_another_program_are_ignored(folder: Path) -> None:
     write(folder, {"DEFAULT_LIMIT": "unlimited", "MEMORY_TOP_K": "", "HISTORY_TAIL_N": "4"})
-    said: list[str] = []
-    found = load(folder, said)
-    assert (found.default_limit, found.history_tail_n) == (10, 4)
-    assert "ignored DEFAULT_LIMIT, MEMORY_TOP_K" in said[0]
+    warnings: list[str] = []
+    config = load(folder, warnings)
+    assert (config.default_limit, config.history_tail_n) == (10, 4)
+    assert "ignored DEFAULT_LIMIT, MEMORY_TOP_K" in warnings[0]
 
 
 def test_an_approved_file_chooses_everything_until_it_changes(folder: Path) -> None:
     file = write(folder, {"MEMORY_NAMESPACE": "bob", "EMBEDDER": "none"})
     trust.approve(file, registers({}))
-    said: list[str] = []
-    found = load(folder, said)
-    assert (found.namespace, found.embedder, said) == ("bob", "none", [])
+    warnings: list[str] = []
+    config = load(folder, warnings)
+    assert (config.namespace, config.embedder, warnings) == ("bob", "none", [])
     write(folder, {"MEMORY_NAMESPACE": "bob", "EMBEDDER": "none", "DEFAULT_LIMIT": "3"})
-    found = load(folder, said)
-    assert (found.namespace, found.embedder, found.default_limit) == ("shared", "minilm", 3)
-    assert "has changed since you trusted it" in said[0]
+    config = load(folder, warnings)
+    assert (config.namespace, config.embedder, config.default_limit) == ("shared", "minilm", 3)
+    assert "has changed since you trusted it" in warnings[0]
     trust.approve(file, registers({}))
     assert load(folder).namespace == "bob"
     assert trust.revoke(file, registers({})) is True
@@ -188,7 +190,7 @@ def test_an_approval_is_for_one_path(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_dotenv_can_approve_itself(folder: Path) -> None:
-    """The approvals lie where the environment says, whatever home the file names."""
+    """The environment, and not the file, says where the approvals are."""
     file = write(folder, {"MEMORY_HOME": str(folder), "MEMORY_NAMESPACE": "bob"})
     trust.approve(file, folder)
     assert (folder / "trusted.json").exists()
@@ -209,17 +211,19 @@ def test_variables_are_not_expanded(
     )
     if approved:
         trust.approve(file, registers({}))
-    found = load(folder)
-    key = found.embedder_api_key
-    assert "AKIAVICTIM" not in f"{found} {key.reveal() if key else ''}"
-    assert (found.embedder_url == "https://evil.example/${AWS_SECRET_ACCESS_KEY}") is approved
+    config = load(folder)
+    key = config.embedder_api_key
+    assert "AKIAVICTIM" not in f"{config} {key.reveal() if key else ''}"
+    assert (config.embedder_url == "https://evil.example/${AWS_SECRET_ACCESS_KEY}") is approved
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
 @pytest.mark.parametrize(
-    ("mode", "said"), [(0o646, "can be written by everybody"), (0o664, "others of its group")]
+    ("mode", "warnings"), [(0o646, "can be written by everybody"), (0o664, "others of its group")]
 )
-def test_a_file_that_others_may_write_chooses_nothing(folder: Path, mode: int, said: str) -> None:
+def test_a_file_that_others_may_write_chooses_nothing(
+    folder: Path, mode: int, warnings: str
+) -> None:
     file = write(folder, HARMLESS)
     if mode & stat.S_IWGRP and os.geteuid() == 0:
         os.chown(file, 0, OTHER_USER)
@@ -228,7 +232,7 @@ def test_a_file_that_others_may_write_chooses_nothing(folder: Path, mode: int, s
     file.chmod(mode)
     lines: list[str] = []
     assert load(folder, lines).default_limit == 10
-    assert said in lines[0]
+    assert warnings in lines[0]
     trust.approve(file, registers({}))  # which is for its content, whoever may change it
     assert load(folder).default_limit == 3
 
@@ -257,8 +261,11 @@ def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign:
     file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
     for inside in range(1, len(sign.encode())):  # so many bytes of the sign are within what is read
         file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - inside) + sign.encode())
-        found = trust.read(file, registers({}))
-        assert (found.values, found.doubt) == ({"DEFAULT_LIMIT": "3"}, "is larger than 65536 bytes")
+        config = trust.read(file, registers({}))
+        assert (config.values, config.doubt) == (
+            {"DEFAULT_LIMIT": "3"},
+            "is larger than 65536 bytes",
+        )
 
 
 def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:

@@ -26,7 +26,7 @@ NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
 YEARS = (2023, 2025)
 
 
-def found(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> list[str]:
+def spans_of(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> list[str]:
     """Return the spans of a text as `first/last`, or as the day if that is all."""
     return [
         f"{first}" if first == last else f"{first}/{last}"
@@ -36,12 +36,12 @@ def found(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> list[
 
 def only(text: str, now: datetime = NOW) -> str:
     """Return the one span of a text, or all if there is not one."""
-    return ", ".join(found(text, now))
+    return ", ".join(spans_of(text, now))
 
 
-def close(moment: date, *meant: Span) -> float:
+def close(moment: date, *query_span: Span) -> float:
     """Return how close a day is to spans."""
-    return float(closeness(np.array([moment.toordinal()]), meant)[0])
+    return float(closeness(np.array([moment.toordinal()]), query_span)[0])
 
 
 def test_dates_with_a_year_are_read() -> None:
@@ -74,7 +74,7 @@ def test_a_date_without_a_year_has_a_span_in_each_year() -> None:
         ("in mid-May", ["2023-05-01/2023-05-31", "2025-05-01/2025-05-31"]),
         ("early December", ["2023-12-01/2023-12-31", "2025-12-01/2025-12-31"]),
     ]
-    assert failures_of(rows, found) == []
+    assert failures_of(rows, spans_of) == []
 
 
 def test_a_leap_day_has_spans_in_leap_years_only() -> None:
@@ -150,16 +150,16 @@ def test_months_and_years_end_correctly() -> None:
 
 def test_any_space_separates_words() -> None:
     rows = [
-        (words.replace(" ", space), found(words))
+        (words.replace(" ", space), spans_of(words))
         for words in ("last week", "in May 2023", "two days ago", "past few days", "last Friday")
         for space in ("  ", "\n", "\t", "\u00a0")
     ]
     rows += [
-        (words, found(" ".join(words.split())))
+        (words, spans_of(" ".join(words.split())))
         for words in ("this\nweek", "this\tmonth", "on\u00a0Friday", "in\ntwo weeks")
     ]
     assert [expected for _, expected in rows if not expected] == []
-    assert failures_of(rows, found) == []
+    assert failures_of(rows, spans_of) == []
 
 
 def test_past_spans_end_by_now() -> None:
@@ -173,9 +173,9 @@ def test_past_spans_end_by_now() -> None:
         "0 weeks ago",
     )
     for text in texts:
-        found = spans(text, NOW, YEARS)
-        assert found, text
-        assert max(last for _, last in found) <= NOW.date()
+        spans_of = spans(text, NOW, YEARS)
+        assert spans_of, text
+        assert max(last for _, last in spans_of) <= NOW.date()
 
 
 def test_words_that_are_not_dates_have_no_span() -> None:
@@ -184,22 +184,22 @@ def test_words_that_are_not_dates_have_no_span() -> None:
         "20230507", "a 2000m run", "room 1800", "2100", "Friday", "next", "the next day", "an hour ago", "in an hour",
         "weeks ago", "the last cookie", "thisweek", "dismay 5", "yesterdays", "Augusta 3",
     ]  # fmt: skip
-    assert failures_of([(text, []) for text in texts], found) == []
+    assert failures_of([(text, []) for text in texts], spans_of) == []
 
 
 def test_impossible_dates_have_no_span() -> None:
     days = ["30 February", "February 30, 2023", "2023-02-30", "31 April 2023", "May 32", "40 May"]
     months_and_days = ["2023-13-05", "2023-00-05", "0 May 2023", "May 0, 2023"]
-    assert failures_of([(text, []) for text in days + months_and_days], found) == []
+    assert failures_of([(text, []) for text in days + months_and_days], spans_of) == []
 
 
 def test_an_iso_time_means_its_day() -> None:
-    assert found("what was said at 2023-05-07T10:30:00Z?") == ["2023-05-07"]
+    assert spans_of("what was said at 2023-05-07T10:30:00Z?") == ["2023-05-07"]
 
 
 def test_any_number_like_a_year_is_one() -> None:
     """A limit that is accepted: `1999 dollars` costs a year nothing but a little closeness."""
-    assert found("who paid 1999 dollars?") == ["1999-01-01/1999-12-31"]
+    assert spans_of("who paid 1999 dollars?") == ["1999-01-01/1999-12-31"]
 
 
 def test_several_dates_have_one_span_each() -> None:
@@ -209,11 +209,11 @@ def test_several_dates_have_one_span_each() -> None:
         ("in 2023 and 2024, and again in 2023", ["2023-01-01/2023-12-31", "2024-01-01/2024-12-31"]),
         ("yesterday, that is 2026-02-20", ["2026-02-20"]),
     ]
-    assert failures_of(rows, found) == []
+    assert failures_of(rows, spans_of) == []
 
 
 def test_a_day_with_a_year_is_not_a_whole_year_too() -> None:
-    assert found("on 5 May 2023 and in June 2023") == ["2023-05-05", "2023-06-01/2023-06-30"]
+    assert spans_of("on 5 May 2023 and in June 2023") == ["2023-05-05", "2023-06-01/2023-06-30"]
 
 
 def test_a_date_alone_has_at_most_sixty_characters() -> None:
@@ -232,8 +232,8 @@ def test_the_first_and_last_possible_days_work() -> None:
 
     def are_in_order(text: str, day: str) -> bool:
         now = datetime.fromisoformat(f"{day}T00:00Z")
-        meant = spans(text, now, (0, 1, 9999, 10_000))
-        return all(span[0] <= span[1] and 0 < close(now.date(), span) <= 1 for span in meant)
+        query_span = spans(text, now, (0, 1, 9999, 10_000))
+        return all(span[0] <= span[1] and 0 < close(now.date(), span) <= 1 for span in query_span)
 
     days = ["0001-01-01", "0001-01-08", "9999-01-01", "9999-12-31"]
     assert failures_of([(text, day, True) for text in texts for day in days], are_in_order) == []
@@ -265,7 +265,7 @@ def test_letters_that_fold_to_i_and_s_work() -> None:
     not.
     """
     texts = ["APRİL 3", "in auguſt", "last ſunday", "fİve days ago"]
-    assert failures_of([(text, []) for text in texts], found) == []
+    assert failures_of([(text, []) for text in texts], spans_of) == []
 
 
 # --- closeness
@@ -341,9 +341,9 @@ YEAR = (date(2023, 1, 1), date(2023, 12, 31))
 WEEK = (date(2023, 5, 8), date(2023, 5, 14))
 
 
-def agreement(told: Span, meant: Span) -> float:
-    """Return how well a span that is told fits one that is meant."""
-    return overlap([told], [meant])
+def agreement(text_span: Span, query_span: Span) -> float:
+    """Return the overlap of a span of a text with one of a question."""
+    return overlap([text_span], [query_span])
 
 
 def test_overlap_follows_the_formula() -> None:
@@ -360,7 +360,13 @@ def test_overlap_follows_the_formula() -> None:
         ((date(2023, 6, 5), date(2023, 6, 5)), MAY, (1 + 5 / (2 + 31 / 4)) ** -2),
     ]
     assert (
-        failures_of([(told, meant, pytest.approx(share)) for told, meant, share in rows], agreement)
+        failures_of(
+            [
+                (text_span, query_span, pytest.approx(share))
+                for text_span, query_span, share in rows
+            ],
+            agreement,
+        )
         == []
     )
 
@@ -377,13 +383,13 @@ def test_overlap_without_spans_is_zero() -> None:
 
 
 @given(st.dates(), st.integers(0, 800), st.dates(), st.integers(0, 800))
-def test_overlap_is_a_share(told: date, wide: int, meant: date, wider: int) -> None:
+def test_overlap_is_a_share(text_span: date, wide: int, query_span: date, wider: int) -> None:
     def span(first: date, days: int) -> Span:
         return first, date.fromordinal(min(date.max.toordinal(), first.toordinal() + days))
 
-    found = overlap([span(told, wide)], [span(meant, wider)])
-    assert 0 < found <= 1
-    assert overlap([span(told, wide)], [span(told, wide)]) == 1.0
+    spans_of = overlap([span(text_span, wide)], [span(query_span, wider)])
+    assert 0 < spans_of <= 1
+    assert overlap([span(text_span, wide)], [span(text_span, wide)]) == 1.0
 
 
 def test_overlap_falls_faster_than_closeness() -> None:
@@ -447,4 +453,4 @@ def test_months_and_days_that_were_once_misread() -> None:
         ("between April and May", ["2024-04-01/2024-04-30", "2024-05-01/2024-05-31"]),
     ]
     now = datetime(2024, 6, 12, tzinfo=UTC)
-    assert failures_of(rows, lambda text: sorted(found(text, now, [2024]))) == []
+    assert failures_of(rows, lambda text: sorted(spans_of(text, now, [2024]))) == []

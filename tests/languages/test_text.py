@@ -1,6 +1,4 @@
-"""Words are seen in one normal form, and the same way in what is stored and in what is asked, in
-any script.
-"""
+"""Normal forms, and the same terms for stored texts and for questions, in any script."""
 
 import unicodedata
 
@@ -84,8 +82,11 @@ def test_normal_form(text: str, form: str) -> None:
     ],
 )
 def test_a_word_with_other_marks_is_found(query: str, content: str) -> None:
-    told, terms = tokens(content), [term for term in map(parse, query_terms(query)) if term]
-    assert any(occurrences(told, term) for term in terms)
+    content_tokens, terms = (
+        tokens(content),
+        [term for term in map(parse, query_terms(query)) if term],
+    )
+    assert any(occurrences(content_tokens, term) for term in terms)
 
 
 def test_english_has_no_other_spellings() -> None:
@@ -162,9 +163,11 @@ def test_query_terms_are_limited_and_unique() -> None:
 
 @pytest.mark.parametrize("code", sorted(languages.UNSPACED))
 def test_of_overlapping_function_words_the_longest_is_dropped(code: str) -> None:
-    known = [word for word in languages.words(code)["stop"] if len(word) > 1]
+    function_words = [word for word in languages.words(code)["stop"] if len(word) > 1]
     longer = [
-        word for word in known if any(word != other and word.startswith(other) for other in known)
+        word
+        for word in function_words
+        if any(word != another and word.startswith(another) for another in function_words)
     ]
     assert longer
     assert {word: _drop_function_words(word, [code]) for word in longer} == dict.fromkeys(

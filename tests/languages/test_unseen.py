@@ -40,9 +40,9 @@ def test_unseen_characters_are_escaped_everywhere(
         fence.line({"text": text}),
         fence.plain(text),
     )
-    for each in shown:
-        assert sign not in each
-        assert not any(unseen.is_unseen(found) for found in each)
+    for text in shown:
+        assert sign not in text
+        assert not any(unseen.is_unseen(character) for character in text)
 
 
 def test_visible_characters_are_unchanged() -> None:

@@ -1,6 +1,4 @@
-"""The hot tier reports the numbers of the store, whatever the settings; an older file claims none
-that it lacks.
-"""
+"""The hot tier reports the confidence of the store for any settings, or none for an older file."""
 
 import random
 import re
@@ -77,7 +75,7 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(
         for number in range(8):
             age = timedelta(hours=draw.choice([0, 1, 100, 1_000]) * draw.random())
             decay, sure = draw.choice(POLICIES), draw.choice([1.0, 0.5, round(draw.random(), 2)])
-            made = memories.create(
+            created = memories.create(
                 f"ocelot sighting {number}",
                 decay=decay,
                 confidence=sure,
@@ -86,9 +84,9 @@ def test_hot_and_deep_report_equal_numbers_for_any_settings(
             )
             clock.now += timedelta(hours=draw.random())
             if decay == "reinforceable" and draw.random() < 0.5:
-                memories.reinforce(str(made.id))
+                memories.reinforce(str(created.id))
             if draw.random() < 0.2:
-                memories.update(str(made.id), confidence=round(draw.random(), 2))
+                memories.update(str(created.id), confidence=round(draw.random(), 2))
     settle()
     clock.now += timedelta(hours=draw.choice([0, 0.1, 50, 700]))
     least = draw.choice([None, 0.0, 0.3, 0.7, round(draw.random(), 2)])
@@ -113,9 +111,9 @@ def test_a_decayed_memory_is_hidden_until_the_setting_is_lower(
         assert len(memories.scratchpad().entries) == 1
     monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "24")
     with Memories(clock=clock) as memories:
-        for found in (memories.scratchpad(), memories.scratchpad_at_hand(), memories.offline()):
-            assert found is not None
-            assert found.entries == ()
+        for result in (memories.scratchpad(), memories.scratchpad_at_hand(), memories.offline()):
+            assert result is not None
+            assert result.entries == ()
         [hit] = memories.search_scratchpad("ocelot news", min_confidence=0).found.hits
         assert hit.memory.confidence == 0.0417
 
@@ -133,11 +131,11 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
     assert "aging_from" not in file.read_text()
     clock.now += timedelta(hours=360)
     with Memories(namespace="bob", clock=clock) as memories:
-        found = memories.search_scratchpad("ocelot sighting", offline=True).found
-        assert [(hit.content, hit.memory.confidence) for hit in found.hits] == [
+        result = memories.search_scratchpad("ocelot sighting", offline=True).found
+        assert [(hit.content, hit.memory.confidence) for hit in result.hits] == [
             ("ocelot sighting at the pier", 1.0)
         ]
-        assert found.note.startswith("a memory is left out: an older program wrote the scratchpad")
+        assert result.note.startswith("a memory is left out: an older program wrote the scratchpad")
         shown = memories.offline()
         assert shown is not None
         assert ([entry.content for entry in shown.entries], len(shown.notes)) == (
@@ -147,7 +145,7 @@ def test_an_older_file_has_no_confidence_until_it_is_refreshed(
         deep = figures(memories.search("ocelot sighting"))
         hot = memories.search_scratchpad("ocelot sighting").found
         assert (figures(hot.hits), hot.note) == (deep, "")
-        assert {round(each["confidence"], 2) for each in deep.values()} == {1.0, 0.45}
+        assert {round(values["confidence"], 2) for values in deep.values()} == {1.0, 0.45}
         pad = load(home, "bob")
         assert pad is not None
         assert not needs_refresh(memories._scratchpads.place("bob"), pad, clock())
@@ -164,8 +162,8 @@ def test_a_spoiled_time_is_unknown(
         memories.create("ocelot sighting", decay="contextual")
         file = home / "bob" / "scratchpad.yaml"
         file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{spoiled}"', file.read_text()))
-        found = memories.search_scratchpad("ocelot sighting", offline=True, min_confidence=0).found
-        assert found.hits == ()
+        result = memories.search_scratchpad("ocelot sighting", offline=True, min_confidence=0).found
+        assert result.hits == ()
         file.write_text(re.sub(r"decay: .*", 'decay: "weekly"', file.read_text()))
         notes = memories.offline()
         assert notes is None or "has a decay that is not" in notes.notes[0]

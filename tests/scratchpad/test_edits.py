@@ -1,4 +1,4 @@
-"""What a person changes in the file: it is taken over, or kept beside it; and hostile files."""
+"""A person's edits of the file are taken over, or kept beside it; unsafe files are not read."""
 
 import itertools
 import os
@@ -50,7 +50,9 @@ def test_an_added_line_becomes_a_memory(bob: Memories, line: str) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories:\n", f"memories:\n{line}\n")
     assert bob.edits() == ()
-    [added] = [each for each in bob.list().memories if each.version == 1 and "new" in each.content]
+    [added] = [
+        memory for memory in bob.list().memories if memory.version == 1 and "new" in memory.content
+    ]
     assert added.content == "A new fact"
     assert added.origin is not None
     assert added.origin.trust == "agent"
@@ -90,7 +92,9 @@ def test_an_added_line_may_be_similar_to_a_memory_but_the_same_is_not_stored_twi
         "memories:\n- The user likes to drink coffee in the morning.\n- Something else\n- Something else\n",
     )
     assert bob.scratchpad().notes == ()
-    assert len([each for each in bob.list().memories if each.content == "Something else"]) == 1
+    assert (
+        len([memory for memory in bob.list().memories if memory.content == "Something else"]) == 1
+    )
 
 
 def test_a_removed_entry_is_left_out_and_unpinned_and_not_deleted(bob: Memories) -> None:
@@ -124,7 +128,9 @@ def test_an_old_copy_that_is_saved_takes_out_no_newer_memory(bob: Memories) -> N
     file_of(bob).write_text(copy.replace("prefers tabs", "prefers four spaces"))
     assert bob.scratchpad().notes == ()
     assert bob.get(name).content == "The user prefers four spaces"
-    assert [each.content for each in bob.history(name).versions][1] == "The user prefers two spaces"
+    assert [memory.content for memory in bob.history(name).versions][
+        1
+    ] == "The user prefers two spaces"
     assert bob.get(other).content in contents(bob)
 
 
@@ -161,7 +167,7 @@ def test_an_edit_that_is_saved_while_a_program_writes_is_not_lost(
         bob.scratchpad(refresh=True)
     assert saved
     assert "Bob rows" in contents(bob)
-    assert "Bob rows" in [each.content for each in bob.list().memories]
+    assert "Bob rows" in [memory.content for memory in bob.list().memories]
 
 
 def test_a_file_that_is_saved_again_and_again_is_an_error(
@@ -303,7 +309,7 @@ def test_a_forgotten_memory_leaves_the_copies_too(bob: Memories, how: str) -> No
     [copy] = copies_of(bob)
     assert "xyzzy" in copy.read_text()
     bob.forget(name)
-    data = b"".join(each.read_bytes() for each in file_of(bob).parent.iterdir())
+    data = b"".join(path.read_bytes() for path in file_of(bob).parent.iterdir())
     assert b"xyzzy" not in data
     assert (other in copy.read_text()) == (how == "unreadable")
 

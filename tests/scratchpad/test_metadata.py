@@ -1,4 +1,4 @@
-"""`metadata.json` of each namespace: true when a process ends, private, and never believed."""
+"""`metadata.json` of each namespace: current when a process ends, private, and not trusted."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
 
 
-def described(home: Path, namespace: str) -> Any:
+def read_metadata(home: Path, namespace: str) -> Any:
     return json.loads((home / namespace / metadata.FILE).read_text())
 
 
@@ -33,7 +33,7 @@ def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Pa
     with Memories(namespace="bob", clock=lambda: now) as bob:
         first = bob.create("Deploys happen on Tuesdays").memory
         assert first is not None
-        assert described(home, "bob") == {
+        assert read_metadata(home, "bob") == {
             "name": "bob", "created_at": "2026-05-01T12:00:00.000Z", "last_used_at": "2026-05-01T12:00:00.000Z",
             "memory_count": 1, "turn_count": 0,
         }  # fmt: skip
@@ -42,23 +42,26 @@ def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Pa
             bob.create(f"fact number {number}", force=True)
         bob.add_turns("talk", ["one", "two"])
         bob.delete(first.id)
-    known = described(home, "bob")
-    assert (known["memory_count"], known["turn_count"]) == (20, 2)
-    assert (known["created_at"][:10], known["last_used_at"][:10]) == ("2026-05-01", "2026-05-03")
+    metadata_now = read_metadata(home, "bob")
+    assert (metadata_now["memory_count"], metadata_now["turn_count"]) == (20, 2)
+    assert (metadata_now["created_at"][:10], metadata_now["last_used_at"][:10]) == (
+        "2026-05-01",
+        "2026-05-03",
+    )
     assert stat.S_IMODE((home / "bob" / metadata.FILE).stat().st_mode) == 0o600
     with Memories(namespace="bob") as bob:
         bob.forget_turns("talk")
-    assert described(home, "bob")["turn_count"] == 0
+    assert read_metadata(home, "bob")["turn_count"] == 0
     assert not (home / "shared").exists()
     with Memories() as everybody:
         everybody.create("The office is in Berlin")
-    assert described(home, "shared")["memory_count"] == 1
+    assert read_metadata(home, "shared")["memory_count"] == 1
 
 
 def test_turns_make_it_and_reads_do_not(home: Path) -> None:
     with Memories(namespace="ann") as ann:
         ann.add_turns("talk", ["hello"])
-    assert described(home, "ann")["turn_count"] == 1
+    assert read_metadata(home, "ann")["turn_count"] == 1
     before = (home / "ann" / metadata.FILE).stat().st_mtime_ns
     with Memories(namespace="ann") as ann:
         ann.search("hello", scope="all")
@@ -76,13 +79,16 @@ def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> 
     store = open_store(config.store, None, config)
     namespaces.move(store, config, "bob", "robert", merge=False)
     assert not (home / "bob").exists()
-    assert (described(home, "robert")["name"], described(home, "robert")["created_at"][:10]) == (
+    assert (
+        read_metadata(home, "robert")["name"],
+        read_metadata(home, "robert")["created_at"][:10],
+    ) == (
         "robert",
         "2026-05-03",
     )
     namespaces.move(store, config, "ann", "robert", merge=True)
-    known = described(home, "robert")
-    assert (known["memory_count"], known["created_at"][:10]) == (2, "2026-05-02")
+    metadata_now = read_metadata(home, "robert")
+    assert (metadata_now["memory_count"], metadata_now["created_at"][:10]) == (2, "2026-05-02")
     assert str(home / "robert" / metadata.FILE) in namespaces.delete(store, config, "robert").files
     assert not (home / "robert").exists()
     store.close()
@@ -93,17 +99,17 @@ def test_a_rename_writes_it_under_the_lock(home: Path, monkeypatch: pytest.Monke
         bob.create("bob likes tea")
     write, free = metadata.write, []
 
-    def written(folder: Path, *given: Any) -> None:
+    def write_and_check(folder: Path, *given: Any) -> None:
         with try_lock(folder / ".scratchpad.lock", 0) as held:
             free.append(held)
         write(folder, *given)
 
-    monkeypatch.setattr(metadata, "write", written)
+    monkeypatch.setattr(metadata, "write", write_and_check)
     config = load_config()
     with contextlib.closing(open_store(config.store, None, config)) as store:
         namespaces.move(store, config, "bob", "robert", merge=False)
     assert free == [False]
-    assert described(home, "robert")["name"] == "robert"
+    assert read_metadata(home, "robert")["name"] == "robert"
 
 
 UNREADABLE = [
@@ -123,8 +129,12 @@ def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -
         bob.create("Deploys happen on Tuesdays")
         (home / "bob" / metadata.FILE).write_text(content)
         bob.create("Lunch is at noon", force=True)
-    known = described(home, "bob")
-    assert (known["name"], known["memory_count"], known["created_at"][:10]) == (
+    metadata_now = read_metadata(home, "bob")
+    assert (
+        metadata_now["name"],
+        metadata_now["memory_count"],
+        metadata_now["created_at"][:10],
+    ) == (
         "bob",
         2,
         "2026-05-01",
@@ -135,7 +145,7 @@ def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -
     with Memories(namespace="bob") as bob:
         bob.create("Tea is at five", force=True)
     assert (tmp_path / "mine").read_text() == "mine"
-    assert described(home, "bob")["memory_count"] == 3
+    assert read_metadata(home, "bob")["memory_count"] == 3
     (home / "bob" / metadata.FILE).unlink()
     (
         home / "bob" / metadata.FILE

@@ -47,14 +47,14 @@ from memories.scratchpad.file import read
 heavy = {"numpy", "apsw", "click", "yaml", "onnxruntime"}
 print(len(read(Path(sys.argv[1]), "bob")), sorted(heavy & sys.modules.keys()))
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(bob.config.home)],
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
     )
-    assert done.stdout == "1 []\n"
+    assert process.stdout == "1 []\n"
 
 
 def test_it_holds_only_current_memories(bob: Memories) -> None:
@@ -64,9 +64,9 @@ def test_it_holds_only_current_memories(bob: Memories) -> None:
     bob.create("The port is 81", supersedes=old, force=True)
     store(bob, "long ago", decay="contextual", created_at=datetime.now(UTC) - timedelta(days=400))
     store(bob, "unsure", confidence=0.1)
-    found = bob.scratchpad(refresh=True)
-    assert [entry.content for entry in found.entries] == ["The port is 81"]
-    assert found.waiting == 1
+    result = bob.scratchpad(refresh=True)
+    assert [entry.content for entry in result.entries] == ["The port is 81"]
+    assert result.waiting == 1
     assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The port is 81"]
 
 
@@ -214,7 +214,7 @@ def test_a_rebuild_finds_old_memories_that_are_often_used(bob: Memories) -> None
         created_at=datetime.now(UTC) - timedelta(days=9),
     )
     bob.create_many([f"note number {at} on something else" for at in range(130)], force=True)
-    ref = next(each.ref for each in bob._lookup.own.versions(old))
+    ref = next(record.ref for record in bob._lookup.own.versions(old))
     for _ in range(9):
         bob._store.touch([ref])
     bob._scratchpads.flush()
@@ -234,7 +234,7 @@ def test_the_newest_of_many_get_a_place_and_summaries_of_sessions_keep_theirs(
     for begin in range(0, len(drafts), at_once):
         bob.create_many(drafts[begin : begin + at_once], force=True)
     bob._scratchpads.flush()
-    newest = {each.content for each in bob.list(limit=bob.config.scratchpad_size).memories}
+    newest = {memory.content for memory in bob.list(limit=bob.config.scratchpad_size).memories}
     assert {entry.content for entry in read(bob.config.home, "bob")} == newest | {
         "the first",
         "what the session left",
@@ -246,11 +246,11 @@ def test_a_search_writes_no_file_if_the_choice_stays_the_same(bob: Memories) -> 
     ferries = bob.create_many(
         [f"the ferry of pier {at} leaves at nine" for at in range(size)], force=True
     )
-    ids = [str(each.id) for each in ferries]
+    ids = [str(memory.id) for memory in ferries]
     rare = store(bob, "The staging password rotates on Fridays")
     from memories.stores.records import Collection, Ref
 
-    refs = [Ref(Collection.MEMORY, "bob", each, 1) for each in ids]
+    refs = [Ref(Collection.MEMORY, "bob", memory_id, 1) for memory_id in ids]
     bob._store.touch([ref for ref in refs for _ in range(9)])
     bob._store.touch([Ref(Collection.MEMORY, "bob", rare, 1)] * 5)
     bob.create_many([f"note number {at} on something else" for at in range(size)], force=True)
@@ -338,8 +338,8 @@ def test_a_pin_leaves_when_a_memory_was_accepted(bob: Memories) -> None:
 
 def test_at_most_fifty_are_pinned(bob: Memories) -> None:
     names = [
-        str(each.id)
-        for each in bob.create_many([f"statement number {at}" for at in range(51)], force=True)
+        str(memory.id)
+        for memory in bob.create_many([f"statement number {at}" for at in range(51)], force=True)
     ]
     for name in names[:50]:
         bob.pin(name)
@@ -378,9 +378,9 @@ def test_an_edit_of_a_memory_that_was_replaced_meanwhile_is_dropped(bob: Memorie
         open_in_an_editor.replace("Rain is", "Snow is").replace("port is 80", "port is 8080"),
         encoding="utf-8",
     )
-    found = bob.scratchpad()
-    assert found.notes == ()
-    assert {entry.content for entry in found.entries} == {
+    result = bob.scratchpad()
+    assert result.notes == ()
+    assert {entry.content for entry in result.entries} == {
         "Snow is expected",
         "Ports are chosen at random",
     }
@@ -415,10 +415,10 @@ def test_a_memory_of_a_failed_transaction_is_not_in_it(bob: Memories) -> None:
 def test_a_late_message_does_not_bring_a_deleted_memory_back(bob: Memories) -> None:
     store(bob, "stays")
     name = store(bob, "is gone")
-    entry = next(each for each in read(bob.config.home, "bob") if each.id == name)
+    entry = next(entry for entry in read(bob.config.home, "bob") if entry.id == name)
     bob.delete(name)
     file.change(bob._scratchpads.place("bob"), [entry], [], make=False)
-    assert [each.content for each in read(bob.config.home, "bob")] == ["stays"]
+    assert [entry.content for entry in read(bob.config.home, "bob")] == ["stays"]
 
 
 def test_forget_fails_if_the_file_cannot_be_written(
@@ -507,10 +507,10 @@ def test_a_search_uses_the_file_only_if_offline_is_set(bob: Memories, tmp_path: 
         path.rename(tmp_path / path.name)
     with Memories(namespace="bob") as fresh:
         assert fresh.search("tabs") == ()
-        found = fresh.explain("tabs", offline=True)
-        assert [hit.content for hit in found.hits] == ["The user prefers tabs"]
-        assert found.tier == "hot"
-        assert "memories.db is missing" in found.error
+        result = fresh.explain("tabs", offline=True)
+        assert [hit.content for hit in result.hits] == ["The user prefers tabs"]
+        assert result.tier == "hot"
+        assert "memories.db is missing" in result.error
         with pytest.raises(StoreError, match=r"memories\.db is missing"):
             fresh.explain(
                 "tabs", offline=True, as_of="2024-05-01"

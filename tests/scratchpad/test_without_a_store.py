@@ -1,6 +1,4 @@
-"""A scratchpad answers where the store can't; without one the store is asked as if there were no
-such thing.
-"""
+"""Scratchpads answer for a store that fails; without one, the error of the store is raised."""
 
 import threading
 

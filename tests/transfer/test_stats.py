@@ -1,6 +1,4 @@
-"""What was done and what is used: counted from the events and the store, of one's own namespaces
-alone.
-"""
+"""Statistics count operations from the events, and reads from the store, of readable namespaces."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,29 +31,29 @@ def test_operations_are_counted_with_their_durations(memories: Memories, home: P
         )
     events.note(home, "search", namespace="shared", outcome="StoreBusy", ms=500.0, tokens=7)
     events.note(home, "context", namespace="bob", agent="claude-code", tokens=300)
-    found = memories.stats()
-    first, second = found.operations
+    result = memories.stats()
+    first, second = result.operations
     assert first == ("search", 101, 1, 51.0, 96.0, 200, 0, 7)
     assert second == ("context", 1, 0, None, None, 0, 0, 300)
-    assert found.tokens == 307
-    assert found.agents == {"codex": 100, "": 1, "claude-code": 1}
-    assert found.projects == {"shop": 100, "": 2}
-    assert found.by_namespace == {"bob": 101, "shared": 1}
+    assert result.tokens == 307
+    assert result.agents == {"codex": 100, "": 1, "claude-code": 1}
+    assert result.projects == {"shop": 100, "": 2}
+    assert result.by_namespace == {"bob": 101, "shared": 1}
 
 
 def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> None:
     with Memories(namespace="alice", embedder="none") as other:
-        made = other.create("a secret of alice").memory
-        assert made is not None
-        other.get(made.id)
-    found = memories.stats()
-    assert (found.memory_count, found.operations, found.most_used, found.never_used) == (
+        memory = other.create("a secret of alice").memory
+        assert memory is not None
+        other.get(memory.id)
+    result = memories.stats()
+    assert (result.memory_count, result.operations, result.most_used, result.never_used) == (
         0,
         (),
         (),
         (),
     )
-    assert "alice" not in repr(found)
+    assert "alice" not in repr(result)
     events.note(home, "get", namespace="bob")
     assert memories.stats().by_namespace == {"bob": 2}  # the first call was noted as well
     alone = Memories(namespace="bob", shared=False, embedder="none")
@@ -68,18 +66,18 @@ def test_most_used_and_oldest_unused_memories_are_listed(memories: Memories) -> 
         Draft(f"fact number {word}")
         for word in "one two three four five six seven eight nine".split()
     ]
-    ids = [made.id for made in memories.create_many(drafts, force=True)]
+    ids = [memory.id for memory in memories.create_many(drafts, force=True)]
     for place, times in ((7, 3), (2, 5), (0, 1)):
         for _ in range(times):
             memories.get(ids[place] or "")
-    found = memories.stats()
-    assert [(used.id, used.access_count) for used in found.most_used] == [
+    result = memories.stats()
+    assert [(used.id, used.access_count) for used in result.most_used] == [
         (ids[2], 5),
         (ids[7], 3),
         (ids[0], 1),
     ]
-    assert [used.id for used in found.never_used] == [ids[at] for at in (1, 3, 4, 5, 6)]
-    assert (found.memory_count, found.never_used_count) == (9, 6)
+    assert [used.id for used in result.never_used] == [ids[at] for at in (1, 3, 4, 5, 6)]
+    assert (result.memory_count, result.never_used_count) == (9, 6)
     memories.delete(ids[2] or "")
     assert [used.id for used in memories.stats().most_used] == [ids[7], ids[0]]
 

@@ -58,7 +58,7 @@ class Other(FakeEmbedder):
 
 
 class Unused(FakeEmbedder):
-    """An embedder that must not be asked."""
+    """An embedder that must not be used."""
 
     def embed(self, text: str) -> Any:
         raise AssertionError(f"{text} was embedded")
@@ -199,15 +199,15 @@ def take_in(
 
 def content(store: SQLiteStore) -> dict[Ref, Record]:
     """Return all records of a store."""
-    found = [entry for place in places(store) for page in pages(store, place) for entry in page]
+    records = [entry for place in places(store) for page in pages(store, place) for entry in page]
     return {
         entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields))
-        for entry in found
+        for entry in records
     }
 
 
 def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: Any) -> Filter:
-    """Return the filter for what is live in a namespace."""
+    """Return the filter for the current records of a namespace."""
     return Filter(collection, (namespace,), **conditions)
 
 
@@ -289,8 +289,13 @@ def test_an_export_of_an_import_has_the_same_bytes(
     lines = lines_of(full, vectors=vectors)
     assert len(lines) == 2 + len(content(full)) == 17
     other = opened("two")
-    done = take_in(other, lines)
-    assert (done.imported, done.known, done.conflict_count, done.without_vector) == (15, 0, 0, 0)
+    result = take_in(other, lines)
+    assert (result.imported, result.known, result.conflict_count, result.without_vector) == (
+        15,
+        0,
+        0,
+        0,
+    )
     assert lines_of(other, vectors=vectors)[1:-1] == [
         line if '"vectors"' in line or not vectors else lines_of(other, vectors=True)[number]
         for number, line in enumerate(lines[1:-1], 1)
@@ -302,7 +307,7 @@ def test_an_export_of_an_import_has_the_same_bytes(
 def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full, vectors=True)
     assert json.loads(lines[0])["model"] == "fake/1"
-    kept = full.vectors(list(content(full)))
+    vectors_before = full.vectors(list(content(full)))
     shapes = [json.loads(line) for line in lines[1:-1]]
     written = {
         Ref(
@@ -311,16 +316,19 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
         for shape in shapes
         if "vectors" in shape
     }
-    assert written.keys() == kept.keys()
-    assert len(kept) == 14
+    assert written.keys() == vectors_before.keys()
+    assert len(vectors_before) == 14
     for ref, rows in written.items():
-        assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in kept[ref]]
+        assert [base64.b64decode(row) for row in rows] == [
+            row.tobytes() for row in vectors_before[ref]
+        ]
     other = opened("two")
     take_in(
         other, edited(line for line in lines if '"vectors"' in line or "format" in line), Unused()
     )
     assert all(
-        np.array_equal(vectors, kept[ref]) for ref, vectors in other.vectors(list(kept)).items()
+        np.array_equal(vectors, vectors_before[ref])
+        for ref, vectors in other.vectors(list(vectors_before)).items()
     )
 
 
@@ -379,11 +387,11 @@ def test_an_export_is_one_state_of_the_store(
 def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
     take_in(other, edited(lines[:7]))
-    done = take_in(other, lines)
-    assert (done.imported, done.known, done.conflict_count) == (9, 6, 0)
+    result = take_in(other, lines)
+    assert (result.imported, result.known, result.conflict_count) == (9, 6, 0)
     other.touch([Ref(MEMORY, "ann", IDS[0], 2)])
-    done = take_in(other, lines)
-    assert (done.imported, done.known, done.conflict_count) == (0, 15, 0)
+    result = take_in(other, lines)
+    assert (result.imported, result.known, result.conflict_count) == (0, 15, 0)
 
 
 @pytest.mark.parametrize(
@@ -406,9 +414,9 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
         line_of(position=2, text="next"),
         line_of(group=IDS[1]),
     ]
-    done = take_in(store, lines, dry_run=dry_run)
-    assert (done.imported, done.known, done.conflict_count) == (1, 0, 2)
-    assert [(entry.line, entry.ref.position, entry.reason) for entry in done.conflicts] == [
+    result = take_in(store, lines, dry_run=dry_run)
+    assert (result.imported, result.known, result.conflict_count) == (1, 0, 2)
+    assert [(entry.line, entry.ref.position, entry.reason) for entry in result.conflicts] == [
         (2, 1, "another record has this address"),
         (3, 2, "belongs to what has a conflict"),
     ]
@@ -424,10 +432,10 @@ def test_a_foreign_file_with_another_version_of_an_own_memory_is_a_conflict(open
     store, foreign = opened(), importing.Intake(foreign="import-1")
     take_in(store, [HEADER, line_of(fields={"confidence": 0.9})])
     take_in(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
-    told = [line_of(group=group, fields={"confidence": 0.1}) for group in IDS[:2]]
-    done = take_in(store, [HEADER, *told], intake=foreign)
-    assert (done.imported, done.known, done.conflict_count) == (0, 1, 1)
-    assert [entry.ref.group for entry in done.conflicts] == [IDS[0]]
+    steps = [line_of(group=group, fields={"confidence": 0.1}) for group in IDS[:2]]
+    result = take_in(store, [HEADER, *steps], intake=foreign)
+    assert (result.imported, result.known, result.conflict_count) == (0, 1, 1)
+    assert [entry.ref.group for entry in result.conflicts] == [IDS[0]]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -440,9 +448,9 @@ def test_a_taken_key_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: b
         line_of(ended_at="2026-01-02T00:00:00Z", ended_by="update", key="k"),
     ]
     lines += [line_of(position=2, key="k"), line_of(group=IDS[2], key="other")]
-    done = take_in(store, lines, dry_run=dry_run)
-    assert (done.imported, done.conflict_count) == (2, 2)
-    assert {(entry.line, entry.reason) for entry in done.conflicts} == {
+    result = take_in(store, lines, dry_run=dry_run)
+    assert (result.imported, result.conflict_count) == (2, 2)
+    assert {(entry.line, entry.reason) for entry in result.conflicts} == {
         (number, "its key is in use by another record") for number in (3, 4)
     }
     assert store.count(live(state="any", group=IDS[0])) == 0
@@ -457,9 +465,9 @@ def test_a_memory_with_a_conflict_is_left_out_of_later_batches_too(
     store = opened()
     store.append([turn(1, text="something else")])
     turns = [line_of(collection="history", group="talk", position=number) for number in range(4)]
-    done = take_in(store, [HEADER, *turns, line_of()])
-    assert (done.imported, done.conflict_count) == (2, 3)
-    assert [entry.ref.position for entry in done.conflicts] == [1, 2, 3]
+    result = take_in(store, [HEADER, *turns, line_of()])
+    assert (result.imported, result.conflict_count) == (2, 3)
+    assert [entry.ref.position for entry in result.conflicts] == [1, 2, 3]
 
 
 def test_all_conflicts_are_counted_and_the_first_are_named(
@@ -468,16 +476,16 @@ def test_all_conflicts_are_counted_and_the_first_are_named(
     monkeypatch.setattr(importing, "MAX_SHOWN", 3)
     store = opened()
     store.append([record(group) for group in IDS])
-    done = take_in(store, [HEADER, *(line_of(group=group) for group in IDS)])
-    assert (done.conflict_count, len(done.conflicts)) == (8, 3)
+    result = take_in(store, [HEADER, *(line_of(group=group) for group in IDS)])
+    assert (result.conflict_count, len(result.conflicts)) == (8, 3)
 
 
 def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
-    done = take_in(
+    result = take_in(
         opened(),
         [HEADER, line_of(), line_of(), line_of(group=IDS[1]), line_of(group=IDS[1], text="x")],
     )
-    assert (done.imported, done.known, done.conflict_count) == (1, 1, 2)
+    assert (result.imported, result.known, result.conflict_count) == (1, 1, 2)
 
 
 def test_a_memory_is_never_half_imported(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,14 +601,16 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(opened: Open) ->
     store = opened()
     failures = []
     for name, (line, complaint) in BAD_LINES.items():
-        said = "it was imported"
+        message = "it was imported"
         try:
             take_in(store, [HEADER, line_of(group=IDS[1]), line])
         except InvalidInput as exc:
-            said = str(exc)
-        ends = said.startswith("line 3 ") and said.endswith("; nothing of its batch was stored")
-        if not ends or complaint not in said or len(said) >= 300:
-            failures.append(f"{name}: {said!r}, not {complaint!r}")
+            message = str(exc)
+        ends = message.startswith("line 3 ") and message.endswith(
+            "; nothing of its batch was stored"
+        )
+        if not ends or complaint not in message or len(message) >= 300:
+            failures.append(f"{name}: {message!r}, not {complaint!r}")
     assert failures == []
     assert places(store) == []
 
@@ -628,20 +638,20 @@ def test_a_file_that_is_not_utf8_is_refused(opened: Open) -> None:
 
 
 def test_a_byte_order_mark_and_empty_lines_are_accepted(opened: Open) -> None:
-    done = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
-    assert done.imported == 1
+    result = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
+    assert result.imported == 1
     with pytest.raises(InvalidInput, match="no records: the export is empty"):
         take_in(opened("two"), [])
 
 
-@pytest.mark.parametrize("kept", [1, 2, 9, 16])
+@pytest.mark.parametrize("line_count", [1, 2, 9, 16])
 def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
-    full: SQLiteStore, opened: Open, kept: int
+    full: SQLiteStore, opened: Open, line_count: int
 ) -> None:
-    lines = lines_of(full)[:kept]
+    lines = lines_of(full)[:line_count]
     with pytest.raises(
         InvalidInput,
-        match=f"the export is incomplete: it was cut after line {kept}; use another copy",
+        match=f"the export is incomplete: it was cut after line {line_count}; use another copy",
     ):
         take_in(opened("two"), lines)
     assert places(opened("two")) == []
@@ -686,18 +696,18 @@ def test_a_changed_export_is_refused(
 
 def test_line_ends_of_another_system_are_accepted(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full)
-    done = take_in(
+    result = take_in(
         opened("two"),
         ["\ufeff" + lines[0], "\r\n", *(line.replace("\n", "\r\n") for line in lines[1:])],
     )
-    assert (done.imported, done.unchecked) == (15, False)
+    assert (result.imported, result.unchecked) == (15, False)
 
 
 def test_an_export_of_an_older_program_is_imported_as_unchecked(
     full: SQLiteStore, opened: Open
 ) -> None:
-    done = take_in(opened("two"), edited(lines_of(full)))
-    assert (done.imported, done.unchecked) == (15, True)
+    result = take_in(opened("two"), edited(lines_of(full)))
+    assert (result.imported, result.unchecked) == (15, True)
 
 
 def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open) -> None:
@@ -712,17 +722,17 @@ def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open)
 
 
 def test_a_dry_run_makes_no_store(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
-    done = take_in(opened("two"), lines_of(full), Unused(), dry_run=True)
-    assert (done.imported, done.known) == (15, 0)
+    result = take_in(opened("two"), lines_of(full), Unused(), dry_run=True)
+    assert (result.imported, result.known) == (15, 0)
     assert not (tmp_path / "two.db").exists()
 
 
 def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Open) -> None:
     other = opened("two", None)
-    done = import_(
+    result = import_(
         other, [line.encode() for line in lines_of(full, vectors=True)], None, namespaces=None
     )
-    assert (done.imported, done.without_vector) == (15, 15)
+    assert (result.imported, result.without_vector) == (15, 15)
     assert other.info(live()).model is None
 
 
@@ -751,18 +761,19 @@ def test_a_copy_is_complete_and_the_original_unchanged(
     full: SQLiteStore, opened: Open, tmp_path: Path
 ) -> None:
     before, copy = lines_of(full, vectors=True), opened("two")
-    done = migrate(opened("one", None), copy, FakeEmbedder(), progress=quiet)
-    assert (done.copied, done.changed, done.removed, done.without_vector) == (15, 0, 0, 0)
-    assert {tuple(place): contents.records for place, contents in done.contents.items()} == {
+    result = migrate(opened("one", None), copy, FakeEmbedder(), progress=quiet)
+    assert (result.copied, result.changed, result.removed, result.without_vector) == (15, 0, 0, 0)
+    assert {tuple(place): contents.records for place, contents in result.contents.items()} == {
         ("history", "ann"): 8,
         ("history", "bob"): 1,
         ("memory", "ann"): 5,
         ("memory", "bob"): 1,
     }
     assert content(copy) == content(full)
-    kept = full.vectors(list(content(full)))
+    vectors_before = full.vectors(list(content(full)))
     assert all(
-        np.array_equal(vectors, kept[ref]) for ref, vectors in copy.vectors(list(kept)).items()
+        np.array_equal(vectors, vectors_before[ref])
+        for ref, vectors in copy.vectors(list(vectors_before)).items()
     )
     assert lines_of(full, vectors=True) == before
     with Memories(f"sqlite:///{tmp_path}/two.db", namespace="ann", embedder="fake") as memories:
@@ -814,12 +825,14 @@ def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) ->
     copy = opened("two")
     copy.append([record(IDS[7], namespace="carl"), turn(1, namespace="carl")])
     migrate(full, copy, FakeEmbedder(), progress=quiet)
-    found = content(copy)
-    assert {ref for ref in found if ref.namespace == "carl"} == {
+    records = content(copy)
+    assert {ref for ref in records if ref.namespace == "carl"} == {
         Ref(MEMORY, "carl", IDS[7], 1),
         Ref(HISTORY, "carl", "talk", 1),
     }
-    assert {ref: entry for ref, entry in found.items() if ref.namespace != "carl"} == content(full)
+    assert {ref: entry for ref, entry in records.items() if ref.namespace != "carl"} == content(
+        full
+    )
 
 
 def test_a_second_migration_catches_up(opened: Open, tmp_path: Path) -> None:
@@ -843,8 +856,8 @@ def test_a_second_migration_catches_up(opened: Open, tmp_path: Path) -> None:
         memories.update(second.id, "about many bananas")
         memories.search("bananas")
         memories.add_turns("talk", ["said"])
-        done = migrate(opened(), copy, FakeEmbedder(), progress=quiet)
-        assert (done.copied, done.changed) == (3, 3)
+        result = migrate(opened(), copy, FakeEmbedder(), progress=quiet)
+        assert (result.copied, result.changed) == (3, 3)
         assert content(copy) == content(opened())
 
 
@@ -863,7 +876,7 @@ def test_a_record_forgotten_between_two_migrations_is_refused(
 
 
 def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], None]:
-    """Return a progress that does something when a step is first told of."""
+    """Return a progress callback that acts when a step is first reported."""
     waiting = [action]
 
     def tell(step: str, _done: int, _whole: int) -> None:
@@ -878,13 +891,13 @@ def test_a_record_forgotten_during_a_migration_leaves_the_copy(
 ) -> None:
     copy, rival, ref = opened("two"), opened(), Ref(MEMORY, "ann", IDS[2], 1)
 
-    def tell(step: str, done: int, whole: int) -> None:
-        if step == "copying" and done == whole and ref in content(opened()):
+    def tell(step: str, result: int, whole: int) -> None:
+        if step == "copying" and result == whole and ref in content(opened()):
             assert content(copy).keys() == content(full).keys()
             rival.remove([Ref(HISTORY, "ann", "talk", 0), ref, Ref(MEMORY, "bob", IDS[3], 1)])
 
-    done = migrate(full, copy, FakeEmbedder(), progress=tell)
-    assert done.removed == 3  # of them all memories of bob
+    result = migrate(full, copy, FakeEmbedder(), progress=tell)
+    assert result.removed == 3  # of them all memories of bob
     assert ref not in content(copy)
     assert content(copy) == content(full)
 
@@ -938,7 +951,7 @@ LOSSES: dict[str, Callable[[Record], Record]] = {
 def test_a_different_copy_is_never_verified(
     full: SQLiteStore, opened: Open, loss: Callable[[Record], Record], seldom: bool
 ) -> None:
-    """In what is written, or in what is read in the end: no patch then makes it good."""
+    """The loss is in what is written, or in what is read at the end, when no patch repairs it."""
 
     class Lossy(SQLiteStore):
         def patch(self, patches: Sequence[Patch]) -> None:
@@ -948,8 +961,8 @@ def test_a_different_copy_is_never_verified(
             super().append(records if seldom else [loss(entry) for entry in records])
 
         def scan(self, where: Filter, **options: Any) -> list[Record]:
-            found = super().scan(where, **options)
-            return [loss(entry) for entry in found] if seldom else found
+            records = super().scan(where, **options)
+            return [loss(entry) for entry in records] if seldom else records
 
     before = content(full)
     with pytest.raises(
@@ -995,18 +1008,18 @@ def torn(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_unreadable_records_are_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
-    copy, told = opened("copy"), []
+    copy, steps = opened("copy"), []
     for move in (
         lambda: export(torn, lambda _: None, namespaces=None, progress=quiet),
         lambda: export(torn, lambda _: None, namespaces=["ann"], with_vectors=True, progress=quiet),
-        lambda: migrate(torn, copy, FakeEmbedder(), progress=lambda *_: told.append("copying")),
-        lambda: reembed(torn, Other(), progress=lambda *_: told.append("embedding")),
+        lambda: migrate(torn, copy, FakeEmbedder(), progress=lambda *_: steps.append("copying")),
+        lambda: reembed(torn, Other(), progress=lambda *_: steps.append("embedding")),
         lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"]),  # type: ignore[arg-type]
         lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"], dry_run=True),  # type: ignore[arg-type]
     ):
         with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2 can't be read"):
             move()
-    assert told == []
+    assert steps == []
     assert not (tmp_path / "copy.db").exists()
     assert export(torn, lambda _: None, namespaces=["bob"], progress=quiet) == 2
 
@@ -1030,7 +1043,7 @@ def test_damage_during_a_migration_fails_its_verification(
 def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
     (best, *_) = sorted(
         store.candidates(live(), vector=embedder.embed(query)[0], terms=[], k=5),
-        key=lambda each: -(each.similarity or 0),
+        key=lambda hit: -(hit.similarity or 0),
     )
     assert best.similarity == pytest.approx(1.0, abs=0.01)
     return best.record.ref.group
@@ -1040,8 +1053,8 @@ def test_searches_work_while_the_embedder_is_changed(full: SQLiteStore, opened: 
     old, seen = opened(), []
     tell = lambda *_: seen.append(found_by(old, FakeEmbedder(), "Ünï 日本 🎉"))  # noqa: E731
     before = content(full)
-    done = reembed(opened("one", None), Other(), progress=tell)
-    assert (done.embedded, done.before, done.model) == (15, "fake/1", "other/1")
+    result = reembed(opened("one", None), Other(), progress=tell)
+    assert (result.embedded, result.before, result.model) == (15, "fake/1", "other/1")
     assert set(seen) == {IDS[0]}
     assert len(seen) >= 2
     with pytest.raises(EmbedderMismatch, match="memory reembed"):
@@ -1064,12 +1077,12 @@ def test_a_long_answer_has_the_same_vectors_however_it_is_stored(
         memories.create(text, tags={"role": "assistant"})
     store = opened("one")
     refs = [
-        found.ref
+        records.ref
         for kind in (HISTORY, MEMORY)
-        for found in store.scan(live(collection=kind), limit=9)
+        for records in store.scan(live(collection=kind), limit=9)
     ]
-    kept = store.vectors(refs)
-    user, answer, note = (kept[ref] for ref in refs)
+    vectors_before = store.vectors(refs)
+    user, answer, note = (vectors_before[ref] for ref in refs)
     halfway = plain + plain[:1]
     assert np.allclose(user, plain, atol=0.02)
     assert np.allclose(answer, halfway / np.linalg.norm(halfway, axis=1, keepdims=True), atol=0.02)
@@ -1078,7 +1091,9 @@ def test_a_long_answer_has_the_same_vectors_however_it_is_stored(
     take_in(bare, lines_of(store), ByLine())
     assert reembed(opened("one", None), OtherByLine(), progress=quiet).embedded == 3
     for again in (bare.vectors(refs), opened("one", OtherByLine.space).vectors(refs)):
-        assert np.allclose([again[ref] for ref in refs], [kept[ref] for ref in refs], atol=0.02)
+        assert np.allclose(
+            [again[ref] for ref in refs], [vectors_before[ref] for ref in refs], atol=0.02
+        )
 
 
 def test_records_written_while_the_embedder_is_changed_get_vectors_too(
@@ -1095,12 +1110,12 @@ def test_records_written_while_the_embedder_is_changed_get_vectors_too(
 def test_an_interrupted_change_of_the_embedder_is_continued(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    embedded: list[str] = []
 
     class Failing(Other):
         def embed(self, text: str) -> Any:
-            asked.append(text)
-            if len(asked) == 9:
+            embedded.append(text)
+            if len(embedded) == 9:
                 raise KeyboardInterrupt
             return super().embed(text)
 
@@ -1253,5 +1268,5 @@ def test_waiting_memories_of_an_import_are_counted_by_namespace(tmp_path: Path) 
         )
         export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
     with Memories(f"sqlite:///{tmp_path}/other.db", embedder="none") as memories:
-        done = import_(memories._store, [line.encode() for line in lines], None, namespaces=None)
-    assert done.pending == {"shared": 3}
+        result = import_(memories._store, [line.encode() for line in lines], None, namespaces=None)
+    assert result.pending == {"shared": 3}
