@@ -3,17 +3,16 @@
     from memories import Memories
 
     with Memories() as memories:
-        created = memories.create("The user prefers Python for CLI tools", tags={"type":
-        "preference"}) for hit in memories.search("which language for a command line tool?",
-        limit=3):
+        created = memories.create("The user prefers Python for CLI tools")
+        for hit in memories.search("which language for a command line tool?", limit=3):
             print(hit.score, hit.memory.id, hit.memory.content)
         memories.update(created.memory.id, "The user prefers Rust for CLI tools")
         memories.history(created.memory.id)
 
-Importing this package loads nothing heavy: its names come when they are first used.
+Importing this package loads nothing heavy: each name is imported when it is first used.
 """
 
-# as in `typing`, whose import costs more than a command that a server answers may take
+# As in `typing`, whose import would take longer than a command that a server answers.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config
@@ -87,19 +86,20 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "Actor", "Affected", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict",
-    "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "ConversationFilters",
-    "ConversationPage", "Created", "DecayPolicy", "Draft", "Embedder", "EmbedderError", "EmbedderMismatch",
-    "ErasureUnfinished", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck",
-    "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem",
-    "MemoryPolicy", "NamespaceCounts", "NotFound", "NotReinforceable", "Origin", "Page", "RequestError",
-    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged",
-    "StoreError", "StoreFull", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "TurnFilters", "Version",
-    "__version__", "load_config",
+    "Actor", "Affected", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError",
+    "Conflict", "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage",
+    "Conversation", "ConversationFilters", "ConversationPage", "Created", "DecayPolicy", "Draft",
+    "Embedder", "EmbedderError", "EmbedderMismatch", "ErasureUnfinished", "Explanation",
+    "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry",
+    "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem",
+    "MemoryPolicy", "NamespaceCounts", "NotFound", "NotReinforceable", "Origin", "Page",
+    "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Step", "Store",
+    "StoreBusy", "StoreDamaged", "StoreError", "StoreFull", "StoreUnreachable", "SystemFault",
+    "Turn", "TurnDraft", "TurnFilters", "Version", "__version__", "load_config",
 ]
 # fmt: on
 
-# Where each public name is; its module is imported when the name is first used.
+# The module of each public name, which is imported when the name is first used.
 _HOMES = {
     name: home
     for home, names in {
@@ -112,14 +112,13 @@ _HOMES = {
         "read.conversations": "Conversation ConversationFilters ConversationPage TurnFilters",
         "embedders": "Embedder Space",
         "errors": (
-            "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch ErasureUnfinished InvalidInput "
-            "MemoriesError NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
-            "StoreFull "
-            "StoreUnreachable SystemFault"
+            "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch ErasureUnfinished "
+            "InvalidInput MemoriesError NotFound NotReinforceable RequestError SchemaTooNew "
+            "StoreBusy StoreDamaged StoreError StoreFull StoreUnreachable SystemFault"
         ),
         "models": (
-            "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory NamespaceCounts Page Status "
-            "Version"
+            "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory "
+            "NamespaceCounts Page Status Version"
         ),
         "guard.origin": "Origin",
         "search.results": "Considered Explanation Hit",

@@ -1,22 +1,33 @@
-"""Settings: an option overrides the environment, then `.env`, then `config.toml`, then the
+"""Loads the settings: an option overrides the environment, then `.env`, then `config.toml`, then the
 default.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
 from memories.settings import SETTINGS, Config, HalfLife, Setting
-from memories.settings import namespace as _namespace
+from memories.settings import namespace as parse_namespace
 
 if TYPE_CHECKING:
     from memories.guard.rules import Rule
+
+Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and its values by name
+_HOME = SETTINGS[0]
+_REDACT_RULES = "[[redact]]"
+# The ends of the names of files beside a store.
+_STORE_FILE_ENDS = ("-wal", "-shm", "-journal", "-requests", ".")
+_XDG = {
+    "data": ("XDG_DATA_HOME", ".local/share"),
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+}
 
 
 def load_config(
@@ -26,66 +37,84 @@ def load_config(
     folder: Path | None = None,
     tell: Callable[[str], None] = warn,
 ) -> Config:
-    """Gather the settings.
+    """Load the settings.
 
     Args:
         flags: Settings by name, as text; None values count as not given.
         environment: Used instead of the process's own.
-        folder: Where `.env` is looked for, never in its parents; the working directory by default.
-            What could do harm counts only after `memory trust`.
-        tell: Called with a sentence on the settings that were ignored, if there are any.
+        folder: The folder of `.env`, by default the working directory; its parents are not
+            searched. Settings that could do harm require `memory trust`.
+        tell: Called with a sentence on ignored settings, if there are any.
 
     Raises:
-        ConfigError: A setting is not acceptable; the message says which one and where it came from.
+        ConfigError: A setting is not acceptable; the message names it and its source.
     """
-    environment = os.environ if environment is None else environment
-    layers: list[tuple[str, Mapping[str, Any]]] = [
-        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
-        ("environment", _by_name(environment)),
-    ]
-    home, _ = _first(SETTINGS[0], layers)
-    dotenv, ignored, why = _dotenv(folder or _working_folder(), home or _platform_folder("config"))
-    layers.append((".env", dotenv))
-    home, source = _first(SETTINGS[0], layers)
+    given_flags = {name: value for name, value in (flags or {}).items() if value is not None}
+    variables = _by_name(os.environ if environment is None else environment)
+    layers: list[Layer] = [("flag", given_flags), ("environment", variables)]
+    home, _ = _find_value(_HOME, layers)
+    dotenv = _read_dotenv(folder or _working_folder(), home or _platform_folder("config"))
+    layers.append((".env", dotenv.allowed))
+    home, home_source = _find_value(_HOME, layers)
     file = (home or _platform_folder("config")) / "config.toml"
-    toml = _toml(file)
-    redact_rules = toml.pop(_RULES, ())
+    toml = _read_toml(file)
+    redact_rules = toml.pop(_REDACT_RULES, ())
     layers.append((str(file), toml))
+
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
-        values[setting.name], sources[setting.name] = _first(setting, layers)
-    if (reinforceable := values["decay_reinforceable_hours"]) is not None:
-        values["decay_half_life_hours"] = HalfLife(values["decay_half_life_hours"], reinforceable)
+        values[setting.name], sources[setting.name] = _find_value(setting, layers)
+    if values["decay_reinforceable_hours"] is not None:
+        values["decay_half_life_hours"] = HalfLife(
+            values["decay_half_life_hours"], values["decay_reinforceable_hours"]
+        )
     values["home"] = home or values["home"] or _platform_folder("data")
-    from memories.core.trust import home_in_doubt
-
-    if doubt := home_in_doubt(values["home"]):
-        raise ConfigError(doubt)
-    sources["home"] = source if home else sources["home"]
+    if home:
+        sources["home"] = home_source
+    _refuse_doubtful_home(values["home"])
     if values["store"] is None:
         values["store"], sources["store"] = _default_store(values, sources)
-    if hint := slashes_hint(values["store"]):
-        tell(hint)
-    if note := _describe_ignored(ignored, why, values["embedder"]):
-        tell(note)
-    identity = values["namespace"]
-    if sources["namespace"] == "flag":
-        identity = _identity(layers[1:])
-    elif sources["namespace"] == "default":
-        identity = None
+
+    for note in (slashes_hint(values["store"]), _describe_ignored(dotenv, values["embedder"])):
+        if note:
+            tell(note)
+    identity = _find_identity(values["namespace"], sources["namespace"], layers)
     return Config(**values, sources=sources, identity=identity, redact_rules=redact_rules)
 
 
-def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
-    """Return the namespace that is set below the flags, if any; one that a flag overrides need not
-    be acceptable.
-    """
-    name = next((str(values["namespace"]) for _, values in layers if "namespace" in values), None)
-    try:
-        return None if name is None else _namespace(name)
-    except ValueError:
-        return None
+def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        setting.name: variables[setting.variable]
+        for setting in SETTINGS
+        if setting.variable in variables
+    }
+
+
+def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
+    """Return the value of a setting from the first layer that has it, and the layer's name."""
+    for source, values in layers:
+        if setting.name not in values:
+            continue
+        text = str(values[setting.name]).strip(" ")
+        if not text and setting.secret:
+            continue
+        name = setting.variable if source in ("environment", ".env") else setting.name
+        if not text:
+            raise ConfigError(f"{name} ({source}) is set but empty; give it a value or unset it")
+        try:
+            return setting.parse(text), source
+        except ValueError as exc:
+            raise ConfigError(f'{name} ({source}) {exc}, not "{validate.shown(text)}"') from None
+    return setting.default, "default"
+
+
+def _refuse_doubtful_home(home: Path) -> None:
+    from memories.core.trust import home_in_doubt
+
+    doubt = home_in_doubt(home)
+    if doubt:
+        raise ConfigError(doubt)
 
 
 def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
@@ -98,35 +127,164 @@ def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tup
     return f"sqlite:///{values['home'] / values['collection_name']}.db", "default"
 
 
+def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
+    """Return the namespace that is set by anything but a flag.
+
+    A value that a flag overrides need not be acceptable.
+    """
+    if source == "default":
+        return None
+    if source != "flag":
+        return namespace
+    for _, values in layers[1:]:
+        if "namespace" in values:
+            try:
+                return parse_namespace(str(values["namespace"]))
+            except ValueError:
+                return None
+    return None
+
+
 def variables_of(values: Mapping[str, str]) -> list[str]:
-    """Return the variables of these that are settings."""
+    """Return those of the variables that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in values]
 
 
-def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    return {
-        setting.name: variables[setting.variable]
+# --- .env ---
+
+
+class _DotEnv(NamedTuple):
+    """The settings in a `.env` file.
+
+    Attributes:
+        allowed: The settings that take effect, by name.
+        ignored: The names of the settings that are ignored.
+        reason: Why they are ignored.
+    """
+
+    allowed: Mapping[str, str] = {}
+    ignored: Sequence[str] = ()
+    reason: str = ""
+
+
+def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
+    """Return the settings in the `.env` of a folder."""
+    file = folder and folder / ".env"
+    if not (file and file.exists()):
+        return _DotEnv()
+    from memories.core import trust
+
+    dotenv = trust.read(file, registers)
+    values = _by_name(dotenv.values)
+    if dotenv.approved:
+        return _DotEnv(values)
+    if dotenv.doubt:
+        return _DotEnv(ignored=list(values), reason=f"{file} {dotenv.doubt}")
+    allowed = {
+        setting.name: values[setting.name]
         for setting in SETTINGS
-        if setting.variable in variables
+        if setting.harmless and _is_acceptable(setting, values)
     }
+    why = "has changed since you trusted it" if dotenv.changed else "may not choose them for you"
+    ignored = [name for name in values if name not in allowed]
+    return _DotEnv(allowed, ignored, f"{file} {why}")
 
 
-def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tuple[Any, str]:
-    """Return the value of a setting from the first layer that has it, and that layer's name."""
-    for source, values in layers:
-        if setting.name not in values:
+def _is_acceptable(setting: Setting, values: Mapping[str, str]) -> bool:
+    """Return whether there is an acceptable value: other programs may use the name differently."""
+    if setting.name not in values:
+        return False
+    try:
+        setting.parse(values[setting.name].strip(" "))
+    except ValueError:
+        return False
+    return True
+
+
+def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
+    """Return the sentence on the ignored settings of a `.env`, or an empty string."""
+    # Many projects have keys in that file for their own programs; a local embedder needs none.
+    needs_no_key = embedder in ("minilm", "e5", "none", "fake")
+    names = [
+        setting.variable
+        for setting in SETTINGS
+        if setting.name in dotenv.ignored and not (needs_no_key and setting.secret)
+    ]
+    if not names:
+        return ""
+    return f"ignored {', '.join(names)}: {dotenv.reason}; to allow it, run: memory trust"
+
+
+# --- config.toml ---
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """Return the settings in `config.toml`, by name, and the rules for `redact`."""
+    if not file.is_file():
+        return {}
+    import tomllib
+
+    from memories.core.trust import others_may_write
+
+    doubt = others_may_write(file)
+    if doubt:
+        raise ConfigError(f"{file} {doubt}")
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
+    except (OSError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError(f"cannot read {file}: {exc}") from exc
+    rule_tables = values.pop("redact") if isinstance(values.get("redact"), list) else []
+    if "redaction" in values:  # with `[[redact]]` tables, the setting itself needs another name
+        values["redact"] = values.pop("redaction")
+    _refuse_unknown(file, text, values)
+    settings: dict[str, Any] = {}
+    for name, value in values.items():
+        settings[name] = str(value).lower() if isinstance(value, bool) else value
+    if rule_tables:
+        settings[_REDACT_RULES] = _parse_redact_rules(file, rule_tables)
+    return settings
+
+
+def _refuse_unknown(file: Path, text: str, values: Iterable[str]) -> None:
+    names = {setting.name for setting in SETTINGS}
+    for name in values:
+        if name in names:
             continue
-        text = str(values[setting.name]).strip(" ")
-        named = setting.name if source not in ("environment", ".env") else setting.variable
-        if not text and setting.secret:
-            continue
-        if not text:
-            raise ConfigError(f"{named} ({source}) is set but empty; give it a value or unset it")
-        try:
-            return setting.parse(text), source
-        except ValueError as exc:
-            raise ConfigError(f'{named} ({source}) {exc}, not "{validate.shown(text)}"') from None
-    return setting.default, "default"
+        number = 1
+        for at, line in enumerate(text.splitlines(), 1):
+            if line.strip().startswith(name):
+                number = at
+                break
+        raise ConfigError(
+            f'{file}:{number}: there is no setting "{name}"; `memory config` lists them'
+        )
+
+
+def _parse_redact_rules(file: Path, tables: Sequence[Any]) -> "tuple[Rule, ...]":
+    from memories.guard.rules import parse_user_rule
+
+    try:
+        return tuple(parse_user_rule(number, table) for number, table in enumerate(tables, 1))
+    except InvalidInput as exc:
+        raise ConfigError(f"{file}: {exc}") from None
+
+
+# --- folders and names ---
+
+
+def registers(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder of the user's `config.toml` and approvals, which no `.env` can change."""
+    variables = _by_name(os.environ if environment is None else environment)
+    home, _ = _find_value(_HOME, [("environment", variables)])
+    return home or _platform_folder("config")
+
+
+def cache_folder() -> Path:
+    """Return the folder for files that can be lost without harm."""
+    return _platform_folder("cache")
 
 
 def _working_folder() -> Path | None:
@@ -136,167 +294,33 @@ def _working_folder() -> Path | None:
         return None  # it was removed under us
 
 
-def registers(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with the user's `config.toml` and approvals; no `.env` can name another
-    one.
-    """
-    home, _ = _first(
-        SETTINGS[0], [("environment", _by_name(os.environ if environment is None else environment))]
-    )
-    return home or _platform_folder("config")
-
-
-def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[str], str]:
-    """Return the settings that the `.env` of a folder may choose, the names of those that it may
-    not, and why.
-    """
-    file = folder and folder / ".env"
-    if not (file and file.exists()):
-        return {}, [], ""
-    from memories.core import trust
-
-    dotenv = trust.read(file, registers)
-    values = _by_name(dotenv.values)
-    if dotenv.approved:
-        return values, [], ""
-    why = "has changed since you trusted it" if dotenv.changed else "may not choose them for you"
-    allowed = {
-        setting.name: values[setting.name]
-        for setting in SETTINGS
-        if setting.harmless and _fits(setting, values)
-    }
-    if dotenv.doubt:
-        allowed, why = {}, dotenv.doubt
-    return allowed, [name for name in values if name not in allowed], f"{file} {why}"
-
-
-def _describe_ignored(ignored: Iterable[str], why: str, embedder: str) -> str:
-    """Return the sentence on the settings of a `.env` that were ignored, if one of them would have
-    had an effect.
-    """
-    # Most projects have a key in that file, for programs of their own; a local embedder needs none.
-    is_local = embedder in ("minilm", "e5", "none", "fake")
-    names = [
-        setting.variable
-        for setting in SETTINGS
-        if setting.name in ignored and not (is_local and setting.secret)
-    ]
-    return f"ignored {', '.join(names)}: {why}; to allow it, run: memory trust" if names else ""
-
-
-def _fits(setting: Setting, values: Mapping[str, str]) -> bool:
-    """Return whether a value is given that the setting accepts: other programs may mean something
-    else by its name.
-    """
-    try:
-        setting.parse(values[setting.name].strip(" "))
-    except (KeyError, ValueError):
-        return False
-    return True
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    import tomllib
-
-    from memories.core.trust import others_may_write
-
-    if doubt := others_may_write(file):
-        raise ConfigError(f"{file} {doubt}")
-    try:
-        text = file.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
-    except (OSError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"cannot read {file}: {exc}") from exc
-    names = {setting.name for setting in SETTINGS}
-    rule_tables = values.pop("redact") if isinstance(values.get("redact"), list) else []
-    if "redaction" in values:  # `[[redact]]` leaves no room for a value of that name
-        values["redact"] = values.pop("redaction")
-    for name in values:
-        if name not in names:
-            lines = enumerate(text.splitlines(), 1)
-            line = next(
-                (number for number, written in lines if written.strip().startswith(name)), 1
-            )
-            raise ConfigError(
-                f'{file}:{line}: there is no setting "{name}"; `memory config` lists them'
-            )
-    settings = {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in values.items()
-    }
-    return settings | ({_RULES: _own_rules(file, rule_tables)} if rule_tables else {})
-
-
-_RULES = "[[redact]]"
-
-
-def _own_rules(file: Path, tables: list[Any]) -> "tuple[Rule, ...]":
-    from memories.guard.rules import parse_user_rule
-
-    try:
-        return tuple(parse_user_rule(number, table) for number, table in enumerate(tables, 1))
-    except InvalidInput as exc:
-        raise ConfigError(f"{file}: {exc}") from None
-
-
-_WINDOWS = {"cache": "Cache"}
-_XDG = {
-    "data": ("XDG_DATA_HOME", ".local/share"),
-    "config": ("XDG_CONFIG_HOME", ".config"),
-    "cache": ("XDG_CACHE_HOME", ".cache"),
-}
-
-
-def cache_folder() -> Path:
-    """Return the folder for files that can be lost without harm."""
-    return _platform_folder("cache")
-
-
 def _platform_folder(kind: str) -> Path:
-    """Return the platform's folder for an application's data, configuration or cache, as
-    platformdirs names it.
+    """Return the platform's folder for data, configuration or cache, with platformdirs' names.
 
-    Computed here because importing platformdirs would cost every command 15 ms.
+    Importing platformdirs would cost every command 15 ms.
     """
     user = Path.home()
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (
-            (Path(local) if local else user / "AppData" / "Local")
-            / "memories"
-            / "memories"
-            / _WINDOWS.get(kind, "")
-        )
+        base = Path(local) if local else user / "AppData" / "Local"
+        folder = base / "memories" / "memories"
+        return folder / "Cache" if kind == "cache" else folder
     if sys.platform == "darwin":
-        return (
-            user / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
-        )
+        name = "Caches" if kind == "cache" else "Application Support"
+        return user / "Library" / name / "memories"
     variable, fallback = _XDG[kind]
-    base = os.environ.get(variable, "").strip()
-    return (Path(base) if base else user / fallback) / "memories"
+    named = os.environ.get(variable, "").strip()
+    return (Path(named) if named else user / fallback) / "memories"
 
 
 def is_own_name(namespace: str, config: Config) -> bool:
-    """Return whether the folder of a namespace would be in the place of a file of the program or of
+    """Return whether the folder of a namespace would take the place of a file of the program or of
     its store.
     """
     file = local_path(config.store)
-    name = None if file is None or file.parent != config.home else file.name.casefold()
-    if name is not None and (
-        namespace == name or namespace.startswith(tuple(f"{name}{end}" for end in _BESIDE_STORE))
-    ):
-        return True
+    if file is not None and file.parent == config.home:
+        name = file.name.casefold()
+        beside = tuple(f"{name}{end}" for end in _STORE_FILE_ENDS)
+        if namespace == name or namespace.startswith(beside):
+            return True
     return validate.is_own_name(namespace)
-
-
-_BESIDE_STORE = (
-    "-wal",
-    "-shm",
-    "-journal",
-    "-requests",
-    ".",
-)  # how names begin that files beside a store have

@@ -1,23 +1,22 @@
-"""The exceptions that Memories raises; each message is one sentence that says what, which, and what
-to do.
+"""The exceptions of Memories. Each message is one sentence: what is wrong, which, and what to do.
 
 MemoriesError
-├── RequestError             your request was wrong; nothing was changed
+├── RequestError             the request was wrong; nothing was changed
 │   ├── InvalidInput         a value is not acceptable; a ValueError
-│   │   └── AmbiguousId      an id prefix fits several memories
+│   │   └── AmbiguousId      an id prefix matches several memories
 │   ├── ConfigError          a setting is not acceptable
-│   ├── NotFound             no such memory in the namespaces that you read
-│   ├── NotReinforceable     its decay policy knows no reinforcement
-│   └── Conflict             somebody else wrote the same version first
+│   ├── NotFound             no such memory in the readable namespaces
+│   ├── NotReinforceable     its decay policy does not allow reinforcement
+│   └── Conflict             another writer wrote the same version first
 └── SystemFault              the system is unwell
-    ├── StoreError           the store could not do it
+    ├── StoreError           the store failed
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
-    │   ├── StoreBusy        another process kept the write lock too long
-    │   │   └── ErasureUnfinished  forgotten, but bytes of it may still be on the disk
-    │   ├── StoreFull        the disk of the store has no room
-    │   ├── StoreDamaged     what the store holds can't be trusted or read
+    │   ├── StoreBusy        another process held the write lock for too long
+    │   │   └── ErasureUnfinished  forgotten, but some bytes may still be on disk
+    │   ├── StoreFull        the disk of the store is full
+    │   ├── StoreDamaged     the contents of the store are damaged or unreadable
     │   └── SchemaTooNew     a newer program wrote this store
-    ├── EmbedderError        no vector could be made
+    ├── EmbedderError        the embedder failed
     └── EmbedderMismatch     the store's vectors come from another model
 """
 
@@ -35,10 +34,10 @@ class InvalidInput(RequestError, ValueError):
 
 
 class AmbiguousId(InvalidInput):
-    """An id prefix fits several memories.
+    """An id prefix matches several memories.
 
     Attributes:
-        matches: The ids that it fits, at most ten of them.
+        matches: The matching ids, at most ten of them.
     """
 
     def __init__(self, message: str, matches: tuple[str, ...]) -> None:
@@ -51,15 +50,15 @@ class ConfigError(RequestError):
 
 
 class NotFound(RequestError):
-    """No such memory in the namespaces that are read."""
+    """The readable namespaces have no such memory."""
 
 
 class NotReinforceable(RequestError):
-    """The memory's decay policy knows no reinforcement."""
+    """The memory's decay policy does not allow reinforcement."""
 
 
 class Conflict(RequestError):
-    """Somebody else wrote the same version first."""
+    """Another writer wrote the same version first."""
 
 
 class SystemFault(MemoriesError):
@@ -67,29 +66,29 @@ class SystemFault(MemoriesError):
 
 
 class StoreError(SystemFault):
-    """The store could not do it."""
+    """The store failed."""
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """The store's server does not answer; whether a write arrived is then not known."""
+    """The store's server does not answer; a write may or may not have arrived."""
 
 
 class StoreBusy(StoreError):
-    """Another process kept the write lock for too long; nothing was written."""
+    """Another process held the write lock for too long; nothing was written."""
 
 
 class ErasureUnfinished(StoreBusy):
-    """What was forgotten is gone, or may be, but bytes of it may still be on the disk; forgetting
-    it again goes on.
+    """A memory may have been erased, but some bytes may still be on disk; forget it again to
+    finish.
     """
 
 
 class StoreFull(StoreError):
-    """The disk of the store has no room."""
+    """The disk of the store is full."""
 
 
 class StoreDamaged(StoreError):
-    """What the store holds can't be trusted or read; it was left as it is."""
+    """The contents of the store are damaged or unreadable; they were left as they are."""
 
 
 class SchemaTooNew(StoreError):
@@ -97,8 +96,8 @@ class SchemaTooNew(StoreError):
 
 
 class EmbedderError(SystemFault):
-    """No vector could be made."""
+    """The embedder failed."""
 
 
 class EmbedderMismatch(SystemFault):
-    """The store's vectors come from another model; two models are never compared."""
+    """The store's vectors come from another model; vectors of two models are never compared."""

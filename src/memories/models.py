@@ -1,7 +1,8 @@
-"""What users see of memories; what stores keep is in `stores.records`.
+"""Memories, versions and other values that users see. The records of stores are in
+`stores.records`.
 
-Turns are in `turns`, what only a search returns is in `search.results`, what only a create returns
-in `write.create`: every dataclass costs each command that imports it a millisecond.
+Only values that nearly every command needs are here, since each dataclass costs a millisecond at
+import: turns are in `read.turns`, hits in `search.results`, results of a create in `write.create`.
 """
 
 from collections.abc import Mapping
@@ -15,24 +16,22 @@ from memories.guard.origin import Origin
 Moment = datetime | str
 
 SHARED = "shared"
-PENDING = "pending"  # what ended a memory that waits to be accepted: it was never current
-SESSION = "session"  # the type of a memory that says what a session left
-SESSION_KEY = "session/"  # what the key of one begins with that hooks wrote
+PENDING = "pending"  # `ended_by` of a memory that awaits review: it was never current
+SESSION = "session"  # the type of a session note
+SESSION_KEY = "session/"  # the prefix of the key of a session note that hooks wrote
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
-# section 5.1 of the conversation specification; a longer message is kept in parts
+# Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
-MAX_MESSAGE_CHARACTERS = 4_000_000  # no more than secrets are looked for in
+MAX_MESSAGE_CHARACTERS = 4_000_000  # as much text as the redactor searches
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
-    """Return whether tags and a key are those of the note that a session left; see
-    `hooks.session_note`.
-    """
+    """Return whether tags and a key are those of a session note; see `hooks.session_note`."""
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 
 class DecayPolicy(StrEnum):
-    """How confidence ages: never, from when it was written, or from when it was last reinforced."""
+    """How confidence decays: never, since it was written, or since it was last reinforced."""
 
     STABLE = "stable"
     CONTEXTUAL = "contextual"
@@ -41,43 +40,39 @@ class DecayPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A statement worth keeping, as its latest version says it.
+    """A memory, with the content of its latest version.
 
     Attributes:
         id: A UUIDv7.
-        namespace: The namespace it belongs to.
-        content: The statement.
-        tags: Free `key=value` pairs; `agent`, `personality`, `project`, `type` and `global` are
-            known ones.
-        decay_policy: How its confidence ages.
-        confidence: How current it is, 0 to 1, computed when asked.
-        base_confidence: How sure its writer was, 0 to 1.
+        namespace: The namespace that it belongs to.
+        content: The text.
+        tags: Free key-value pairs; `agent`, `personality`, `project`, `type` and `global` have a
+            meaning.
+        decay_policy: How its confidence decays.
+        confidence: How current it is, 0 to 1, at the time of the call.
+        base_confidence: The writer's confidence, 0 to 1.
         created_at: When its first version was written.
         updated_at: When its latest version was written.
         last_reinforced_at: When it was last reinforced, if ever.
-        version: The number of its latest version, which is also how many there are.
+        version: The number of its latest version, which is also the number of versions.
         key: Its stable key, if it has one: creating with the same key adds a version.
         supersedes: The id of the memory that it replaced.
-        superseded_by: The id of the memory that replaced it; it is then no longer found by a
-            search.
+        superseded_by: The id of the memory that replaced it; a search no longer finds it.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
-        source: The conversation that it was made from, or a turn of it such as `standup#3`, if its
-            writer said so.
-        origin: Who wrote its latest version; None if that was before origins were kept.
-        pending: Whether it waits to be accepted; no search, list or context shows it unless asked
-            for what waits.
-        accepted_at: When it was accepted, if it had to wait.
+        source: The conversation that it was made from, or a turn such as `standup#3`, if recorded.
+        origin: Who wrote its latest version; None for versions older than origins.
+        pending: Whether it awaits review. Searches, lists and contexts leave it out, unless asked
+            for pending memories.
+        accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
-        redacted: The kinds of the secrets that were taken out of its latest version when it was
-            written.
-        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`.
-            Mostly empty.
-        corrects: The id of the memory that it corrects, which stays as it is: see
-            `write.corrections`.
-        corrected_by: The id of the memory that corrects it; a search shows that one first.
-        data: A JSON object that a program keeps with it, as text; it goes when the content is
-            changed without it.
+        redacted: The kinds of secrets that were removed from its latest version.
+        suspicious: The rules by which its text may be an instruction to a model; see
+            `write.suspicion`. Usually empty.
+        corrects: The id of the memory that it corrects, which stays unchanged.
+        corrected_by: The id of the memory that corrects it, which a search shows first.
+        data: A JSON object that a program stores with it, as text. It is removed if the content
+            changes without it.
         pinned: Whether it stays in the scratchpad of its namespace.
     """
 
@@ -111,17 +106,17 @@ class Memory:
 
 
 class Version(NamedTuple):
-    """One version of a memory: what it said from `created_at` until `ended_at`.
+    """One version of a memory, which was current from `created_at` until `ended_at`.
 
     Attributes:
-        operation: What wrote it: `create`, `update`, `restore` or `rollback`.
-        ended_at: When it stopped being the current one, if it did.
-        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were
-            undone. `pending` if it waits to be accepted.
-        origin: Who wrote it; None if it was written before origins were kept.
-        accepted_at: When it was accepted, if it had to wait.
+        operation: The operation that wrote it: `create`, `update`, `restore` or `rollback`.
+        ended_at: When it stopped being current, if it did.
+        ended_by: The operation that ended it: `update`, `delete` or `supersede`; the last two are
+            marked if they were undone. `pending` if it awaits review.
+        origin: Who wrote it; None for versions older than origins.
+        accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
-        suspicious: Why it may give orders to a model; see `Memory`.
+        suspicious: The rules by which its text may be an instruction to a model; see `Memory`.
     """
 
     version: int
@@ -138,11 +133,12 @@ class Version(NamedTuple):
 
 
 class History(NamedTuple):
-    """Every version of a memory, oldest first, the memories before and after it in its chain, and
-    its namespace.
+    """All versions of a memory, oldest first, and the memories that it is linked with.
 
     Attributes:
-        pending: Whether it waits to be accepted.
+        supersedes: The memory that it replaced.
+        superseded_by: The memory that replaced it.
+        pending: Whether it awaits review.
         corrects: The memory that it corrects.
         corrected_by: The memory that corrects it.
     """
@@ -159,15 +155,15 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A memory to be written; see `Memories.create` for the fields.
+    """A memory to create; see `Memories.create` for the fields.
 
     Attributes:
-        pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
-        data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
-        id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft
-            again, since nobody knows whether it was written, stores nothing twice. If the memory
-            with this id began with another text, the draft is refused.
-        fresh: Its id was never written, which saves looking for it.
+        pending: Wait for review; the key and `supersedes` take effect when it is accepted.
+        data: A JSON object that a program stores with it, as text; "" removes an existing one.
+        id: The id of the new memory, a unique UUIDv7. Writing the same draft again, when it is
+            unknown whether it was written, stores nothing twice. If the memory with this id began
+            with another text, the draft is refused.
+        fresh: The id was never written, so it need not be looked for.
     """
 
     content: str
@@ -185,21 +181,21 @@ class Draft:
 
 
 class Page(NamedTuple):
-    """A page of a listing; pass `next_cursor` on to get the next one, None at the end."""
+    """A page of memories. Pass `next_cursor` to get the next page; it is None at the end."""
 
     memories: tuple[Memory, ...]
     next_cursor: str | None
 
 
 class NamespaceCounts(NamedTuple):
-    """How much is in a namespace, or was at a time; None is not kept of the past.
+    """The contents of a namespace in numbers, now or at a time; None is unknown for the past.
 
     Attributes:
         name: The namespace.
-        memory_count: How many memories are current.
-        pending_count: How many wait for review.
-        deleted_count: How many are deleted and can be restored.
-        turn_count: How many turns of conversations there are.
+        memory_count: The number of current memories.
+        pending_count: The number of memories that await review.
+        deleted_count: The number of deleted memories, which can be restored.
+        turn_count: The number of turns of conversations.
         read: Whether the caller reads it.
     """
 
@@ -212,14 +208,13 @@ class NamespaceCounts(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """What was removed for good.
+    """Result of an erasure.
 
     Attributes:
         id: The memory, or the conversation.
-        versions: How many versions or turns it had; 0 if they were gone and only their bytes were
-            left.
-        also_in: Files that may still hold it: backups, and snapshots taken before an upgrade.
-        memories: How many memories went with the turns that they were made from.
+        versions: The number of its versions or turns; 0 if only their bytes were left to erase.
+        also_in: Files that may still contain it: backups, and snapshots from before an upgrade.
+        memories: The number of memories that were erased because they were made from these turns.
     """
 
     id: str
@@ -229,10 +224,10 @@ class Forgotten(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """Who made a change, as far as the program knows.
+    """The author of a change, as far as the program knows.
 
     Attributes:
-        channel: How the change came: `cli`, `python` or `mcp`.
+        channel: The channel of the change: `cli`, `python` or `mcp`.
         user: The user of the operating system.
         host: The name of the machine.
         program: The version of this program.
@@ -245,14 +240,14 @@ class Actor(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an entry of the audit log says was done to a memory or a conversation.
+    """A change of a memory or a conversation, in the audit log.
 
     Attributes:
         action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`,
             `rollback`, `turns`, `forget`, `import`, `undone` (the change of the entry `first` was
             not stored after all) or `change`.
         id: The memory; None for turns.
-        conversation: The conversation of turns, if it is still there and may be read; else its
+        conversation: The conversation of turns, if it still exists and is readable; else its
             digest, after a `#`.
         first: The first version or turn index.
         last: The last one.
@@ -266,16 +261,16 @@ class Change(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """An entry of the audit log: what one transaction changed in a namespace. It holds no content.
+    """An entry of the audit log: the changes of one transaction in a namespace, without content.
 
     Attributes:
-        number: Its number in the chain of its namespace, from 1 on.
+        number: Its number in the chain of its namespace, from 1.
         at: When it was written.
-        namespace: The namespace that was changed.
-        actor: Who changed it.
-        changes: What was changed.
-        previous: The hash of the entry before it, empty for the first one; None if it does not
-            follow from that.
+        namespace: The changed namespace.
+        actor: The author of the changes.
+        changes: The changes.
+        previous: The hash of the entry before it, empty for the first one; None if the chain is
+            broken here.
         hash: Its own hash, SHA-256 in hexadecimal digits.
     """
 
@@ -289,19 +284,19 @@ class LogEntry(NamedTuple):
 
 
 class LogCheck(NamedTuple):
-    """What a check of the audit log of a namespace found.
+    """Result of checking the audit log of a namespace.
 
     Attributes:
         namespace: The namespace.
-        entries: How many entries there are.
+        entries: The number of entries.
         since: When the first one was written.
         until: When the last one was written.
         head: The hash of the last one. Keep it elsewhere: it proves later that nothing before it
             was changed or cut.
-        forks: Numbers that two entries have, since two copies of the store were written to and then
-            merged.
-        unlogged: How many records were written after the log began and are in none of its entries.
-        problem: The first thing that is wrong; None if nothing is.
+        forks: Numbers that two entries share, because two copies of the store were written to and
+            then merged.
+        unlogged: The number of records that were written after the log began and are missing in it.
+        problem: The first problem; None if there is none.
     """
 
     namespace: str
@@ -315,9 +310,7 @@ class LogCheck(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the memory is: where it lies and what it holds, as far as the caller's namespaces
-    reach.
-    """
+    """The state of the memory: where it is stored and what the readable namespaces hold."""
 
     store: str
     collection: str

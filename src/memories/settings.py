@@ -1,5 +1,6 @@
-"""Every setting: its name, its variable, its default, what it accepts and what it is for."""
+"""The table of settings: name, environment variable, default, accepted values and purpose."""
 
+import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,22 +25,25 @@ class HalfLife(float):
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Take the hours of all decaying memories, and those of reinforceable ones."""
+        """Create it from the hours of decaying memories, and those of reinforceable ones."""
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
         return half_life
 
 
 class Setting(NamedTuple):
-    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it
-    is for.
+    """One setting.
 
     Attributes:
+        name: The name in `Config` and `config.toml`.
+        variable: The environment variable.
+        default: The default value.
+        parse: Returns the value of a text, or raises ValueError with the end of a sentence.
+        purpose: The purpose, in a phrase.
         secret: It is never shown. Other programs use the same variables, so an empty one counts as
             not set.
-        harmless: Also the `.env` of a folder that came from anywhere may set it. Every other
-            setting would let the folder choose where texts go, what is read and written, or what is
-            kept.
+        harmless: Any folder's `.env` may set it. All other settings would let the folder choose
+            where texts go, what is read and written, or what is kept.
     """
 
     name: str
@@ -60,7 +64,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return what is kept secret."""
+        """Return the secret text."""
         return self._text
 
     def __repr__(self) -> str:
@@ -68,14 +72,14 @@ class Secret:
 
 
 class Config(NamedTuple):
-    """Every setting, and where each came from.
+    """All settings, and where each came from.
 
     Attributes:
-        sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or
-            `default`.
+        sources: The source of each setting: `flag`, `environment`, `.env`, the path of
+            `config.toml`, or `default`.
+        identity: The namespace that is set by anything but a flag: it identifies the user,
+            whichever namespace is written to; None if unset.
         redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
-        identity: The namespace that is set otherwise than by a flag: who this is, whatever it
-            writes to; None if unset.
     """
 
     home: Path
@@ -145,80 +149,74 @@ class Config(NamedTuple):
     redact_rules: "tuple[Rule, ...]" = ()
 
     def redactor(self) -> "Redactor":
-        """Return what takes secrets out of what is written, as these settings want it."""
-        from memories.guard.redactor import Redactor  # reading does without it
+        """Return the redactor of these settings, which removes secrets from what is written."""
+        from memories.guard.redactor import Redactor  # only needed for writing
 
         return Redactor(self.redact, self.redact_rules)
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+# --- parsers of values ---
+
+
+def _whole_number(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (
-            text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most
-        ):
-            raise ValueError(f"must be a whole number from {least} to {most}")
+        is_number = text.isascii() and text.isdigit() and len(text) < 10
+        if not is_number or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
         return int(text)
 
     return parse
 
 
-def _unit(text: str) -> float:
+def _share(text: str) -> float:
     try:
         return validate.unit(float(text), "it")
     except ValueError:
         raise ValueError("must be a number from 0 to 1") from None
 
 
-def _number(least: float, most: float) -> Callable[[str], float]:
+def _to_float(text: str) -> float:
+    """Return a number, or NaN, which is in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not least <= number <= most:
-            raise ValueError(f"must be a number from {least:g} to {most:g}")
+        number = _to_float(text)
+        if not low <= number <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
         return number
 
     return parse
 
 
 def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = -1.0
+    hours = _to_float(text)
     if not 0 < hours < 1e9:
         raise ValueError("must be a number of hours greater than 0")
     return hours
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = _to_float(text)
     if not 0.1 <= seconds <= 600:
         raise ValueError("must be a number of seconds from 0.1 to 600")
     return seconds
 
 
 def _yes_or_no(text: str) -> bool:
-    known = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    if text.lower() not in known:
-        raise ValueError("must be true or false")
-    return known[text.lower()]
+    word = text.lower()
+    if word in ("true", "1", "yes", "on"):
+        return True
+    if word in ("false", "0", "no", "off"):
+        return False
+    raise ValueError("must be true or false")
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
+def _choice(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in words:
             raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
@@ -228,18 +226,17 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 
 def _budget(text: str) -> int | None:
-    return None if text.lower() in ("none", "null") else _whole(1, 100_000_000)(text)
+    return None if text.lower() in ("none", "null") else _whole_number(1, 100_000_000)(text)
 
 
 def _per_writer(text: str) -> int | None:
-    return None if text.lower() in ("none", "null") else _whole(1, validate.MAX_LIMIT)(text)
+    return None if text.lower() in ("none", "null") else _whole_number(1, validate.MAX_LIMIT)(text)
 
 
 def _shares(text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(
-        part.isascii() and part.isdigit() and len(part) <= 3 for part in parts
-    ):
+    are_numbers = all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts)
+    if len(parts) != 3 or not are_numbers:
         raise ValueError("must be three whole numbers, such as 20,55,25")
     if not any(map(int, parts)):
         raise ValueError("must not be 0 three times")
@@ -249,53 +246,48 @@ def _shares(text: str) -> str:
 def _quota(text: str) -> str | None:
     if text.lower() == "none":
         return None
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for part in text.lower().split(","):
-        name, _, most = (word.strip() for word in part.partition("="))
-        owner, _, what = name.rpartition(".")
-        number = (
-            most
-            if most == "none" or (most.isascii() and most.isdigit() and len(most) <= 15)
-            else ""
-        )
+        name, _, number = (word.strip() for word in part.partition("="))
+        owner, _, kind = name.rpartition(".")
+        is_number = number.isascii() and number.isdigit() and len(number) <= 15
         if (
-            what not in ("memories", "turns")
-            or not number
+            kind not in ("memories", "turns")
+            or not (is_number or number == "none")
             or (owner and namespace(owner) != owner)
-            or name in found
+            or name in limits
         ):
             raise ValueError(
                 "must be limits such as memories=10000,turns=50000,bob.memories=500,eve.turns=none"
             )
-        found[name] = number
-    return ",".join(f"{name}={most}" for name, most in found.items())
+        limits[name] = number
+    return ",".join(f"{name}={number}" for name, number in limits.items())
 
 
 def _log_level(text: str) -> str:
-    """Return the nearest level that we have: other programs use this variable too, with other
-    names.
-    """
-    word = text.upper()
+    """Return the nearest of our levels, since other programs use this variable with other names."""
+    level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
-    return word if word in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(word, "INFO")
+    return level if level in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(level, "INFO")
 
 
 def namespace(text: str) -> str:
-    """Return a namespace in its one form; raise ValueError with what is wrong with it."""
+    """Return the canonical form of a namespace.
+
+    `Memories` also refuses the names of our own files, unless they are in use.
+
+    Raises:
+        ValueError: It is not acceptable; the message is the end of a sentence.
+    """
     try:
-        return validate.canonical_namespace(
-            text
-        )  # `Memories` refuses names of our own files, unless in use
+        return validate.canonical_namespace(text)
     except InvalidInput as exc:
         raise ValueError(f"is not usable: {exc}") from None
 
 
 def _collection(text: str) -> str:
-    if not (
-        3 <= len(text) <= 100
-        and text[0].isalnum()
-        and text.replace("-", "").replace("_", "").isalnum()
-    ):
+    letters = text.replace("-", "").replace("_", "")
+    if not 3 <= len(text) <= 100 or not text[0].isalnum() or not letters.isalnum():
         raise ValueError("must be 3 to 100 letters, digits, - and _")
     return text
 
@@ -315,123 +307,150 @@ def _folder(text: str) -> Path:
 
 
 def _patterns(text: str) -> str:
-    """Return patterns of folders; one that allows names a whole path, since whoever makes a folder
-    chooses its name.
+    """Return patterns of folders. A pattern that allows must be a whole path, since anyone can
+    choose the name of a folder.
     """
-    for pattern in (each.strip() for each in _name(text).split(",")):
-        if pattern and not pattern.startswith(("/", "~", "!")) and not Path(pattern).is_absolute():
+    for pattern in map(str.strip, _name(text).split(",")):
+        is_path = pattern.startswith(("/", "~")) or Path(pattern).is_absolute()
+        if pattern and not is_path and not pattern.startswith("!"):
             raise ValueError(
-                "must be whole paths such as ~/work/*, or !NAME for what is left out, separated by commas"
+                "must be whole paths such as ~/work/*, or !NAME for what is left out, separated by "
+                "commas"
             )
     return text
 
 
 # fmt: off
 SETTINGS = (
-    Setting("home", "MEMORY_HOME", None, _folder, "folder of the default store; also of config.toml, if set"),
-    Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
-    Setting("namespace", "MEMORY_NAMESPACE", SHARED, namespace, "namespace to write to and to read from"),
-    Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text", "compact"),
+    Setting("home", "MEMORY_HOME", None, _folder,
+            "folder of the default store; also of config.toml, if set"),
+    Setting("store", "MEMORY_STORE", None, _name,
+            "where memories are kept, a URL such as sqlite:///path"),
+    Setting("namespace", "MEMORY_NAMESPACE", SHARED, namespace,
+            "namespace to write to and to read from"),
+    Setting("format", "MEMORY_FORMAT", "auto", _choice("auto", "json", "text", "compact"),
             "json, text, compact, or auto: text on a terminal, else JSON", harmless=True),
-    Setting("embedder", "EMBEDDER", "minilm", str, "minilm, e5, none (words only), or a service such as openai:MODEL"),
-    Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
-    Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
+    Setting("embedder", "EMBEDDER", "minilm", str,
+            "minilm, e5, none (words only), or a service such as openai:MODEL"),
+    Setting("embedder_url", "EMBEDDER_URL", None, _name,
+            "URL of the embedding service, if not its maker's"),
+    Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret,
+            "key for EMBEDDER_URL", secret=True),
     Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
     Setting("voyage_api_key", "VOYAGE_API_KEY", None, Secret, "key for voyage", secret=True),
     Setting("cohere_api_key", "COHERE_API_KEY", None, Secret, "key for cohere", secret=True),
-    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole(1, 65_536),
+    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole_number(1, 65_536),
             "number of dimensions of the service's vectors"),
-    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds to wait for one embedding request"),
-    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _one_of("none", "local"),
+    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds,
+            "seconds to wait for one embedding request"),
+    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _choice("none", "local"),
             "local: while the service fails, use words only"),
     Setting("embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no,
             "true: texts may cross a network unencrypted"),
-    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000),
+    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole_number(0, 100_000),
             "size of the vector cache in MB; 0 for none"),
     Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name,
             "measured values of the model, such as slope=20.6,middle=0.213"),
-    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results",
-            harmless=True),
-    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
+    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole_number(1, validate.MAX_LIMIT),
+            "maximum number of results", harmless=True),
+    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _share,
+            "search hides results with lower confidence, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
             "hours until the confidence of decaying memories is 0"),
     Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,
-            "the same of reinforceable memories, if theirs decay at another speed"),
+            "the same for reinforceable memories, if they decay at another rate"),
     Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
             "true: being found resets a memory's decay"),
-    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often each memory is read"),
-    Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
-    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server; selects Chroma too"),
-    Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file or of the collection"),
-    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole(1, 999_999_999),
+    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no,
+            "count how often each memory is read"),
+    Setting("chromadb_host", "CHROMADB_HOST", "localhost", str,
+            "host of a Chroma server; setting it selects Chroma"),
+    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole_number(1, 65535),
+            "port of a Chroma server; selects Chroma too"),
+    Setting("collection_name", "COLLECTION_NAME", "memories", _collection,
+            "name of the store's file or collection"),
+    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole_number(1, 999_999_999),
             "maximum number of records in a files:/// store, per namespace"),
     Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
             "URL of the store that larger ones move to, if not SQLite beside the files"),
     Setting("compact", "MEMORY_COMPACT", False, _yes_or_no,
-            "true: SQLite keeps vectors in 5 bits a number, not 8; memory reembed converts a store"),
-    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context",
-            harmless=True),
-    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context",
-            harmless=True),
-    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit,
+            "true: SQLite keeps vectors in 5 bits a number, not 8; memory reembed converts a "
+            "store"),
+    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole_number(1, validate.MAX_LIMIT),
+            "number of turns in a context", harmless=True),
+    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole_number(1, validate.MAX_LIMIT),
+            "number of memories in a context", harmless=True),
+    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _share,
             "agents neither store nor recall memories with lower confidence"),
-    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000),
+    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole_number(0, 1000),
             "maximum number of memories that an agent stores per conversation and hour"),
     Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
             "maximum number of tokens in a context, or none", harmless=True),
     Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3, _per_writer,
-            "maximum number of memories, and of recalled turns, of one other writer in a context, or none"),
-    Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000, _whole(1, 100_000_000),
+            "maximum number of memories, and of recalled turns, of one other writer in a "
+            "context, or none"),
+    Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000,
+            _whole_number(1, 100_000_000),
             "maximum number of characters of all memories in a context", harmless=True),
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
             "true: a context has turns of the roles tool and system too"),
     Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _budget,
-            "how long an agent waits for its memory before it goes on without, or none", harmless=True),
-    Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole(0, 200),
-            "number of earlier turns that a context recalls without a budget; 0 for none", harmless=True),
+            "how long an agent waits for its memory before it continues "
+            "without, or none", harmless=True),
+    Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole_number(0, 200),
+            "number of earlier turns that a context recalls without a budget; 0 "
+            "for none", harmless=True),
     Setting("context_shares", "CONTEXT_SHARES", "20,55,25", _shares,
             "how a budget is divided: last turns, recalled turns, memories", harmless=True),
-    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG (commands too), INFO, WARN or ERROR",
-            harmless=True),
+    Setting("log_level", "LOG_LEVEL", "INFO", _log_level,
+            "what agents log: DEBUG (commands too), INFO, WARN or ERROR", harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
             "where agents keep turns and memories; memories is the store above"),
-    Setting("redact", "REDACT", "secrets", _one_of("secrets", "pii", "off"),
-            "what is taken out of all that is written: secrets; pii, personal data too; or off"),
+    Setting("redact", "REDACT", "secrets", _choice("secrets", "pii", "off"),
+            "what is removed from everything that is written: secrets; pii, personal data as "
+            "well; or off"),
     Setting("project_detection", "PROJECT_DETECTION", True, _yes_or_no,
-            "true: what is written gets the project of the git repository in which it is written"),
+            "true: memories get the project of the git repository in which they are written"),
     Setting("namespace_quota", "NAMESPACE_QUOTA", None, _quota,
             "how much a namespace may hold, such as memories=10000,turns=50000,bob.memories=500"),
-    Setting("token", "MEMORY_TOKEN", None, Secret, "token for a store at http:// or https://", secret=True),
-    Setting("token_file", "MEMORY_TOKEN_FILE", None, _folder, "file with that token, which only you can read"),
+    Setting("token", "MEMORY_TOKEN", None, Secret,
+            "token for a store at http:// or https://", secret=True),
+    Setting("token_file", "MEMORY_TOKEN_FILE", None, _folder,
+            "file with that token, readable only by you"),
     Setting("plain_http", "MEMORY_PLAIN_HTTP", False, _yes_or_no,
             "true: memories and the token may cross a network unencrypted"),
-    Setting("events", "MEMORY_EVENTS", "on", _one_of("on", "off", "content"),
-            "note figures of each operation in events.jsonl: on; content, also texts, redacted; or off"),
-    Setting("rank", "MEMORY_RANK", "relevance", _one_of(*RANKS),
-            "order of memories: relevance heeds their age and use, similarity does not, formula multiplies all three"),
+    Setting("events", "MEMORY_EVENTS", "on", _choice("on", "off", "content"),
+            "note figures of each operation in events.jsonl: on; content, which adds redacted "
+            "texts; or off"),
+    Setting("rank", "MEMORY_RANK", "relevance", _choice(*RANKS),
+            "order of memories: relevance considers their age and use, similarity ignores "
+            "them, formula multiplies all three"),
     Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
             "freshness of a decaying memory is 1 / (1 + this * days)"),
-    Setting("freshness_min", "FRESHNESS_MIN", 0.95, _unit, "the least factor of a score for age; 1 leaves age out"),
-    Setting("freshness_fresh", "FRESHNESS_FRESH", 0.8, _unit, "freshness from which a memory that was read is fresh"),
-    Setting("freshness_stale", "FRESHNESS_STALE", 0.5, _unit,
+    Setting("freshness_min", "FRESHNESS_MIN", 0.95, _share,
+            "lower bound of the factor of a score for age; 1 ignores age"),
+    Setting("freshness_fresh", "FRESHNESS_FRESH", 0.8, _share,
+            "lowest freshness at which a memory that was read is fresh"),
+    Setting("freshness_stale", "FRESHNESS_STALE", 0.5, _share,
             "freshness below which a memory that was never read is stale"),
     Setting("access_boost_rate", "ACCESS_BOOST_RATE", 0.002, _number(0, 1000),
-            "what each read adds to the factor of a score for use"),
+            "increase of the factor of a score for use, per read"),
     Setting("access_boost_max", "ACCESS_BOOST_MAX", 1.02, _number(1, 1000),
-            "the largest factor of a score for use; 1 leaves use out"),
-    Setting("relevance_threshold_fresh", "RELEVANCE_THRESHOLD_FRESH", 0.70, _unit,
-            "least calibrated similarity of a fresh memory that shares no word with the query"),
-    Setting("relevance_threshold_normal", "RELEVANCE_THRESHOLD_NORMAL", 0.75, _unit,
-            "the same of one that is neither fresh nor stale"),
-    Setting("relevance_threshold_stale", "RELEVANCE_THRESHOLD_STALE", 0.85, _unit,
-            "the same of a stale one, also if it shares a few words"),
-    Setting("serve", "MEMORY_SERVE", "off", _one_of("off", "auto"),
-            "auto: a command starts a server that makes the next ones fast, and that ends when idle"),
-    Setting("scratchpad_size", "SCRATCHPAD_SIZE", 30, _whole(10, 50), "number of memories in a scratchpad",
-            harmless=True),
-    Setting("prompt_tokens", "PROMPT_TOKENS", 1500, _whole(100, 100_000), "maximum number of tokens of memory prompt",
-            harmless=True),
+            "upper bound of the factor of a score for use; 1 ignores use"),
+    Setting("relevance_threshold_fresh", "RELEVANCE_THRESHOLD_FRESH", 0.70, _share,
+            "lowest calibrated similarity of a fresh memory that shares no word with the query"),
+    Setting("relevance_threshold_normal", "RELEVANCE_THRESHOLD_NORMAL", 0.75, _share,
+            "the same for a memory that is neither fresh nor stale"),
+    Setting("relevance_threshold_stale", "RELEVANCE_THRESHOLD_STALE", 0.85, _share,
+            "the same for a stale memory, even if it shares a few words"),
+    Setting("serve", "MEMORY_SERVE", "off", _choice("off", "auto"),
+            "auto: a command starts a server that makes the next ones fast and stops when idle"),
+    Setting("scratchpad_size", "SCRATCHPAD_SIZE", 30, _whole_number(10, 50),
+            "number of memories in a scratchpad", harmless=True),
+    Setting("prompt_tokens", "PROMPT_TOKENS", 1500, _whole_number(100, 100_000),
+            "maximum number of tokens of memory prompt", harmless=True),
     Setting("capture_projects", "CAPTURE_PROJECTS", "", _patterns,
-            "folders that hooks capture in, such as ~/work/*,!~/work/secret; all if none is named"),
+            "folders in which hooks capture, such as ~/work/*,!~/work/secret; all if none is "
+            "given"),
 )
 # fmt: on

@@ -33,7 +33,8 @@ COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that
 MAX_OUTPUT = 500  # characters of a program's output in an error
 
 _SERVER_DOWN = re.compile(
-    r"(?:'|collections): (could not connect|connect|timed out|server disconnected|all connection|\[errno)"
+    r"(?:'|collections): "
+    r"(could not connect|connect|timed out|server disconnected|all connection|\[errno)"
 )
 # chroma-mcp 0.2.6 continues when its standard input ends. So the kernel is asked to end it with the
 # thread that started it.

@@ -1,4 +1,6 @@
-"""`ContextBuilder`: builds the context of a model that answers a message, within a budget of tokens."""
+"""`ContextBuilder`: builds the context of a model that answers a message, within a budget of
+tokens.
+"""
 
 import logging
 import time

@@ -58,7 +58,9 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder of the store if it is a file, else the home; each namespace has its own files."""
+        """The folder of the store if it is a file, else the home. Each namespace has its own
+        files.
+        """
         return files_of(self.memories.config, self.memories.namespace)
 
     @property

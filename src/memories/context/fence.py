@@ -32,7 +32,8 @@ RULE = (
 # The beginnings of markup, and of tokens of prompt templates.
 _MARKUP = re.compile(
     r"[<>&]|\[(?=\s*/?\s*(?:[A-Z][A-Z_]{2}"
-    r"|(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)\b))"
+    r"|(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)"
+    r"\b))"
 )
 
 _PLAIN = re.compile(r"[^\W_](?:[\w .@/'’+-]*[\w.])?")  # a name that needs no quotes

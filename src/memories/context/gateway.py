@@ -454,7 +454,7 @@ class MemoryGateway:
         return redactor if isinstance(redactor, Redactor) else Redactor()
 
     def _redact_turn(self, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the fields of a turn without secrets; values of wrong types are left to the turn."""
+        """Return the fields of a turn without secrets; `HistoryTurn` refuses wrong types."""
         conversation, role, text, index, ts, message_id, *names = fields
         redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")
@@ -472,7 +472,7 @@ class MemoryGateway:
     def _timed(
         self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
     ) -> Iterator[dict[str, object]]:
-        """Log an operation with its latency, or as an error, with the fields that the block adds."""
+        """Log an operation with its latency or error, and with the fields that the block adds."""
         start = time.perf_counter()
         try:
             yield fields

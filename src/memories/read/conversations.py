@@ -197,7 +197,7 @@ def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
 
 
 def _limit_to_past(where: Filter) -> Filter:
-    """Return a filter with `until` in place of `as_of`, which means the same: turns never change."""
+    """Return a filter with `until` in place of `as_of`, equivalent because turns never change."""
     end = where.as_of
     if end is None:
         return where

@@ -164,8 +164,8 @@ class Lookup(NamedTuple):
         except RequestError:
             namespace, _ = self._locate(memory_id)
             raise RequestError(
-                f"Memory is in namespace {namespace} and this writes to {self.namespace}; change it "
-                "from there, or store one that says what holds instead"
+                f"Memory is in namespace {namespace} and this writes to {self.namespace}; change "
+                "it from there, or store one that says what holds instead"
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
@@ -325,8 +325,8 @@ class Lookup(NamedTuple):
         if self.store.groups(where, limit=1):
             raise NotFound(
                 f'Memory not found: none in namespace {self.namespace} has the key "{key}"; one in '
-                f"{ref.namespace} has it, with the same id as another memory of yours; name it from "
-                f"there (namespace {ref.namespace})"
+                f"{ref.namespace} has it, with the same id as another memory of yours; name it "
+                f"from there (namespace {ref.namespace})"
             )
 
     def _describe_places(self, key: str, project: str | None) -> str:
@@ -500,8 +500,8 @@ def refuse_pending(record: Record) -> None:
     """
     if record.ended_by == PENDING:
         raise RequestError(
-            f"Memory waits for review; first accept it: memory review accept {record.ref.group}, or "
-            f"accept it changed: memory review edit {record.ref.group} CONTENT"
+            f"Memory waits for review; first accept it: memory review accept {record.ref.group}, "
+            f"or accept it changed: memory review edit {record.ref.group} CONTENT"
         )
 
 
@@ -516,7 +516,7 @@ def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[
 
 
 def find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
-    """Yield the records that a filter with a past time matches although they awaited review then."""
+    """Yield the records that a past filter matches although they awaited review at that time."""
     assert where.as_of is not None
     moment = to_millis(where.as_of)
     for namespace in where.namespaces:  # namespaces may share ids

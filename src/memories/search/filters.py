@@ -147,72 +147,82 @@ def _either(choices: Sequence[str]) -> str:
 # fmt: off
 _ROWS = (
     Parameter(
-        "scope", "text", "What to search: memories, history (conversations) or all.", alias="in", choices=SCOPES,
-        metavar="WHAT", default="memories", hint="history: what was said",
+        "scope", "text", "What to search: memories, history (conversations) or all.", alias="in",
+        choices=SCOPES, metavar="WHAT", default="memories", hint="history: what was said",
     ),
     Parameter(
         "conversation", "text", "Only turns of this conversation, in a search of the history.",
         hint="only turns of this one",
     ),
     Parameter(
-        "role", "text", f"Only turns of this role: {_either(ROLES)}.", choices=ROLES, metavar="ROLE",
+        "role", "text", f"Only turns of this role: {_either(ROLES)}.", choices=ROLES,
+        metavar="ROLE",
     ),
     Parameter("speaker", "text", "Only turns of this speaker."),
     Parameter(
-        "tags", "tags", "Only with this tag; may be repeated, and all must match.", alias="tag", lists=True,
-        in_scratchpad=True, hint="must all match",
+        "tags", "tags", "Only with this tag; may be repeated, and all must match.", alias="tag",
+        lists=True, in_scratchpad=True, hint="must all match",
     ),
     Parameter(
-        "project", "text", "Only from this project, or valid in every project.", lists=True, in_scratchpad=True,
-    ),
-    Parameter("written_by", "text", "Only what this client or user wrote.", lists=True, in_scratchpad=True),
-    Parameter(
-        "trust", "text", f"Only what has this trust: {_either(TRUSTS)}.", choices=TRUSTS, metavar="LEVEL", lists=True,
+        "project", "text", "Only from this project, or valid in every project.", lists=True,
         in_scratchpad=True,
     ),
     Parameter(
-        "where", "text", 'Only what meets an expression, such as "type = fact and not by = claude-code".',
+        "written_by", "text", "Only what this client or user wrote.", lists=True,
+        in_scratchpad=True,
+    ),
+    Parameter(
+        "trust", "text", f"Only what has this trust: {_either(TRUSTS)}.", choices=TRUSTS,
+        metavar="LEVEL", lists=True, in_scratchpad=True,
+    ),
+    Parameter(
+        "where", "text",
+        'Only what meets an expression, such as "type = fact and not by = claude-code".',
         metavar="EXPRESSION", lists=True, in_scratchpad=True,
     ),
     Parameter("pending", "flag", "What waits for review, instead.", lists=True),
     Parameter(
-        "since", "time", "Only what was written at this time or later.", "Time", lists=True, in_scratchpad=True,
-        hint='like 2024-05-31 or "7d"',
+        "since", "time", "Only what was written at this time or later.", "Time", lists=True,
+        in_scratchpad=True, hint='like 2024-05-31 or "7d"',
     ),
     Parameter(
-        "until", "time", "Only what was written by this time; a date includes that whole day.", "Time", lists=True,
-        in_scratchpad=True,
+        "until", "time", "Only what was written by this time; a date includes that whole day.",
+        "Time", lists=True, in_scratchpad=True,
     ),
     Parameter(
         "as_of", "time", "What was current at this time; a date means its end.", "Time", lists=True,
         hint="what was known then",
     ),
     Parameter(
-        "now", "time", 'Reference time for words like "yesterday".', "Time", default="now", in_scratchpad=True,
+        "now", "time", 'Reference time for words like "yesterday".', "Time", default="now",
+        in_scratchpad=True,
     ),
     Parameter(
-        "min_confidence", "share", "Hide results with lower confidence.", "Ranking", default="0.3", in_scratchpad=True,
+        "min_confidence", "share", "Hide results with lower confidence.", "Ranking", default="0.3",
+        in_scratchpad=True,
     ),
-    Parameter("min_similarity", "share", "Hide results that are less similar.", "Ranking", default="0"),
+    Parameter(
+        "min_similarity", "share", "Hide results that are less similar.", "Ranking", default="0",
+    ),
     Parameter(
         "rank", "text",
-        "Heed age and use of memories within bounds (relevance), not at all (similarity), or multiply all three "
-        "(formula).",
-        "Ranking", choices=RANKS, metavar="ORDER", default="relevance", in_scratchpad=True,
+        "Heed age and use of memories within bounds (relevance), not at all (similarity), or "
+        "multiply all three (formula).", "Ranking", choices=RANKS, metavar="ORDER",
+        default="relevance", in_scratchpad=True,
     ),
     Parameter(
-        "include_corrected", "flag", "Show a result that another result corrects, after that one.", "Ranking",
-        default="true",
+        "include_corrected", "flag", "Show a result that another result corrects, after that one.",
+        "Ranking", default="true",
     ),
     Parameter(
         "tier", "text",
-        "Search the store (deep), the scratchpad alone (hot), or the store unless the scratchpad has every word "
-        "(auto).",
-        "Ranking", choices=TIERS, metavar="TIER", default="deep", in_scratchpad=True,
+        "Search the store (deep), the scratchpad alone (hot), or the store unless the "
+        "scratchpad has every word (auto).", "Ranking", choices=TIERS, metavar="TIER",
+        default="deep", in_scratchpad=True,
     ),
     Parameter(
-        "limit", "whole", "Maximum number of results, 1 to 1000.", "Output", default="10", lists=True,
-        in_scratchpad=True,
+        "limit", "whole", "Maximum number of results, 1 to 1000.", "Output", default="10",
+        lists=True, in_scratchpad=True,
     ),
 )
 # fmt: on

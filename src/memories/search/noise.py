@@ -13,8 +13,8 @@ from memories.stores.records import Candidate, Filter
 
 # A query of which the model knows more than this share of the words is a question, however strange.
 MIN_FAMILIARITY = 0.5
-# The calibrated similarity that is beyond doubt. Nonsense reaches it only among texts that look like
-# nonsense.
+# The calibrated similarity that is beyond doubt. Nonsense reaches it only among texts that look
+# like nonsense.
 SURE = 0.997
 MIN_COVERAGE = 0.5  # share of a query's words in one place that makes sense of it
 # In steps of the calibration, a cosine times the slope of its curve, so that they mean the same for

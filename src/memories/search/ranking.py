@@ -6,8 +6,8 @@ signs for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
-    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the
-                 word weights; for a memory the weight is twice as large
+    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
+                 unit = sum of the word weights; for a memory the weight is twice as large
     score      = fused × the factor for age and use of a memory; see `relevance`
 
 `Weights` has the weights of the means and of the signs, and the source of the numbers.

@@ -164,7 +164,7 @@ def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> 
 
 
 def _brevity(text: str) -> float:
-    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, logarithmically."""
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, on a log scale."""
     words = max(1, len(text.split()), len(text) // _WORD_LENGTH)  # not every script separates words
     return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)
 
@@ -369,14 +369,15 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
 
 
 # --- speakers ---
-# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker is
-# about them. So the vector is made of the question without it. The words keep it, and turns of the
+# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker
+# is about them. So the vector is made of the question without it. The words keep it, and turns of the
 # named speaker count more.
 
 _SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
 # Names that are words too: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
-    "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer will".split()
+    "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "
+    "will".split()
 )
 _TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
 
