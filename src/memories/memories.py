@@ -621,7 +621,7 @@ class Memories:
         """
         from memories.write.turns import Naming
 
-        naming = Naming(title, user, tags or {}, remove_tags).checked(self._redactor(redact))
+        naming = Naming(title, user, tags or {}, remove_tags).check(self._redactor(redact))
         return naming.apply(self._store, self._lookup.readable, conversation_id)
 
     def forget_turns(
@@ -763,9 +763,9 @@ class Memories:
         waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
             return stored
-        from memories.write.waiting import not_stored, with_waiting
+        from memories.write.waiting import select_unstored, with_waiting
 
-        return with_waiting(stored, not_stored(self._store, waiting), first=is_first)
+        return with_waiting(stored, select_unstored(self._store, waiting), first=is_first)
 
     def conversation(self, conversation_id: str, *, as_of: Moment | None = None) -> "Conversation":
         """Return a conversation with its title, turn count and dates.
@@ -1393,7 +1393,7 @@ class Memories:
         """Return records as they were before they were just read, with the waiting reads added."""
         if not self.config.count_accesses or not records:
             return records
-        return self._waiting_accesses().included(records)
+        return self._waiting_accesses().include_waiting(records)
 
     def _waiting_accesses(self) -> "Accesses":
         if self._accesses is None:
@@ -1425,9 +1425,9 @@ class Memories:
         waiting = self.waiting_turns(conversation_id)
         if not waiting:
             return []
-        from memories.write.waiting import not_stored, number_turns
+        from memories.write.waiting import number_turns, select_unstored
 
         own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
         last = self._store.scan(own, limit=1, newest_first=True)
         last_index = last[0].ref.position if last else -1
-        return number_turns(not_stored(self._store, waiting), where, last_index)
+        return number_turns(select_unstored(self._store, waiting), where, last_index)

@@ -107,15 +107,16 @@ def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(
     assert [waiting.add(refs) for _ in range(5)] == [False, False, True, True, True]
     assert waiting.of(refs) == [3]
     read = Record(refs[0], "the gate is open", datetime(2026, 5, 1, tzinfo=UTC), accesses=2)
-    assert [each.accesses for each in waiting.included([read])] == [
+    assert [each.accesses for each in waiting.include_waiting([read])] == [
         4
     ]  # all but the one that was just noted
     assert [
-        each.accesses for each in waiting.included([read._replace(ref=refs[0]._replace(group="b"))])
+        each.accesses
+        for each in waiting.include_waiting([read._replace(ref=refs[0]._replace(group="b"))])
     ] == [1]
     assert [
         each.accesses
-        for each in accesses.Accesses(tmp_path, "b").included([read._replace(accesses=0)])
+        for each in accesses.Accesses(tmp_path, "b").include_waiting([read._replace(accesses=0)])
     ] == [0]
 
 

@@ -464,7 +464,7 @@ def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> N
         other[at : at + data.draw(st.integers(0, 1))] = [data.draw(st.sampled_from(WORDS))]
     new, old = " ".join(words), " ".join(other)
     if duplicates._surely_differ(duplicates._weigh(new, ()), duplicates._weigh(old, ())):
-        assert duplicates._describe_difference(*duplicates.aligned(new, old))
+        assert duplicates._describe_difference(*duplicates.align_texts(new, old))
     if judge(new, old, 0.99, threshold=0.8).verdict in NOT_STORED:
         assert judge(new, old, 0.99, threshold=0.8, explain=False) == judge(
             new, old, 0.99, threshold=0.8
@@ -483,14 +483,14 @@ def test_texts_that_are_nearly_equal_are_aligned_a_few_times_only(
         * 4
     )
     count = 0
-    align = duplicates.align
+    align = duplicates.align_words
 
     def counting(new: Any, old: Any) -> Any:
         nonlocal count
         count += 1
         return align(new, old)
 
-    monkeypatch.setattr(duplicates, "align", counting)
+    monkeypatch.setattr(duplicates, "align_words", counting)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder=kind, namespace="ann") as memories:
         made = memories.create_many([Draft(text.format(n)) for n in range(40)])
         assert all(each.stored for each in made)

@@ -56,13 +56,13 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     export with vectors.
     """
     from memories.transfer.backup import back_up
-    from memories.write.queue import waiting
+    from memories.write.queue import count_waiting
 
     if keep is not None and not 1 <= keep <= 10_000:
         raise InvalidInput(f'{_KEEP}, not "{keep}"')
     with ProgressBar() as bar:
         result = back_up(config, target, keep=keep, now=datetime.now(UTC), progress=bar)
-    queued = waiting(config)
+    queued = count_waiting(config)
     answer = store_shapes.backup_result(result, config.store, queued)
     emit(answer, partial(_render_backup, answer))
     if queued:
@@ -219,11 +219,11 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
     """Examine the queue, the hooks, the model, the settings and the program."""
     from memories.hooks.runs import examine as examine_hooks
     from memories.settings import SETTINGS
-    from memories.write.queue import refused, waiting
+    from memories.write.queue import count_refused, count_waiting
 
     facts, findings = examined.facts, examined.findings
-    facts["queued"] = waiting(config)
-    for file, count in refused(config).items():
+    facts["queued"] = count_waiting(config)
+    for file, count in count_refused(config).items():
         problem = f"{count} queued turns were refused for good and are in {file}"
         findings.append(Finding(problem, f"read them, then run: rm {file}"))
     hook_facts, hook_findings = examine_hooks(str(config.home))

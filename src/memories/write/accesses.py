@@ -76,7 +76,7 @@ class Accesses:
                 counts.append(self._count(path))
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
-    def included(self, records: Sequence[Record]) -> list[Record]:
+    def include_waiting(self, records: Sequence[Record]) -> list[Record]:
         """Return records that were just read with the reads that wait, but without this read."""
         waiting = self.of([record.ref for record in records])
         return [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Update(NamedTuple):
-    """What a new version says; see `Memories.update`."""
+    """Changes for a new version; see `Memories.update`."""
 
     content: str | None
     tags: Mapping[str, str]
@@ -51,7 +51,7 @@ class Update(NamedTuple):
             validate.unit(self.confidence, "confidence")
         return versions.declared_fields(Draft("", decay=self.decay, confidence=self.confidence))
 
-    def redacted(self) -> "tuple[Update, tuple[str, ...]]":
+    def redact(self) -> "tuple[Update, tuple[str, ...]]":
         """Return the update without secrets, and the kinds of the secrets."""
         if self.redactor is None:
             return self, ()
@@ -74,7 +74,7 @@ def update(
         record = _remove_link(lookup, memory_id, change.not_corrects)
         if is_empty:
             return record
-    change, kinds = change.redacted()
+    change, kinds = change.redact()
     content = None if change.content is None else validate.content(change.content)
     added = validate.tags(change.tags)
     removed = validate.tag_keys(change.remove_tags)

@@ -53,14 +53,14 @@ class Created:
         corrects: The id of the memory that it corrects, which a search shows after it; see
             `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it, in order.
-        note: Why it was stored without a vector although there is an embedder, why what it adds was
-            not merged, or why it was refused without a duplicate: its id is taken. Usually empty.
-        merged: If the same text was stored before, the names of what this draft added to it, by a
-            version of that memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the
+        note: Why it was stored without a vector although there is an embedder, why it was not
+            merged, or why it was refused without a duplicate: its id is taken. Usually empty.
+        merged: If the same text was stored before, the names of the fields that a version of that
+            memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for the
             memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
             that memory had been corrected and holds again.
-        not_merged: What contradicts that memory, or what the writer may not add, by the same names:
-            the memory keeps its values.
+        not_merged: The fields that contradict that memory, or that the writer may not add, by the
+            same names: the memory keeps its values.
         reinforced: Whether the decay of that memory started over.
     """
 
@@ -206,10 +206,10 @@ class Batch(NamedTuple):
 
 
 def _store(writer: Writer, prepared: Prepared) -> Created:
-    """Compare a draft with what is stored, and store it."""
-    retried = _find_retried(writer, prepared.draft)
-    if retried is not None:
-        return retried
+    """Compare a draft with stored memories, and store it."""
+    retry = _find_retry(writer, prepared.draft)
+    if retry is not None:
+        return retry
     prepared = _look_up_superseded(writer, prepared)
     draft = prepared.draft
     if draft.pending:
@@ -227,7 +227,7 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
     return _store_new(writer, prepared, comparison)
 
 
-def _find_retried(writer: Writer, draft: Draft) -> Created | None:
+def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     """Return the memory that a retried draft became, or a refusal if its id is that of a memory
     with another text.
     """
@@ -242,7 +242,7 @@ def _find_retried(writer: Writer, draft: Draft) -> Created | None:
             )
             return Created(stored=False, memory=None, note=note)
         [latest] = writer.store.scan(where, limit=1, newest_first=True)
-        return _created(writer, latest)
+        return _report_created(writer, latest)
     return None
 
 
@@ -278,12 +278,12 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     writer.retire(superseded, memory_id, created_at)
     record = link_correction(writer.store, record, comparison.corrected, retired=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    return _created(writer, record, comparison.similar)
+    return _report_created(writer, record, comparison.similar)
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
-    """Store a draft as the next version of the memory with its key, which keeps what the draft
-    leaves open.
+    """Store a draft as the next version of the memory with its key; fields that the draft leaves
+    open stay.
     """
     draft, superseded = prepared.draft, prepared.superseded
     if superseded is not None and superseded.ref.group == latest.ref.group:
@@ -302,7 +302,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     # A repetition of a memory that decays is news: it still holds.
     if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
         draft = replace(draft, supersedes=None)
-        return _merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
+        return _report_merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
     record = versions.next_version(
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
@@ -310,17 +310,17 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     record = remove_ended_links(writer.store, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    return _created(writer, record)
+    return _report_created(writer, record)
 
 
 def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
-    """Merge what a draft adds into the memory with the same text."""
+    """Merge a draft into the memory with the same text."""
     writer.retire(prepared.superseded, same.ref.group, writer.now)
     if prepared.superseded is not None:
         # Read again, since it may have been linked with the retired memory.
         same = writer.lookup.own.find(same.ref.group)
     repetition = writer.repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
-    return _merged(writer, repetition.merge())
+    return _report_merged(writer, repetition.merge())
 
 
 def _store_pending(writer: Writer, prepared: Prepared) -> Created:
@@ -340,18 +340,20 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
             is_current = where is None
             is_known = is_current and not repetition.was_corrected()
             if is_known or (not is_current and versions.is_unaccepted(same)):
-                return _merged(writer, repetition.leave_out())
+                return _report_merged(writer, repetition.leave_out())
         elif draft.key is None and comparison.duplicates and where is not rejected:
             return Created(stored=False, memory=None, duplicates=comparison.duplicates)
     return _store_new(writer, prepared, Comparison())
 
 
-def _created(writer: Writer, record: Record, similar_to: tuple[Similar, ...] = ()) -> Created:
+def _report_created(
+    writer: Writer, record: Record, similar_to: tuple[Similar, ...] = ()
+) -> Created:
     memory = writer.to_memory(record)
     return Created(stored=True, memory=memory, similar_to=similar_to, corrects=memory.corrects)
 
 
-def _merged(writer: Writer, result: "MergeResult") -> Created:
+def _report_merged(writer: Writer, result: "MergeResult") -> Created:
     memory = writer.to_memory(result.record)
     return Created(
         stored=False,

@@ -157,17 +157,17 @@ def find_last_correction(store: Store, record: Record) -> Record | None:
     return None if last is None or last.ref.group == record.ref.group else last
 
 
-def link_restated(store: Store, known: Record, new: Record, correction: Record) -> Record:
+def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
     """Return the next version of a memory that is said again, so that it corrects what corrected
     it.
 
     Args:
         store: Their store, in a transaction.
-        known: The latest version of the memory.
+        latest: The latest version of the memory.
         new: Its next version.
         correction: The last memory of the chain that corrects it.
     """
-    unlink(store, [known])
+    unlink(store, [latest])
     store.patch([_corrected_patch(correction, new)])
     new = _without(new, LINK)
     return new._replace(fields={**new.fields, "corrects": correction.ref.group})

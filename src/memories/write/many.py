@@ -36,7 +36,7 @@ CLOCKS = timedelta(minutes=1)  # by which the clocks of two machines may differ
 
 
 class Step(NamedTuple):
-    """What was done, or would be done, to one memory or turn.
+    """An action on one memory or turn, done or only previewed.
 
     Attributes:
         id: The memory, or the conversation and the index of the turn.
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 class Affected(NamedTuple):
-    """Result of a change of many memories or turns, or with `dry_run` of what it would change.
+    """Result of a change of many memories or turns, or with `dry_run` of a preview.
 
     Attributes:
         counts: How many memories or turns by action; see `Step`.
@@ -62,7 +62,7 @@ class Affected(NamedTuple):
         undo_to: The moment before; `Memories.rollback` to it undoes the change. None if that can't
             be undone, or if there was nothing to do.
         undo_where: The expression by which that rollback undoes this change and no later one.
-        also_in: Files that may still contain what was forgotten.
+        also_in: Files that may still contain forgotten content.
     """
 
     counts: Mapping[str, int]
@@ -81,7 +81,7 @@ class Tally:
         self._steps: list[Step] = []
 
     def add(self, action: str, record: Record, reason: str = "") -> None:
-        """Count what was done to a record."""
+        """Count an action on a record."""
         self.count(action)
         if len(self._steps) < MAX_STEPS:
             name = record.ref.group
@@ -93,7 +93,7 @@ class Tally:
             self._steps.append(Step(name, action, content, reason))
 
     def add_all(self, action: str, records: Iterable[Record]) -> None:
-        """Count what was done to each of several records."""
+        """Count an action on each of several records."""
         for record in records:
             self.add(action, record)
 
@@ -182,7 +182,7 @@ class Tagging(NamedTuple):
     remove: Sequence[str] = ()
     rename: Mapping[str, str] = {}
 
-    def checked(self) -> "Tagging":
+    def check(self) -> "Tagging":
         """Return the same with acceptable keys and values.
 
         Raises:
@@ -238,7 +238,7 @@ def retag(
             current.
     """
     refuse_states(selector, "tagged")
-    tagging, tally, store = tagging.checked(), Tally(), lookup.store
+    tagging, tally, store = tagging.check(), Tally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
 
     def changes(record: Record) -> bool:

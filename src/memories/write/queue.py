@@ -73,13 +73,13 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     return config.home, f"{digest}.{namespace}"
 
 
-def waiting(config: Config) -> int:
+def count_waiting(config: Config) -> int:
     """Return how many turns of all namespaces wait to be stored."""
     folder, name = files_of(config, "")
     return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
 
-def refused(config: Config) -> dict[Path, int]:
+def count_refused(config: Config) -> dict[Path, int]:
     """Return the files of refused turns, of all namespaces, and how many each has."""
     folder, name = files_of(config, "")
     paths = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
@@ -172,7 +172,7 @@ class RetryQueue:
     def discard(self, group: str) -> int:
         """Remove the entries of a group, refused ones included; return how many there were.
 
-        Damaged lines that contain its name are removed too, and what a crash left half-written.
+        Damaged lines that contain its name and half-written lines are removed too.
         """
         files = (self.path, self.refused)
         if not any(path.exists() or _scratch(path).exists() for path in files):
@@ -295,7 +295,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:
-    """Add a line to a file, over what a crash left half-written; it is on disk when this returns.
+    """Add a line to a file, over a half-written last line; it is on disk when this returns.
 
     Raises:
         QueueFull: The file would be larger than `most` bytes.

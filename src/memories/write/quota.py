@@ -48,7 +48,7 @@ def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | 
 
 
 def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: int) -> None:
-    """Refuse new memories or turns for which there is no room.
+    """Refuse new memories or turns beyond a limit.
 
     Raises:
         RequestError: The namespace would have more than the limit.

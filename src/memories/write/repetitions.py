@@ -28,12 +28,12 @@ NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes no
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review changes nothing that is stored"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others captured or imported it, which nobody decided
-_UNKNOWN_RANK = 1  # of what was written before origins were kept
+_RANKS = {USER: 2, AGENT: 1}  # others captured or imported it without a decision
+_UNKNOWN_RANK = 1  # of memories from before origins were kept
 
 
 class Additions(NamedTuple):
-    """What a draft says beyond a memory with the same text.
+    """Differences between a draft and a memory with the same text.
 
     Attributes:
         tags: Tags that the memory does not have.
@@ -48,19 +48,24 @@ class Additions(NamedTuple):
     other_fields: Mapping[str, Any]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of what can be merged."""
-        return ("tags", *self.fields) if self.tags else tuple(self.fields)
+        """Return the names of the tags and fields that can be merged."""
+        names = list(self.fields)
+        if self.tags:
+            names.insert(0, "tags")
+        return tuple(names)
 
     def contradictions(self) -> dict[str, Any]:
-        """Return what contradicts the memory."""
-        tags = {"tags": dict(self.other_tags)} if self.other_tags else {}
-        return {**tags, **self.other_fields}
+        """Return the tags and fields that contradict the memory."""
+        return _as_fields(self.other_tags, self.other_fields)
 
     def everything(self) -> dict[str, Any]:
-        """Return all that the draft says beyond the memory."""
-        all_tags = {**self.other_tags, **self.tags}
-        tags = {"tags": all_tags} if all_tags else {}
-        return {**tags, **self.other_fields, **self.fields}
+        """Return all tags and fields that differ."""
+        tags = {**self.other_tags, **self.tags}
+        return _as_fields(tags, {**self.other_fields, **self.fields})
+
+
+def _as_fields(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"tags": dict(tags), **fields} if tags else dict(fields)
 
 
 class MergeResult(NamedTuple):
@@ -68,10 +73,10 @@ class MergeResult(NamedTuple):
 
     Attributes:
         record: The memory as it is now.
-        merged: The names of what was merged into it, by a version; usually empty.
-        not_merged: What the draft said that was not merged.
+        merged: The names of the fields that a new version took from the draft; usually empty.
+        not_merged: The tags and fields of the draft that were not merged.
         reinforced: Whether its decay was reset.
-        note: Why nothing was merged although there was something to merge.
+        note: Why nothing was merged although something differs.
     """
 
     record: Record
@@ -81,31 +86,31 @@ class MergeResult(NamedTuple):
     note: str = ""
 
 
-def find_additions(known: Record, draft: Draft) -> Additions:
-    """Return what a draft says beyond a memory with the same text; what it leaves open says
-    nothing.
+def find_additions(record: Record, draft: Draft) -> Additions:
+    """Compare a draft with a memory with the same text; fields that the draft leaves open are
+    ignored.
     """
-    known_tags = tags_of(known.labels)
+    record_tags = tags_of(record.labels)
     tags: dict[str, str] = {}
     other_tags: dict[str, str] = {}
     for key, value in draft.tags.items():
-        becomes_global = key == "global" and _is_true(value) and not _is_true(known_tags.get(key))
-        if key not in known_tags or becomes_global:
+        becomes_global = key == "global" and _is_true(value) and not _is_true(record_tags.get(key))
+        if key not in record_tags or becomes_global:
             tags[key] = value
-        elif not _is_same_tag(key, value, known_tags[key]):
+        elif not _is_same_tag(key, value, record_tags[key]):
             other_tags[key] = value
 
     fields: dict[str, Any] = {}
     other_fields: dict[str, Any] = {}
     if draft.decay is not None:
-        change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(known))
+        change = _rank_of(draft.decay) - _rank_of(versions.decay_policy(record))
         if change:
             (fields if change > 0 else other_fields)["decay"] = str(draft.decay)
-    confidence = known.fields.get("confidence", 1.0)
+    confidence = record.fields.get("confidence", 1.0)
     if draft.confidence is not None and draft.confidence != confidence:
         is_higher = draft.confidence > confidence
         (fields if is_higher else other_fields)["confidence"] = draft.confidence
-    source = known.fields.get("source")
+    source = record.fields.get("source")
     if draft.source is not None and draft.source != source:
         (fields if source is None else other_fields)["source"] = draft.source
     return Additions(tags, fields, other_tags, other_fields)
@@ -116,7 +121,7 @@ class Repetition(NamedTuple):
 
     Attributes:
         store: The store of the memory, in a transaction.
-        known: The memory.
+        record: The memory.
         draft: The draft.
         vectors: Its vectors; None without a model.
         redacted: The kinds of the secrets that were removed from it.
@@ -124,7 +129,7 @@ class Repetition(NamedTuple):
     """
 
     store: Store
-    known: Record
+    record: Record
     draft: Draft
     vectors: "NDArray[Any] | None"
     redacted: tuple[str, ...]
@@ -132,87 +137,87 @@ class Repetition(NamedTuple):
 
     def is_less_trusted(self) -> bool:
         """Return whether the writer of the draft is less trusted than that of the memory."""
-        return self._writer_rank() < _trust_rank(self.known)
+        return self._writer_rank() < _trust_rank(self.record)
 
     def was_corrected(self) -> bool:
         """Return whether the memory was corrected before it is said again."""
-        return versions.corrected_by(self.known, self.at) is not None
+        return versions.corrected_by(self.record, self.at) is not None
 
     def count_conflicts(self) -> int:
-        """Return how much of the draft contradicts the memory."""
-        additions = find_additions(self.known, self.draft)
+        """Return how many tags and fields of the draft contradict the memory."""
+        additions = find_additions(self.record, self.draft)
         return len(additions.other_tags) + len(additions.other_fields)
 
     def leave_out(self) -> MergeResult:
         """Merge nothing, since the draft awaits review."""
-        not_merged = find_additions(self.known, self.draft).everything()
+        not_merged = find_additions(self.record, self.draft).everything()
         if self.draft.supersedes is not None:
             not_merged["supersedes"] = self.draft.supersedes
-        return MergeResult(self.known, (), not_merged, note=NOTE_WAITS if not_merged else "")
+        return MergeResult(self.record, (), not_merged, note=NOTE_WAITS if not_merged else "")
 
     def merge(self) -> MergeResult:
-        """Merge what the draft adds, and reinforce the memory if its policy allows it."""
-        additions = find_additions(self.known, self.draft)
+        """Merge the draft's additions, and reinforce the memory if its policy allows it."""
+        additions = find_additions(self.record, self.draft)
         superseding = () if self.draft.supersedes is None else ("supersedes",)
         if self.is_less_trusted():
             not_merged = additions.everything()
             note = NOTE_TRUST if not_merged else ""
-            return self._reinforce(MergeResult(self.known, superseding, not_merged, note=note))
+            return self._reinforce(MergeResult(self.record, superseding, not_merged, note=note))
         note = ""
         if additions.tags and len(self._merge_tags(additions)) > MAX_TAGS:
             note = NOTE_TAGS
             all_tags = {**additions.other_tags, **additions.tags}
             additions = additions._replace(tags={}, other_tags=all_tags)
         merged = additions.names() + superseding
-        if self._writer_rank() > _trust_rank(self.known):
+        if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
-        correction = find_last_correction(self.store, self.known) if self.was_corrected() else None
+        correction = find_last_correction(self.store, self.record) if self.was_corrected() else None
         if correction is not None:
             merged += ("corrects",)
-        record = self._add_version(additions, correction) if merged else self.known
+        record = self._add_version(additions, correction) if merged else self.record
         not_merged = additions.contradictions()
         return self._reinforce(MergeResult(record, merged, not_merged, note=note))
 
     def _writer_rank(self) -> int:
-        return _trust_rank(stamp_origin(self.store, self.known))
+        return _trust_rank(stamp_origin(self.store, self.record))
 
     def _merge_tags(self, additions: Additions) -> dict[str, str]:
-        return {**tags_of(self.known.labels), **additions.tags}
+        return {**tags_of(self.record.labels), **additions.tags}
 
     def _add_version(self, additions: Additions, correction: Record | None) -> Record:
         """Add a version with the same text. If the writer is more trusted, the version has the
         writer's own words.
         """
-        known, draft = self.known, self.draft
-        is_more_trusted = self._writer_rank() > _trust_rank(known)
+        existing, draft = self.record, self.draft
+        is_more_trusted = self._writer_rank() > _trust_rank(existing)
         declared = Draft(
             draft.content,
             decay=additions.fields.get("decay"),
             confidence=additions.fields.get("confidence"),
             source=additions.fields.get("source"),
         )
-        kinds = self.redacted if is_more_trusted else (*known.names("redacted"), *self.redacted)
+        kinds = self.redacted if is_more_trusted else (*existing.names("redacted"), *self.redacted)
         fields = versions.declared_fields(declared)
         fields["redacted"] = " ".join(dict.fromkeys(kinds)) or None
         if draft.supersedes is not None:
             fields["supersedes"] = draft.supersedes
         new = versions.next_version(
-            known,
+            existing,
             "update",
             self.at,
             fresh=False,
-            text=draft.content if is_more_trusted else known.text,
+            text=draft.content if is_more_trusted else existing.text,
             labels=self._merge_tags(additions),
             fields=fields,
         )
         new = mark_record(new)
         if correction is not None:
-            new = link_restated(self.store, known, new, correction)
+            new = link_restated(self.store, existing, new, correction)
         new = stamp_origin(self.store, new)
         vectors = self.vectors
         if vectors is not None and new.text != draft.content:
-            vectors = self.store.vectors([known.ref]).get(known.ref)
-        self.store.patch([versions.end_version(known, new.created_at, "update")])
+            vectors = self.store.vectors([existing.ref]).get(existing.ref)
+        self.store.patch([versions.end_version(existing, new.created_at, "update")])
         append_stamped(self.store, [new._replace(vectors=vectors)])
         return new
 
@@ -245,5 +250,5 @@ def _is_true(value: str | None) -> bool:
     return (value or "").lower() == "true"
 
 
-def _is_same_tag(key: str, value: str, known: str) -> bool:
-    return value == known or (key == "global" and _is_true(value) == _is_true(known))
+def _is_same_tag(key: str, value: str, present: str) -> bool:
+    return value == present or (key == "global" and _is_true(value) == _is_true(present))

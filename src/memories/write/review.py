@@ -36,13 +36,13 @@ class Waiting(TypedDict, total=False):
 
     Attributes:
         tags: Tags that each must have.
-        trust: Only of this trust: see `Origin`.
-        written_by: Only what this writer wrote: see `Origin.by`.
-        since: Only what was written at this time or later: an aware datetime, or text such as "7d".
-        until: Only what was written at this time or earlier.
-        import_id: Only what this import brought.
-        match: Only what has all of these words.
-        suspicious: Only what is marked as suspicious, or only what is not.
+        trust: Only memories of this trust: see `Origin`.
+        written_by: Only memories by this writer: see `Origin.by`.
+        since: Only memories from this time or later: an aware datetime, or text such as "7d".
+        until: Only memories from this time or earlier.
+        import_id: Only memories from this import.
+        match: Only memories with all of these words.
+        suspicious: Only memories that are marked as suspicious, or only others.
     """
 
     tags: Mapping[str, str] | None
@@ -61,12 +61,13 @@ class Reviewed(NamedTuple):
     Attributes:
         id: Its id.
         done: Whether it no longer awaits review: it was accepted, or rejected.
-        memory: The memory that says it now; another one if that had its key, or said the same.
+        memory: The memory afterwards; another one if that had its key or the same text.
         duplicates: Current memories that say nearly the same, if it was left waiting for that. It
             was left because it is suspicious if there are none.
         similar_to: Current memories that are like it but differ; it may correct one of them: see
             `memory`.
-        not_merged: What it said beyond the memory that says the same, which stays as it is.
+        not_merged: Tags and fields that differ from the memory with the same text, which stays as
+            it is.
     """
 
     id: str
@@ -91,8 +92,8 @@ class Review:
         """Prepare.
 
         Args:
-            writer: Compares and writes what is accepted.
-            origin: Who decides.
+            writer: Compares and writes accepted memories.
+            origin: The origin of the decisions.
             noting: Records a decision; see `memories.core.events.noting`.
         """
         self._writer, self._origin, self._noting = writer, origin, noting
@@ -152,8 +153,8 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not await review, or the caller is no person: an MCP client, a
-                hook or another agent.
+            RequestError: It does not await review, or the caller is an MCP client, a hook or
+                another agent.
         """
         self._refuse_programs(dry_run=dry_run)
         with self._noting("review.accept") as event:
@@ -204,8 +205,8 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not await review, or the caller is no person: an MCP client, a
-                hook or another agent.
+            RequestError: It does not await review, or the caller is an MCP client, a hook or
+                another agent.
         """
         self._refuse_programs(dry_run=dry_run)
         results: list[Reviewed] = []

@@ -54,7 +54,7 @@ _OF_A_VERSION = (
 
 
 class Change(NamedTuple):
-    """What puts one memory back.
+    """The change that puts one memory back.
 
     Attributes:
         action: `delete`, `restore`, `update`, `pend` (it awaits review again), or `left`.
@@ -74,13 +74,13 @@ class Rollback(NamedTuple):
     """A rollback of one namespace.
 
     Attributes:
-        lookup: The namespace, with a store that keeps the origin of what is added, since that
-            repeats what others wrote.
+        lookup: The namespace, with a store that keeps the origin of added records, since they
+            repeat versions of other writers.
         to: The time that it goes back to.
         at: When it happens: after every change that it undoes.
         selector: The memories; None for all.
-        late: When versions were written that may have an earlier date, by their hashes; see
-            `_find_written_after`.
+        late: The times at which versions with a possibly earlier date were written, by their
+            hashes; see `_find_written_after`.
     """
 
     lookup: Lookup
@@ -151,7 +151,7 @@ class Rollback(NamedTuple):
         return [] if any(ref.group == group for ref in damaged) else records
 
     def _find_change(self, records: Sequence[Record]) -> Change | None:
-        """Return what puts a memory back.
+        """Return the change that puts a memory back.
 
         Args:
             records: All of its versions.
@@ -160,15 +160,15 @@ class Rollback(NamedTuple):
             None if it is as it was, or is not selected.
         """
         latest = records[-1]
-        known = list(
+        earlier = list(
             takewhile(
                 lambda record: record.created_at <= self.to and not self._is_late(record), records
             )
         )
-        since = records[len(known) :] or [latest]
+        since = records[len(earlier) :] or [latest]
         if self.selector is not None and not any(map(self.selector.fits, since)):
             return None
-        change = self._compare(latest, known[-1] if known else None)
+        change = self._compare(latest, earlier[-1] if earlier else None)
         if change is not None and any(record.created_at > self.at for record in records):
             reason = "it was changed meanwhile, or is dated in the future"
             return Change("left", latest, reason=reason)
@@ -219,15 +219,15 @@ class Rollback(NamedTuple):
         return record.text, dict(record.labels), record.key, fields
 
     def _carried_fields(self, record: Record) -> dict[str, Any]:
-        """Return what the next version takes over: the policy, the source, how far it had aged, and
-        so on.
+        """Return the fields that the next version takes over: the policy, the source, its age and so
+        on.
         """
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
         fields.setdefault("first_at", to_millis(record.created_at))
-        [known] = with_past_reinforcement(self.lookup.store, [record], self.to)
-        if "reinforced_at" in known.fields:
-            fields["reinforced_at"] = known.fields["reinforced_at"]
+        [past] = with_past_reinforcement(self.lookup.store, [record], self.to)
+        if "reinforced_at" in past.fields:
+            fields["reinforced_at"] = past.fields["reinforced_at"]
         return fields
 
     # --- making the changes

@@ -45,7 +45,7 @@ _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
 _SIGNS = "<[{#:!\x1b"  # without one of these, no structure
-_DATA = ("{", "[", "<", "%PDF")  # what is not marked for being encoded alone
+_DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 # Unseen characters that must be a message: tags, variation selectors or joiners in a row, or a
@@ -74,7 +74,7 @@ _ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2})
 _CODE = r"(?:\\u00|\\x|%|&#x)([0-9a-f]{2});?|&#([0-9]{2,4});"
 _CODES = ("%2", "%4", "%5", "%6", "%7", "&#", "\\u00", "\\x")
 _CODED = ("\\x", "0x", "&#", "%2", "%6", "%7", " 6")
-# What stands before a key, a checksum or a file, which are no messages.
+# Prefixes of keys, checksums and files, which are not messages.
 _KEYS = (
     "ssh-rsa ", "ssh-ed25519 ", "ssh-dss ", "ecdsa-sha2", "-----BEGIN ", "sha256-", "sha384-",
     "sha512-", "data:image/", "data:font/", "data:audio/", "data:video/", "data:application/", "ey",
@@ -199,7 +199,7 @@ def find_marks(text: str) -> tuple[str, ...]:
 
 
 def mark_record(record: "Record") -> "Record":
-    """Return a record whose field `suspicious` has the marks of its text, whatever it had before."""
+    """Return a record with the marks of its text in the field `suspicious`."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     marks = find_marks(record.text)
     if marks:
@@ -373,7 +373,7 @@ def _decode_hex(part: str) -> str:
 
 
 def _decode_base64(part: str) -> str:
-    """Return the text that a part encodes in base64; empty if it is no text."""
+    """Return the text that a part encodes in base64; empty if it isn't text."""
     plain = part.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return binascii.a2b_base64(plain + "=" * (-len(plain) % 4)).decode("utf-8")

@@ -342,7 +342,7 @@ def split(text: str) -> list[str]:
     words.
 
     Returns:
-        The parts, each of which has something visible; together they are the text.
+        The parts; together they are the text, and each has visible characters.
 
     Raises:
         InvalidInput: So much of it in one piece is invisible that a part would have nothing else.
@@ -413,7 +413,7 @@ class Naming(NamedTuple):
     tags: Mapping[str, str]
     remove_tags: Sequence[str]
 
-    def checked(self, redactor: "Redactor | None") -> "Naming":
+    def check(self, redactor: "Redactor | None") -> "Naming":
         """Return the same with acceptable values, without secrets.
 
         Raises:

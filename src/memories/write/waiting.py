@@ -26,7 +26,7 @@ def waiting_turns(
     return list(_to_turns(queue.entries(conversation), namespace))
 
 
-def not_stored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
+def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
     """Return the turns that are not stored. A stored turn stays in the queue for a moment, or after
     a crash.
     """
@@ -55,8 +55,8 @@ def with_waiting(page: ConversationPage, turns: Sequence[Turn], *, first: bool) 
     Args:
         page: Stored conversations.
         turns: The queued turns.
-        first: Whether the page is the first one of all conversations. Then those of which nothing
-            is stored yet lead it.
+        first: Whether the page is the first one of all conversations. Then conversations without
+            stored turns lead it.
     """
     by_conversation: dict[str, list[Turn]] = {}
     for turn in turns:

@@ -82,19 +82,18 @@ class Comparison(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Where and how drafts are written: a namespace, and the settings that decide what is a
-    repetition.
+    """The namespace that drafts are written to, and the settings for finding repetitions.
 
     Attributes:
-        lookup: Finds what the caller may read and write.
+        lookup: Finds the memories that the caller may read and write.
         embedder: Makes the vectors; None to compare by words alone.
         now: The time of drafts without one.
         half_life_hours: See `read.versions.compute_confidence`.
         min_confidence: A search does not find memories below it, so a draft never repeats one.
         force: Store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts as they are.
-        within: Keys of tags that tell statements apart, as `project` does: a draft with another
-            value is no repetition.
+        within: Keys of tags that distinguish memories, as `project` does: a draft with another
+            value does not repeat a memory.
     """
 
     lookup: Lookup
@@ -123,12 +122,14 @@ class Writer(NamedTuple):
             self.store.patch([patch])
 
     def repetition(
-        self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
+        self, record: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
     ) -> "Repetition":
         """Return a draft as a repetition of the memory with the same text."""
         from memories.write.repetitions import Repetition  # most drafts repeat nothing
 
-        return Repetition(self.store, known, draft, vectors, redacted, draft.created_at or self.now)
+        return Repetition(
+            self.store, record, draft, vectors, redacted, draft.created_at or self.now
+        )
 
     def compare(self, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
         """Compare a draft with stored memories.
@@ -182,7 +183,9 @@ class Writer(NamedTuple):
         )
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-        """Return what may say the same, most similar first: not faded, and in the same project."""
+        """Return the candidates for a comparison, most similar first: not faded, and in the same
+        project.
+        """
         project = draft.tags.get("project")
         if project is not None:
             where = where._replace(labels={**where.labels, "project": project})
@@ -227,7 +230,7 @@ class Writer(NamedTuple):
         ]
         if not allowed:
             return None
-        return min(allowed, key=lambda repetition: repetition.count_conflicts()).known
+        return min(allowed, key=lambda repetition: repetition.count_conflicts()).record
 
     def _to_similar(self, candidate: Candidate, difference: str) -> Similar:
         record = candidate.record
@@ -254,8 +257,8 @@ def _may_correct(draft: Draft, record: Record) -> bool:
 
 
 def _is_session_note(record: Record) -> bool:
-    """Return whether a record is a session's note: it quotes what was said, and a draft that says
-    the same is no repetition of it.
+    """Return whether a record is a session's note, which quotes the session. A draft with the same
+    text does not repeat it.
     """
     return is_session_note(record.labels, versions.plain_key(record.key))
 

@@ -36,7 +36,7 @@ from memories.transfer.backup import back_up
 from memories.transfer.export import export, own_key
 from memories.transfer.importing import Imported, Intake, check, import_
 from memories.transfer.lines import MAX_LINE_BYTES
-from memories.write.queue import waiting as queued_turns
+from memories.write.queue import count_waiting
 from memories.write.quota import admission
 
 _IN_MEMORY_BYTES = 16_777_216
@@ -91,7 +91,7 @@ def backup(call: Call) -> Any:
         result = back_up(
             config, None, keep=call.arguments.get("keep"), now=datetime.now(UTC), progress=_silent
         )
-    return store_shapes.backup_result(result, config.store, queued_turns(config))
+    return store_shapes.backup_result(result, config.store, count_waiting(config))
 
 
 def _silent(*_: object) -> None:

@@ -8,7 +8,6 @@ nothing is linked: the old fact is then shown unmarked.
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
@@ -16,8 +15,8 @@ from typing import NamedTuple
 from memories import languages
 from memories.languages import are_opposite
 from memories.languages.text import is_latin, is_unspaced
-from memories.write.compare.duplicates import aligned, base_of, is_value
-from memories.write.compare.reading import Word, tongues
+from memories.write.compare.duplicates import align_texts, base_of, is_value
+from memories.write.compare.reading import Word, keys_of, tongues
 from memories.write.compare.vocabulary import (
     ANTONYMS,
     BE,
@@ -61,18 +60,18 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # signs that deny, with those of the verb that they change
-# What marks a subject or an object, so that what has one is a clause and no value.
+# Marks of a subject or an object. A text with one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
 
 class _Change(NamedTuple):
-    """The one place in which two texts differ: the words before it, the old and the new words, and
+    """The one place in which two texts differ: the words before it, the removed and the added words, and
     the words after it.
     """
 
     head: Sequence[Word]
-    gone: Sequence[Word]
-    come: Sequence[Word]
+    removed: Sequence[Word]
+    added: Sequence[Word]
     tail: Sequence[Word]
 
 
@@ -94,7 +93,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         return _replaces_signs(new, old)
     if not _share_words(new, old) or _differ_twice(_tokens(new), _tokens(old)):
         return False
-    new_words, old_words = (_frame(words) for words in aligned(new, old))
+    new_words, old_words = (_frame(words) for words in align_texts(new, old))
     return (
         _announces_change(new_words, old_words)
         or _differs_by_denial(new_words, old_words)
@@ -149,23 +148,23 @@ def _replaces_signs(new: str, old: str) -> bool:
         return False
     start, end = changed[0][1], changed[-1][2]
     head, tail = old[:start], old[end:]
-    gone, come = old[start:end], new[changed[0][3] : changed[-1][4]]
+    removed, added = old[start:end], new[changed[0][3] : changed[-1][4]]
     for code in tongues(new, old):
-        known = languages.words(code)
-        is_denied = _contains(old, known["not"]) != _contains(new, known["not"])
-        if is_denied and len(gone + come) <= _DENIAL:
+        entries = languages.words(code)
+        is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
+        if is_denied and len(removed + added) <= _DENIAL:
             return True
         plain = re.sub(_FAVOURITE, "", old)
-        if _contains(plain, known["happened"]) or re.search(_CASE[code], f"{gone}|{come}"):
+        if _contains(plain, entries["happened"]) or re.search(_CASE[code], f"{removed}|{added}"):
             continue
-        is_number = any(map(str.isnumeric, gone + come))
-        if not is_number and _contains(plain, known["many"]):
+        is_number = any(map(str.isnumeric, removed + added))
+        if not is_number and _contains(plain, entries["many"]):
             continue
-        verbs = (*known["single"], *(known["values"] if is_number else ()))
+        verbs = [*entries["single"], *(entries["values"] if is_number else ())]
         is_time = is_number and re.match(_TIME, tail) is not None
         has_verb = _contains(head, verbs) or (code != "zh" and _contains(tail, verbs))
-        if (is_time or has_verb) and gone.strip("。.") and come.strip("。."):
-            return max(len(gone), len(come)) <= max(4, len(head))
+        if (is_time or has_verb) and removed.strip("。.") and added.strip("。."):
+            return max(len(removed), len(added)) <= max(4, len(head))
     return False
 
 
@@ -202,8 +201,7 @@ def _frame(words: Sequence[Word]) -> list[Word]:
 
 
 def _find_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
-    old_keys, new_keys = ([word.key for word in words] for words in (old, new))
-    blocks = SequenceMatcher(None, old_keys, new_keys, autojunk=False).get_opcodes()
+    blocks = SequenceMatcher(None, keys_of(old), keys_of(new), autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
         return None
@@ -213,12 +211,12 @@ def _find_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
 
 
 def _with_verb_first(change: _Change) -> _Change:
-    """Move a verb that ends its sentence, as in Turkish or Hindi, before what was replaced."""
-    head, gone, come, tail = change
+    """Move a verb that ends its sentence, as in Turkish or Hindi, before the replaced words."""
+    head, removed, added, tail = change
     if not head or not tail or tail[-1].sense not in _VERB_SENSES:
         return change
     verbs = [word for word in tail if word.sense in _VERB_SENSES]
-    return _Change([*head, verbs[0]], gone, come, [word for word in tail if word not in verbs])
+    return _Change([*head, verbs[0]], removed, added, [word for word in tail if word not in verbs])
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -239,11 +237,11 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a text says that what the old one says has changed: moved from A to B, uses B
-    instead of A.
+    """Return whether a text announces a change of the old one: moved from A to B, uses B instead of
+    A.
     """
     spelled = [word.shown.lower() for word in new]
-    known = {part for word in old for part in word.shown.lower().split()}
+    known = set(" ".join(word.shown.lower() for word in old).split())
     if "instead of" in spelled:
         at = spelled.index("instead of")
         replaced = set(spelled[at + 1 :])
@@ -252,8 +250,8 @@ def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
         return False
     start = spelled.index("from")
     end = spelled.index("to", start)
-    gone, come = set(spelled[start + 1 : end]), set(spelled[end + 1 :])
-    if not gone or not gone <= known or come <= known:
+    removed, added = set(spelled[start + 1 : end]), set(spelled[end + 1 :])
+    if not removed or not removed <= known or added <= known:
         return False
     subject = {word.shown.lower() for word in new[:start] if word.key not in SOFT | BE}
     switches = any(_verb(word) in SWITCHING for word in new[:start])
@@ -264,12 +262,12 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
     """Return whether texts differ only in words that deny or count: not, never, always, only,
     most.
     """
-    new_keys, old_keys = (Counter(word.key for word in words) for words in (new, old))
-    shared = [word.key for word in new if old_keys[word.key]]
-    if len(shared) < 2 or shared != [word.key for word in old if new_keys[word.key]]:
+    new_keys, old_keys = keys_of(new), keys_of(old)
+    shared = [key for key in new_keys if key in old_keys]
+    if len(shared) < 2 or shared != [key for key in old_keys if key in new_keys]:
         return False
-    changed = [word for word in new if not old_keys[word.key]]
-    changed += [word for word in old if not new_keys[word.key]]
+    changed = [word for word in new if word.key not in old_keys]
+    changed += [word for word in old if word.key not in new_keys]
     weighty = [word for word in changed if not _is_soft(word)]
     return bool(weighty) and all(word.key in NEGATIONS | _QUANTITIES for word in weighty)
 
@@ -277,7 +275,7 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
 def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[str]) -> bool:
     """Return whether one value was replaced by another value of the same attribute."""
     change = _find_change(new, old)
-    if change is None or not change.gone or not change.come:
+    if change is None or not change.removed or not change.added:
         return False
     if not change.head:
         return _is_role(change)
@@ -288,38 +286,38 @@ def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[st
 
 def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
     return any(
-        (gone.key, come.key) in ANTONYMS or are_opposite(gone.shown, come.shown, codes)
-        for gone in change.gone
-        for come in change.come
+        (removed.key, added.key) in ANTONYMS or are_opposite(removed.shown, added.shown, codes)
+        for removed in change.removed
+        for added in change.added
     )
 
 
 def _is_other_value(change: _Change) -> bool:
     """Return whether what changed behind a subject is the only value of an attribute."""
     verb = next((i for i in reversed(range(len(change.head))) if _verb(change.head[i])), None)
-    changed = [*change.gone, *change.come]
+    changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not _is_soft(word)]
     if all(is_value(word) for word in weighty):
         return _is_one_value(change, verb)
     has_number = any(word.key[:1].isdigit() for word in weighty)
     if verb is None or (has_number and len(weighty) < len(changed)):
         return False
-    gone_senses, come_senses = (
-        [word.sense for word in words if word.sense in {"in", "with"}]
-        for words in (change.gone, change.come)
-    )
     return (
-        gone_senses == come_senses
+        _preposition_senses(change.removed) == _preposition_senses(change.added)
         and not _is_under_heading(change, verb)
         and _has_one_object(change, verb)
     )
+
+
+def _preposition_senses(words: Sequence[Word]) -> list[str]:
+    return [word.sense for word in words if word.sense in {"in", "with"}]
 
 
 def _is_role(change: _Change) -> bool:
     """Return whether a role that only one person has went to another: Ann is the lead, Bob is the
     lead.
     """
-    names, tail = (*change.gone, *change.come), change.tail
+    names, tail = (*change.removed, *change.added), change.tail
     if not all(word.shown[:1].isupper() for word in names) or len(tail) < 2:
         return False
     if tail[0].key == "is":
@@ -362,43 +360,43 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
 
 def _is_under_heading(change: _Change, verb: int) -> bool:
     """Return whether a sentence, and no value, follows a colon."""
-    is_sentence = any(_verb(word) for word in (*change.gone, *change.come))
+    is_sentence = any(_verb(word) for word in (*change.removed, *change.added))
     return change.head[verb].shown == ":" and is_sentence
 
 
 def _has_one_object(change: _Change, verb: int) -> bool:
     """Return whether a verb has one object at a time: is called, lives in, uses … for CI."""
-    head, gone, come, tail = change
+    head, removed, added, tail = change
     base, behind = _verb(head[verb]), head[verb + 1 :]
     auxiliary = next((i for i in reversed(range(verb)) if head[i].key == "is"), None)
     if head[verb].form == "passive" and auxiliary is not None:
-        return _is_one_thing(head[:auxiliary], head[auxiliary + 1 :], gone, come)
+        return _is_one_thing(head[:auxiliary], head[auxiliary + 1 :], removed, added)
     if base == "is":
         return _is_one_predicate(change, verb)
     if base in SINGLE:
         return base not in {"call", "name"} or head[verb - 1].key not in MANY
-    if base in PLACED and (*behind, *gone)[0].key in SOFT | _TOWARDS:
+    if base in PLACED and (*behind, *removed)[0].key in SOFT | _TOWARDS:
         return base != "go" or head[verb - 1].key not in PEOPLE
     if base in USING:
         has_purpose = any(word.key not in SOFT for word in (*behind, *tail))
-        return has_purpose or (base == "prefer" and len(gone) == len(come) == 1)
+        return has_purpose or (base == "prefer" and len(removed) == len(added) == 1)
     return False
 
 
 def _is_one_predicate(change: _Change, verb: int) -> bool:
     """Return whether a subject "is" only one such thing, in any language."""
-    head, gone, come, _ = change
+    head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
-    if head[verb].shown == ":":  # what stands before a colon is no name
+    if head[verb].shown == ":":  # a heading is not a name
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
     if is_name and not (behind and _leads_on(behind[0])):
         return False  # much can be said of a name
-    return _is_one_thing(subject, behind, gone, come)
+    return _is_one_thing(subject, behind, removed, added)
 
 
 def _is_one_thing(
-    subject: Sequence[Word], behind: Sequence[Word], gone: Sequence[Word], come: Sequence[Word]
+    subject: Sequence[Word], behind: Sequence[Word], removed: Sequence[Word], added: Sequence[Word]
 ) -> bool:
     """Return whether a subject "is" only one thing, or in one place: the editor, Ann's manager, the
     port of A.
@@ -407,15 +405,15 @@ def _is_one_thing(
         return False
     if any(_verb(word) in SINGLE | PLACED | LEADING for word in behind):
         return True
-    keys, noun = {word.key for word in subject}, subject[-1]
-    are_names = gone[-1].shown[:1].isupper() and come[-1].shown[:1].isupper()
+    keys, noun = {*keys_of(subject)}, subject[-1]
+    are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
         return bool(behind) and _leads_on(behind[0])  # much can be said of a name
     behind = [word for word in behind if not word.shown[:1].isupper()]
     if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
         return all(map(_leads_on, behind))
     if keys & {"'s", "of", "for"} or noun.definite:
-        last_words = [word.shown for word in (gone[-1], come[-1]) if word.shown.islower()]
+        last_words = [word.shown for word in (removed[-1], added[-1]) if word.shown.islower()]
         can_have_many = noun.key in PEOPLE or any(map(_ADJECTIVE.fullmatch, last_words))
     else:
         can_have_many = len(subject) == 1 and not (noun.shown[:1].islower() or noun.opens)
@@ -424,7 +422,7 @@ def _is_one_thing(
 
 def _is_one_of_many(subject: Sequence[Word]) -> bool:
     """Return whether a subject has many of a thing, or is one of many: Ann's friend, a bug."""
-    keys, noun = {word.key for word in subject}, subject[-1]
+    keys, noun = {*keys_of(subject)}, subject[-1]
     if keys & _BEST or not {noun.key, noun.key.removesuffix("s")} & MANY:
         return False
     return len(subject) == 1 or bool(keys & {"'s", "of"})

@@ -1,5 +1,4 @@
-"""Decides by their words, and gated by vectors, whether a new text repeats an old one, corrects it,
-or says something else.
+"""Compares two texts by their words: does the new one repeat the old one, correct it, or neither?
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
 is a duplicate only if every word of either text has a counterpart in the other, in an order that
@@ -16,7 +15,16 @@ from itertools import dropwhile, pairwise, product
 from operator import not_
 from typing import NamedTuple, TypeVar
 
-from memories.write.compare.reading import CASED, Word, bare, is_shouted, quotations, read, tongues
+from memories.write.compare.reading import (
+    CASED,
+    Word,
+    bare,
+    is_shouted,
+    keys_of,
+    quotations,
+    read,
+    tongues,
+)
 from memories.write.compare.vocabulary import (
     BASE,
     BE,
@@ -37,7 +45,7 @@ from memories.write.compare.vocabulary import (
 
 
 class Verdict(StrEnum):
-    """What a new text is, compared with an old one."""
+    """Result of comparing a new text with an old one."""
 
     SAME = "same"
     DUPLICATE = "duplicate"
@@ -108,7 +116,7 @@ def judge_words(
     )
     if not marks and are_alike and _spell(new_words) == _spell(old_words):
         return Judgement(Verdict.SAME)
-    reason = _describe_difference(*aligned(new, old)) or marks
+    reason = _describe_difference(*align_texts(new, old)) or marks
     if not reason:
         return Judgement(Verdict.DUPLICATE)
     if similarity is None or not _share_script_pairs(new, old):
@@ -151,10 +159,10 @@ def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
         return ""
     new_spellings, old_spellings = _by_spelling(new), _by_spelling(old)
     for spelling, new_words in new_spellings.items():
-        for come, gone in _pair(new_words, old_spellings.get(spelling, [])):
-            start = 1 if come.opens or gone.opens else 0
-            if come.shown[start:] != gone.shown[start:]:
-                return f"case: {gone.shown} -> {come.shown}"
+        for added, removed in _pair(new_words, old_spellings.get(spelling, [])):
+            start = 1 if added.opens or removed.opens else 0
+            if added.shown[start:] != removed.shown[start:]:
+                return f"case: {removed.shown} -> {added.shown}"
     return ""
 
 
@@ -186,7 +194,7 @@ def _describe_layout(new: str, old: str) -> str:
         return "layout"
     codes = tongues(new, old)
     for (_, new_line), (_, old_line) in zip(new_lines, old_lines, strict=True):
-        words = align(read(new_line, codes)[1], read(old_line, codes)[1])
+        words = align_words(read(new_line, codes)[1], read(old_line, codes)[1])
         if new_line != old_line and _describe_difference(*words):
             return "layout"
     return ""
@@ -249,7 +257,7 @@ def _weigh(text: str, codes: Sequence[str]) -> _Weighed:
             meanings.setdefault(word.key, set()).add(meaning)
             keys.setdefault(meaning, set()).add(word.key)
     return _Weighed(
-        frozenset(Counter(word.key for word in words if _has_weight(word)).items()),
+        frozenset(Counter(keys_of(list(filter(_has_weight, words)))).items()),
         {key: frozenset(values) for key, values in meanings.items()},
         {meaning: frozenset(values) for meaning, values in keys.items()},
         frozenset(key for key in meanings if _is_compound(key)),
@@ -260,7 +268,7 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     """Return whether, without aligning them, a word of one text is known to have no counterpart in
     the other; if False, it may still have none.
 
-    It has none if no other word of either text shares a meaning with it: then `align` leaves it as
+    It has none if no other word of either text shares a meaning with it: then `align_words` leaves it as
     it is.
     """
     if new.compounds != old.compounds:
@@ -281,11 +289,11 @@ def _is_compound(key: str) -> bool:
 
 def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Write a known compound as one word where the other text does: time zone, timezone."""
-    keys, wanted = {word.key for word in words}, {word.key for word in other}
+    keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
     joined: list[Word] = []
     for word in words:
         whole = joined[-1].key + word.key if joined else ""
-        if whole in wanted and whole not in keys and _is_compound(whole):
+        if whole in other_keys and whole not in keys and _is_compound(whole):
             joined[-1] = Word(whole, f"{joined[-1].shown} {word.shown}")
         else:
             joined.append(word)
@@ -293,13 +301,13 @@ def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 
 
 @functools.lru_cache(maxsize=1)  # `corrections` asks right after `judge`
-def aligned(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of two texts as `align` does."""
+def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
+    """Return the words of two texts as `align_words` does."""
     codes = tongues(new, old)
-    return align(read(new, codes)[1], read(old, codes)[1])
+    return align_words(read(new, codes)[1], read(old, codes)[1])
 
 
-def align(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
+def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
     """Return the words of two texts so that inflections, synonyms and known compounds have one key
     in both.
     """
@@ -354,14 +362,14 @@ def _singulars(key: str) -> list[str]:
     return []
 
 
-# --- differences of aligned words
+# --- differences of align_texts words
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return what differs between the aligned words of two texts; empty if they say the same."""
-    come, gone = _unmatched(new, old), _unmatched(old, new)
-    if come or gone:
-        return _describe_words(gone, come)
+    """Return what differs between the align_texts words of two texts; empty if they say the same."""
+    added, removed = _find_unmatched(new, old), _find_unmatched(old, new)
+    if added or removed:
+        return _describe_words(removed, added)
     if _differ_in_tense(new, old):
         return "tense"
     change = (
@@ -374,53 +382,56 @@ def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     return "comma" if _breaks(new, old) or _breaks(old, new) else ""
 
 
-def _unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
+def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Return the words of weight that the other text does not have, or not as often."""
-    spare = Counter(word.key for word in other)
-    unmatched = []
+    spare = Counter(keys_of(other))
+    missing = []
     for word in filter(_has_weight, words):
         if spare[word.key]:
             spare[word.key] -= 1
         else:
-            unmatched.append(word)
-    return unmatched
+            missing.append(word)
+    return missing
 
 
 def _has_weight(word: Word) -> bool:
     return word.key not in LIGHT and word.key not in SOFT and word.key != "by"
 
 
-def _describe_words(gone: Sequence[Word], come: Sequence[Word]) -> str:
-    """Name the most telling kind of difference, and its words."""
+def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
+    """Describe the most important kind of difference, with its words."""
     for kind, belongs in _KINDS:
-        gone_of_kind, come_of_kind = list(filter(belongs, gone)), list(filter(belongs, come))
-        if gone_of_kind or come_of_kind:
-            return f"{kind}: {_describe_change(gone_of_kind or gone, come_of_kind or come)}"
-    return f"words: {_describe_change(gone, come)}"
+        removed_of_kind, added_of_kind = (
+            list(filter(belongs, removed)),
+            list(filter(belongs, added)),
+        )
+        if removed_of_kind or added_of_kind:
+            return f"{kind}: {_describe_change(removed_of_kind or removed, added_of_kind or added)}"
+    return f"words: {_describe_change(removed, added)}"
 
 
-def _describe_change(gone: Sequence[Word], come: Sequence[Word]) -> str:
-    before, after = (" ".join(word.shown for word in words[:6]) for words in (gone, come))
+def _describe_change(removed: Sequence[Word], added: Sequence[Word]) -> str:
+    before, after = (" ".join(word.shown for word in words[:6]) for words in (removed, added))
     if before and after:
         return f"{before} -> {after}"
     return f"+ {after}" if after else f"- {before}"
 
 
 def _differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether one text puts into the past what the other puts into the present; participles
-    may be either.
+    """Return whether one text is in the past tense and the other in the present; participles may be
+    in either.
     """
-    new_keys, old_keys = ({word.key for word in words} for words in (new, old))
-    new_pasts, old_pasts = (
-        {word.key for word in words if word.form == "past"} for words in (new, old)
-    )
-    new_is_past, old_is_past = bool(new_keys & PAST_MARKS), bool(old_keys & PAST_MARKS)
+    new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
+    new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
+    old_is_past = not PAST_MARKS.isdisjoint(keys_of(old))
     if new_is_past != old_is_past and not (new_pasts if old_is_past else old_pasts):
         return True
-    new_plain, old_plain = (
-        {word.key for word in words if word.form == "plain"} for words in (new, old)
-    )
+    new_plain, old_plain = _keys_with_form(new, "plain"), _keys_with_form(old, "plain")
     return bool((new_pasts & old_plain) - new_plain or (old_pasts & new_plain) - old_plain)
+
+
+def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
+    return {word.key for word in words if word.form == form}
 
 
 def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
@@ -441,12 +452,14 @@ def _describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
         for key, places in _by_key(words).items():
             other_forms = [form for form, _ in other_written.get(key, ())]
             for form, i in places:
-                before = {word.key for word in words[max(0, i - 2) : i]}
-                is_noun = form.endswith("ing") and not before & BE
+                before = keys_of(words[max(0, i - 2) : i])
+                is_noun = form.endswith("ing") and BE.isdisjoint(before)
                 is_changed = bool(other_forms) and form not in other_forms
                 if is_changed and (is_noun or words[i].form == "adjective"):
-                    come, gone = (form, other_forms[0]) if words is new else (other_forms[0], form)
-                    return f"form: {gone} -> {come}"
+                    added, removed = (
+                        (form, other_forms[0]) if words is new else (other_forms[0], form)
+                    )
+                    return f"form: {removed} -> {added}"
     return ""
 
 
@@ -458,28 +471,33 @@ def _describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
     """
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():
-        for (come, i), (gone, j) in _pair(new_places, old_written.get(key, [])):
+        for (added, i), (removed, j) in _pair(new_places, old_written.get(key, [])):
             new_place, old_place = (new, i), (old, j)
-            if len(come) > len(gone):
-                plural, single, places = come, gone, (new_place, old_place)
+            if len(added) > len(removed):
+                plural, single, places = added, removed, (new_place, old_place)
             else:
-                plural, single, places = gone, come, (old_place, new_place)
+                plural, single, places = removed, added, (old_place, new_place)
             if plural[-1:] == "s" and single in base_of(plural) and not _is_general(*places):
-                return f"number: {gone} -> {come}"
+                return f"number: {removed} -> {added}"
     return ""
 
 
 def _is_general(many: tuple[Sequence[Word], int], one: tuple[Sequence[Word], int]) -> bool:
     """Return whether a plural and a singular at these places mean the whole kind."""
-    before = [[word.key for word in words[max(0, at - 2) : at]] for words, at in (many, one)]
-    if all(GROUP["all"] in map(GROUP.get, keys) for keys in before):
+    (plural, i), (single, j) = many, one
+    before_plural = keys_of(plural[max(0, i - 2) : i])
+    before_single = keys_of(single[max(0, j - 2) : j])
+    every = GROUP["all"]
+    if every in map(GROUP.get, before_plural) and every in map(GROUP.get, before_single):
         return True
-    if any(key in DETERMINERS for keys in before for key in keys):
+    if not DETERMINERS.isdisjoint([*before_plural, *before_single]):
         return False
-    plural_verb, single_verb = (
-        words[at + 1].shown.lower() if at + 1 < len(words) else "" for words, at in (many, one)
-    )
+    plural_verb, single_verb = _form_after(plural, i), _form_after(single, j)
     return plural_verb in {"are", "were", "have"} and single_verb in {"is", "was", "has"}
+
+
+def _form_after(words: Sequence[Word], at: int) -> str:
+    return words[at + 1].shown.lower() if at + 1 < len(words) else ""
 
 
 def _describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -487,16 +505,19 @@ def _describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
     manager.
     """
     for near, far in (("this", "that"), ("these", "those")):
-        come, gone = ({word.key for word in words} & {near, far} for words in (new, old))
-        if come and gone and not come & gone:
-            return f"determiner: {gone.pop()} -> {come.pop()}"
-    come, gone = (
-        {after.key for before, after in pairwise(words) if before.key in BE} & {"a", "an", "the"}
-        for words in (new, old)
-    )
-    if come and gone and ("the" in come) != ("the" in gone):
-        return f"determiner: {gone.pop()} -> {come.pop()}"
+        pair = {near, far}
+        added, removed = pair.intersection(keys_of(new)), pair.intersection(keys_of(old))
+        if added and removed and not added & removed:
+            return f"determiner: {removed.pop()} -> {added.pop()}"
+    added, removed = _articles_after_be(new), _articles_after_be(old)
+    if added and removed and ("the" in added) != ("the" in removed):
+        return f"determiner: {removed.pop()} -> {added.pop()}"
     return ""
+
+
+def _articles_after_be(words: Sequence[Word]) -> set[str]:
+    pairs = pairwise(keys_of(words))
+    return {key for previous, key in pairs if previous in BE and key in {"a", "an", "the"}}
 
 
 def _breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
@@ -518,9 +539,8 @@ def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tupl
     pairs = set()
     for i, word in enumerate(words):
         if word.key in marks:
-            before = (other.key for other in reversed(words[:i]))
-            left = next((key for key in before if key not in LIGHT), "")
-            after = (other.key for other in words[i + 1 :])
+            before, after = keys_of(words[:i]), keys_of(words[i + 1 :])
+            left = next((key for key in reversed(before) if key not in LIGHT), "")
             right = next((key for key in after if key not in LIGHT or key in _JOINING), "")
             if left and right and right not in _JOINING:
                 pairs.add((left, right))
@@ -559,7 +579,7 @@ def _is_equation(left: Sequence[Word], right: Sequence[Word]) -> bool:
     """Return whether a name is on one side of an "is", and on the other a role that only one has:
     the lead, my landlord.
     """
-    if any(word.key == "?" for word in (*left, *right)):
+    if "?" in keys_of([*left, *right]):
         return False
     return _is_name_with_role(left, right) or _is_name_with_role(right, left)
 
@@ -568,7 +588,7 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
     keys = [word.key for word in name if word.key not in _MARKS]
     if not 0 < len(keys) <= _NAME or {*keys} & (DETERMINERS | SOFT | {"not"}):
         return False
-    role_keys = [word.key for word in role]
+    role_keys = keys_of(role)
     is_definite = bool(role_keys) and role_keys[0] in DETERMINERS - {"a", "an", "'s"}
     return is_definite or "'s" in role_keys
 
@@ -582,7 +602,8 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
     length = len(words) - (bool(words) and words[-1].key == ".")
     if len(ands) != 1 or ands[0] not in {1, length - 2} or not 0 < ands[0] < length - 1:
         return words
-    if any(word.key in {"respectively", ","} for word in words):
+    keys = keys_of(words)
+    if "respectively" in keys or "," in keys:
         return words
     at = ands[0]
     pair = [words[at - 1], words[at + 1]]

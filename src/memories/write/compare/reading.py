@@ -72,14 +72,14 @@ class Word(NamedTuple):
     """A word of a text.
 
     Attributes:
-        key: What is compared.
-        shown: How it was written.
-        exact: It has no inflections and no synonyms.
-        opens: It opens a sentence, so the case of its first letter says nothing.
+        key: The form that is compared.
+        shown: The word as it was written.
+        exact: Inflections and synonyms do not match it.
+        opens: It opens a sentence, so the case of its first letter means nothing.
         definite: It follows "the", "my" and the like; see `corrections`.
-        literal: It is a part of a code, a command or a value, so no other word says the same.
+        literal: It is a part of a code, a command or a value, so it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, or `plain`.
-        sense: What it says in English, if it is a known word of another language; see
+        sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
     """
 
@@ -119,6 +119,11 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 def tongues(new: str, old: str) -> Sequence[str]:
     """Return the languages that two texts may be in, if not English; together they show it better."""
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
+
+
+def keys_of(words: Sequence[Word]) -> list[str]:
+    """Return the keys of words."""
+    return [word.key for word in words]
 
 
 def is_shouted(words: Sequence[Word]) -> bool:
@@ -274,8 +279,8 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
 
 
 def _mark_literals(words: list[Word]) -> list[Word]:
-    """Mark what is taken to the letter: quotations, commands, what follows a colon, and bare
-    values.
+    """Mark words that are taken to the letter: quotations, commands, values behind a colon or
+    alone.
     """
     marked, zone = [], ""
     for i, word in enumerate(words):
@@ -313,7 +318,7 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
     be prod.
     """
     start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
-    clause = [word.key for word in words[start:i]]
+    clause = keys_of(words[start:i])
     if not clause:
         return False
     if clause[-1] == "to":
@@ -332,7 +337,7 @@ def _replace_phrases(words: list[Word]) -> list[Word]:
     while at < len(words):
         for length in range(min(_LONGEST_PHRASE, len(words) - at), 0, -1):
             phrase = words[at : at + length]
-            meaning = PHRASE.get(tuple(word.key for word in phrase))
+            meaning = PHRASE.get(tuple(keys_of(phrase)))
             if meaning and not any(word.literal for word in phrase):
                 shown = " ".join(word.shown for word in phrase)
                 replaced += (Word(key, shown, exact=key not in SOFT) for key in meaning.split())
@@ -345,8 +350,8 @@ def _replace_phrases(words: list[Word]) -> list[Word]:
 
 
 def _mark_questions(words: list[Word]) -> list[Word]:
-    """Put a question mark behind the first word of each sentence that begins as questions do,
-    whatever sign it ends with.
+    """Put a question mark behind the first word of each sentence that begins like a question but
+    does not end like one.
     """
     marked: list[Word] = []
     for i, word in enumerate(words):
@@ -364,14 +369,14 @@ def _mark_questions(words: list[Word]) -> list[Word]:
 
 
 def _mark_having(words: list[Word]) -> list[Word]:
-    """Tell "has" as a verb of its own from the one that helps another: has locks, has locked."""
+    """Mark "has" where it is a main verb, not an auxiliary: has locks, has locked."""
     marked = []
     for i, word in enumerate(words):
         if word.key in {"has", "have"}:
-            following = (other.key for other in words[i + 1 :])
+            following = keys_of(words[i + 1 :])
             after = next((key for key in following if key not in {"not", "also", "already"}), "")
             is_helping = _is_participle(after) or after in BE or after in {"to", "had"}
-            is_asking = any(other.key == "?" for other in words[max(0, i - 1) : i + 2])
+            is_asking = "?" in keys_of(words[max(0, i - 1) : i + 2])
             if not is_helping and not is_asking:
                 word = word._replace(key="@has", exact=True)  # noqa: PLW2901
         marked.append(word)
@@ -413,7 +418,7 @@ def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
 
 
 def _mark_forms(words: list[Word]) -> list[Word]:
-    """Tell passives, simple pasts and participles used as adjectives from other forms of a verb."""
+    """Mark passives, simple pasts and participles used as adjectives."""
     return [
         word._replace(form=_form(word.key, words[max(0, i - 2) : i]))
         for i, word in enumerate(words)
@@ -437,8 +442,8 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Tell prepositions of time, which may be missing, from those of place, which count unless an
-    address follows.
+    """Mark prepositions of time, which may be missing, and those before an address, which are all
+    the same.
     """
     marked = []
     for i, word in enumerate(words):

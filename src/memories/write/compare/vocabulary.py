@@ -31,7 +31,7 @@ def _groups(name: str) -> list[list[str]]:
 
 
 def _group_of_each(*names: str) -> dict[str, str]:
-    """Map each word to the name of its group, which is no word."""
+    """Map each word to a name for its group."""
     table: dict[str, str] = {}
     for group in (group for name in names for group in _groups(name)):
         for word in group:
@@ -40,7 +40,7 @@ def _group_of_each(*names: str) -> dict[str, str]:
 
 
 def _phrases() -> dict[tuple[str, ...], str]:
-    """Map the words of each phrase to what it means."""
+    """Map the words of each phrase to its meaning."""
     table: dict[tuple[str, ...], str] = {}
     for name, phrases in _LINES.items():
         if name.startswith("phrase "):
