@@ -60,7 +60,7 @@ ORDER = {
     "memories.write": """compare queue quota accesses < suspicion waiting links < change turns many < forget
         repetitions < writer < create < review rollback""",
     "memories.write.compare": "vocabulary < reading < duplicates < corrections",
-    "memories.scratchpad": """entries < layout < file < hot_tier metadata < matching refresh < mirror <
+    "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
     "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine

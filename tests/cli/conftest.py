@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from forked import Forked
 from memories import __main__ as front_door
 from memories.embedders import minilm
-from memories.scratchpad.layout import seal
+from memories.scratchpad.text import seal
 from memories.warm import client
 
 if TYPE_CHECKING:

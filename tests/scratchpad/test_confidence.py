@@ -47,7 +47,7 @@ def older(file: Path) -> None:
     """Make a file what an older program wrote: with a time of expiry, without the times that
     confidence depends on.
     """
-    from memories.scratchpad.layout import seal
+    from memories.scratchpad.text import seal
 
     text = re.sub(
         r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text()

@@ -9,6 +9,7 @@ import pytest
 
 from memories import InvalidInput, Memories, StoreBusy
 from memories.scratchpad import file, layout
+from memories.scratchpad.text import is_edited
 from scratchpad.conftest import contents, edit, file_of, lines_of, store
 
 ADDED = [
@@ -226,7 +227,7 @@ def test_a_file_that_cannot_be_read_is_kept_beside_and_written_again(
     assert "\n" not in note
     assert copy.read_bytes() == before
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert not layout.is_edited(file_of(bob).read_text())
+    assert not is_edited(file_of(bob).read_text())
     assert str(copy) in bob.scratchpad().notes[0]
     copy.unlink()
     assert bob.scratchpad().notes == ()

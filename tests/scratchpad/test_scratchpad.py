@@ -14,9 +14,10 @@ import yaml
 from forkserver import together
 from memories import Draft, Memories, RequestError, StoreBusy, StoreError, load_config
 from memories.models import DecayPolicy
-from memories.scratchpad import file, layout
+from memories.scratchpad import file
 from memories.scratchpad.entries import Entry, Rules, choose, heat, select_current, sort_entries
 from memories.scratchpad.file import read
+from memories.scratchpad.text import is_edited
 from memories.search.relevance import Relevance, factor, freshness
 from memories.stores import open_store
 from scratchpad.conftest import contents, edit, file_of, store
@@ -450,7 +451,7 @@ def test_eight_concurrent_writers_lose_nothing(bob: Memories, home: Path) -> Non
     script += "    m.create(f'writer {sys.argv[1]} wrote this', force=True)\n"
     together(script, [[at] for at in range(8)], environment=os.environ, folder=home.parent)
     assert len(bob.scratchpad().entries) == 9
-    assert not layout.is_edited(file_of(bob).read_text())
+    assert not is_edited(file_of(bob).read_text())
 
 
 # --- the store that it mirrors

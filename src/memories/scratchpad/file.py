@@ -6,9 +6,7 @@ is still the file that was read; otherwise it reads it again. Nothing that a per
 """
 
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,15 +16,14 @@ from memories.core.disk import locked, make_folder, replacing, try_lock
 from memories.errors import InvalidInput, StoreBusy
 from memories.scratchpad.entries import Entry, Rules, choose, sort_entries
 from memories.scratchpad.layout import Pad, parse, render, without_entries
+from memories.scratchpad.text import path_of, read_text
 from memories.search.relevance import Relevance
 
-MAX_BYTES = 262_144  # of a file that is read
 _MAX_WRITTEN = 131_072  # characters of a file that is written; a person may add as much again
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
 _WAIT_SECONDS = 30.0
 _ATTEMPTS = 20  # at replacing a file that a person saves at the same time
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors put before UTF-8
 _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
@@ -69,11 +66,6 @@ class Place(NamedTuple):
     def lock(self) -> Path:
         """The file by which processes wait for each other."""
         return self.folder / _LOCK
-
-
-def path_of(home: Path, namespace: str) -> Path:
-    """Return the path of a namespace's scratchpad."""
-    return home / namespace / "scratchpad.yaml"
 
 
 # --- reading
@@ -153,62 +145,6 @@ def _remember(place: Place, text: str, pad: Pad) -> None:
     if len(_PARSED) >= _MAX_PARSED:
         _PARSED.clear()
     _PARSED[place.file] = text, pad
-
-
-def read_text(file: Path) -> str | None:
-    """Return the text of a scratchpad's file.
-
-    Returns:
-        The text; None if the file is missing or empty, as after a power cut.
-
-    Raises:
-        InvalidInput: It isn't a regular file of this user, others may write it, it is too large, or
-            it isn't UTF-8.
-    """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
-        flags |= getattr(os, name, 0)
-    try:
-        if file.parent.is_symlink():
-            raise InvalidInput(f"{file.parent} is a symbolic link; put the folder itself there")
-        fd = os.open(file, flags)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as exc:
-        is_link = exc.errno == errno.ELOOP
-        reason = "it is a symbolic link; put the file itself there" if is_link else exc.strerror
-        raise InvalidInput(f"{file} can't be read: {reason}") from exc
-    try:
-        _refuse_untrusted(file, os.fstat(fd))
-        with os.fdopen(fd, "rb", closefd=False) as stream:
-            data = stream.read(MAX_BYTES + 1)
-    finally:
-        os.close(fd)
-    if len(data) > MAX_BYTES:
-        raise InvalidInput(
-            f"{file} is larger than {MAX_BYTES} bytes; remove what does not belong there"
-        )
-    if not data.strip(b"\0 \r\n"):
-        return None
-    try:
-        return data.removeprefix(_BYTE_ORDER_MARK).decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as exc:
-        raise InvalidInput(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
-
-
-def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise InvalidInput(f"{file} is not a regular file; remove it, and it is written again")
-    if os.name != "posix":
-        return
-    if status.st_uid not in (os.geteuid(), 0):
-        raise InvalidInput(f"{file} belongs to another user; remove it, and it is written again")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        from memories.core.trust import others_may_write  # which knows groups of one user
-
-        doubt = others_may_write(file)
-        if doubt:
-            raise InvalidInput(f"{file} {doubt}")
 
 
 # --- writing

@@ -8,16 +8,15 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from memories.errors import InvalidInput
 from memories.languages import unseen
 from memories.models import DecayPolicy
 from memories.scratchpad.entries import Entry
+from memories.scratchpad.text import is_edited, seal
 
 FORMAT = 1
 _LINE = re.compile(r"(- |  )?([a-z_]+):(?: (.*))?")
-_CHECK = re.compile(r'^check: "([0-9a-f]{8})"\n', re.MULTILINE)
 _LONG_ESCAPE = re.compile(r'\\(?:U([0-9a-fA-F]{8})|["\\/bfnrtu])')
 _FIRST_ENTRY = re.compile(r"^ *- ", re.MULTILINE)
 _TOP_LEVEL = re.compile(r"[^\s#-]")
@@ -105,24 +104,6 @@ def render(pad: Pad) -> str:
     entries = [_render_entry(entry) for entry in pad.entries]
     intro = _HEAD.format(namespace=pad.namespace)
     return seal("".join([intro, *rows, "memories:\n", *entries]))
-
-
-def seal(text: str) -> str:
-    """Return a text with the checksum by which a person's changes are noticed."""
-    body = _CHECK.sub("", text, count=1)
-    return body.replace("memories:\n", f'check: "{_checksum(body)}"\nmemories:\n', 1)
-
-
-def is_edited(text: str) -> bool:
-    """Return whether a text was changed since a program wrote it."""
-    check = _CHECK.search(text)
-    if check is None:
-        return True
-    return check[1] != _checksum(text[: check.start()] + text[check.end() :])
-
-
-def _checksum(text: str) -> str:
-    return f"{crc32(text.encode()):08x}"
 
 
 def _render_entry(entry: Entry) -> str:

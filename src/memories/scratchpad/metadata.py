@@ -13,7 +13,7 @@ from pathlib import Path
 from memories.core.disk import CREATING, make_folder, write_all
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
-from memories.scratchpad.file import read_text
+from memories.scratchpad.text import read_text
 from memories.stores.records import Collection
 
 FILE = "metadata.json"

@@ -25,6 +25,7 @@ from memories.scratchpad.entries import (
 from memories.scratchpad.file import Place
 from memories.scratchpad.hot_tier import Scratchpad
 from memories.scratchpad.layout import Pad, render
+from memories.scratchpad.text import read_text
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 
@@ -54,7 +55,7 @@ def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = Fal
 def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> Scratchpad:
     before = file.fingerprint(place)
     try:
-        text = file.read_text(place.file)
+        text = read_text(place.file)
     except InvalidInput as exc:  # it is left as it is
         if rebuild:
             raise

@@ -115,8 +115,7 @@ class Scratchpads:
         """Take over a person's edits of the file; see `Memories.edits`."""
         if not self._is_configured:
             return ()
-        from memories.scratchpad.file import path_of, read_text
-        from memories.scratchpad.layout import is_edited
+        from memories.scratchpad.text import is_edited, path_of, read_text
 
         file = path_of(self.config.home, self.lookup.namespace)
         try:
@@ -155,7 +154,7 @@ class Scratchpads:
     @property
     def are_there(self) -> bool:
         """Whether there is a file that can answer when the store can't."""
-        from memories.scratchpad.file import path_of
+        from memories.scratchpad.text import path_of
 
         home = self.config.home
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
@@ -213,6 +212,7 @@ class Scratchpads:
         """Return the hot tier of the files alone, even entries that aren't current."""
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
+        from memories.scratchpad.text import path_of
 
         pads, notes = {}, []
         for namespace in self.lookup.readable:
@@ -230,7 +230,7 @@ class Scratchpads:
             entry for namespace, pad in pads.items() for entry in file.memories_of(pad, namespace)
         ]
         waiting = pads[own].waiting if own in pads else 0
-        path = str(file.path_of(self.config.home, own))
+        path = str(path_of(self.config.home, own))
         return Scratchpad(tuple(entries), waiting, path, tuple(notes))
 
     def _load_one(
