@@ -20,7 +20,7 @@ from memories import Draft, Memories, TurnDraft, load_config
 from memories.cli.search import list_, search
 from memories.guard.origin import TRUSTS
 from memories.identity import tokens
-from memories.mcp.answers import short
+from memories.mcp.answers import short_id
 from memories.search.filters import FILTERS, ROLES, SCOPES, TIERS, Scope, SearchFilters, Tier
 from memories.server.api.memory_routes import LISTING, SEARCH
 from memories.settings import RANKS, SETTINGS
@@ -159,7 +159,7 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
             assert _by_command(memory, given) == expected
             assert _by_http(client, given) == expected
             assert _by_mcp(filled, {"scope": "memories", "limit": 10, **given}) == [
-                short(name) for name in expected
+                short_id(name) for name in expected
             ]
             if name not in ("now", "rank"):  # which order what is found
                 assert set(expected) != {hit.id for hit in filled.search("deploy", **others)}

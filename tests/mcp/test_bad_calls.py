@@ -35,7 +35,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("5", "create_memory", {"content": "abc\0def"}, "content has a NUL character at 3"),
     ("22", "get_history", {"id": UNKNOWN}, "Memory not found"),
     ("22", "delete_memory", {"id": UNKNOWN}, "Memory not found"),
-    ("22", "get_history", {"id": "trip#0"}, "Turn not found"),
+    ("22", "get_history", {"id": "trip#0"}, "trip has no turn 0"),
     ("24", "get_history", {"id": "0" * 10_000}, "is not a memory id"),
     ("20", "update_memory", {"id": "' OR 1=1 --", "content": "x"}, "is not a memory id"),
     ("26", "search_memories", {"query": "q", "limit": -1}, "limit must be"),

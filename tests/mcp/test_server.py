@@ -21,7 +21,7 @@ from memories.errors import EmbedderError, StoreError
 from memories.guard.origin import host, user
 from memories.languages.unseen import is_unseen
 from memories.mcp import answers
-from memories.mcp.answers import short, whole
+from memories.mcp.answers import expand_id, short_id
 from memories.search.filters import FILTERS
 
 if (
@@ -198,7 +198,7 @@ def test_the_life_of_a_memory(either: Agent, memories: Memories) -> None:
     assert made["stored"] is True
     known = made["id"]
     [hit] = either.found(query="when do deploys happen", tags={"project": "shop"})
-    assert (hit["id"], hit["content"]) == (short(known), "Deploys happen on Tuesdays")
+    assert (hit["id"], hit["content"]) == (short_id(known), "Deploys happen on Tuesdays")
     changed = either.call(
         "update_memory", id=known[:18], content="Deploys happen on Thursdays", tags={"type": "fact"}
     )
@@ -208,7 +208,7 @@ def test_the_life_of_a_memory(either: Agent, memories: Memories) -> None:
     assert either.found(query="when do deploys happen") == []
     assert hits(either.call("list_memories")) == []
     [gone] = hits(either.call("list_memories", deleted=True))
-    assert gone["id"] == short(known)
+    assert gone["id"] == short_id(known)
     assert "deleted" in gone["marks"]
     versions = either.call("get_history", id=known)["versions"]
     assert [version["content"] for version in versions] == [
@@ -249,26 +249,26 @@ def test_what_is_known_is_not_stored_again(modern: Agent) -> None:
     first = modern.call("create_memory", content=said)
     again = modern.call("create_memory", content=f"{said}.")
     assert (again["stored"], again["id"]) == (False, first["id"])
-    assert "says the same already" in again["hint"]
+    assert "already says the same" in again["hint"]
     other = modern.call("create_memory", content=said.replace("5433", "5434"))
     assert other["stored"] is True
-    assert [alike["id"] for alike in other["similar_to"]] == [short(first["id"])]
-    assert short(first["id"]) in other["hint"]
+    assert [alike["id"] for alike in other["similar_to"]] == [short_id(first["id"])]
+    assert short_id(first["id"]) in other["hint"]
     shown = {
         item["id"]: item.get("marks") for item in modern.found(query="database of the old shop")
     }
     assert shown == {
-        short(other["id"]): f"corrects {short(first['id'])}",
-        short(first["id"]): "corrected by " + short(other["id"]),
+        short_id(other["id"]): f"corrects {short_id(first['id'])}",
+        short_id(first["id"]): "corrected by " + short_id(other["id"]),
     }
     reworded = said.replace("behind the old shop", "behind old shop")
     refused = modern.call("create_memory", content=reworded)
     assert (refused["stored"], [alike["id"] for alike in refused["duplicates"]]) == (
         False,
-        [short(first["id"])],
+        [short_id(first["id"])],
     )
     for alike in (*refused["duplicates"], *other["similar_to"]):
-        assert (alike["by"], alike["date"]) == ("tester", short(first["id"])[:8])
+        assert (alike["by"], alike["date"]) == ("tester", short_id(first["id"])[:8])
     assert "--" not in refused["hint"]  # it names tools, not options of the command
     assert modern.call("create_memory", content=reworded, force=True)["stored"] is True
 
@@ -410,7 +410,7 @@ def test_a_search_can_ask_for_who_wrote(agent: Agent, memories: Memories) -> Non
         "create_memory", content="Deploys happen after lunch on Tuesdays", force=True
     )["id"]
     query = "when do deploys happen?"
-    assert [hit["id"] for hit in agent.found(query=query, written_by="tester")] == [short(made)]
+    assert [hit["id"] for hit in agent.found(query=query, written_by="tester")] == [short_id(made)]
     assert len(agent.found(query=query, trust="agent")) == 2
     assert agent.found(query=query, trust="imported") == []
 
@@ -471,7 +471,7 @@ def test_a_turn_can_be_read_whole_with_those_around_it(modern: Agent, memories: 
         "a#b#1",
         "a#b#2",
     ]
-    assert modern.refused("get_history", id="a#b#9") == "Turn not found"
+    assert modern.refused("get_history", id="a#b#9") == "a#b has no turn 9"
 
 
 def test_who_says_it_anew_has_said_it(memories: Memories) -> None:
@@ -479,7 +479,7 @@ def test_who_says_it_anew_has_said_it(memories: Memories) -> None:
     assert made is not None
     agent = Agent(memories, "auto")
     same = agent.call("update_memory", id=made.id, content="Deploys happen on Tuesdays")
-    assert (same["version"], same["hint"]) == (1, "nothing was changed: it says this already")
+    assert (same["version"], same["hint"]) == (1, "nothing was changed: it already says this")
     assert "hint" not in agent.call(
         "update_memory", id=made.id, content="Deploys happen on Fridays"
     )
@@ -496,7 +496,7 @@ def test_other_namespaces_are_neither_read_nor_changed(memories: Memories) -> No
     agent = Agent(memories, "auto")
     assert agent.found(query="code 1234") == []
     for tool in ("get_history", "delete_memory", "restore_memory"):
-        for known in (secret.id, short(secret.id)):
+        for known in (secret.id, short_id(secret.id)):
             assert agent.refused(tool, id=known) == "Memory not found"
 
 
@@ -615,7 +615,7 @@ def test_a_context_of_nothing_is_nothing(modern: Agent) -> None:
     assert modern.refused("get_context") == "get_context needs query"
     assert (
         modern.refused("get_context", query="x", max_tokens=10)
-        == "max_tokens must be from 200 to 20000"
+        == "max_tokens must be from 200 to 20000, not 10"
     )
     assert "line break" in modern.refused("get_context", query="x", conversation="a\nb")
 
@@ -709,7 +709,7 @@ def test_a_row_gives_back_what_was_stored(content: str) -> None:
         "tags": {content: content},
         "key": content,
     }
-    told = read(answers.fenced(memories=[answers.row(shape, tags=True)]))
+    told = read(answers.fence_groups(memories=[answers.row(shape, tags=True)]))
     assert (told["memories"][0]["content"], told["memories"][0]["by"]) == (content, content)
 
 
@@ -720,8 +720,8 @@ def test_short_ids_are_read_back() -> None:
         datetime(2999, 12, 31, 23, 59, tzinfo=UTC),
     ):
         for known in (new_id(when), new_id(when)):
-            assert short(known).startswith(f"{when:%Y%m%d}-")
-            assert whole(f" {short(known)} ") == known[:18]
+            assert short_id(known).startswith(f"{when:%Y%m%d}-")
+            assert expand_id(f" {short_id(known)} ") == known[:18]
     for other in (
         "01a1fdff",
         "20261399-000000000000",
@@ -730,13 +730,13 @@ def test_short_ids_are_read_back() -> None:
         "mem_7",
         SKIPPED,
     ):
-        assert whole(other) == other
+        assert expand_id(other) == other
     for foreign in (
         "mem_7",
         "0f9619ff-8b86-4011-b42d-00cf4fc964ff",
         "ffffffff-ffff-7fff-bfff-ffffffffffff",
     ):
-        assert short(foreign) == foreign
+        assert short_id(foreign) == foreign
 
 
 @pytest.mark.thorough

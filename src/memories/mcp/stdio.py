@@ -1,7 +1,6 @@
-"""How `memory mcp` runs: over standard input and output, with a model that loads while words
-answer.
-"""
+"""`memory mcp` on standard input and output: words answer until the model is loaded."""
 
+import functools
 import json
 import logging
 import os
@@ -38,28 +37,25 @@ from memories.settings import Config
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# seconds that a question waits for the model, which mostly needs less, before words answer it
-PATIENCE = 0.5
-LONGER = 10.0  # that it waits when words find nothing
-AGAIN_SECONDS = 60.0  # after which a model that could not be loaded is tried again
-# that calls still have when the client says no more; none waits longer for a store
-LEAVING_SECONDS = 60.0
-LAST_SECONDS = 2.0  # after which what can't even be refused is given up
+# Seconds:
+PATIENCE = 0.5  # for the model, which usually needs less, before words answer
+LONGER = 10.0  # for the model if words find nothing
+AGAIN_SECONDS = 60.0  # until a model that failed to load is tried again
+LEAVING_SECONDS = 60.0  # for running calls when the client has left; longer than any waits
+LAST_SECONDS = 2.0  # for refusing the remaining calls after that
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"
 )
 NOT_LOADED = "found by words only: {}"
 
-_LONE = re.compile(
+_ONE_MESSAGE = "send one JSON-RPC message a line"
+_ENDLESS_METHODS = ("subscriptions/listen",)  # they are answered when they are cancelled
+_DEEP = 100  # brackets in a line; with more, the SDK may fail to parse it
+_LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_PARTS = re.compile(
-    r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]'
-)  # texts, the last of which may not end, and brackets
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # strings, maybe without an end, and brackets
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
-_ONE = "send one JSON-RPC message a line"
-_ENDLESS = ("subscriptions/listen",)  # is answered when it is cancelled
-_DEEP = 100  # brackets in a line, from which it is looked at whether the SDK can read it
 _logger = logging.getLogger(__name__)
 
 
@@ -67,58 +63,56 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
     """Serve one client until it leaves."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="memory mcp: %(message)s")
     if config.sources["store"] == ".env":
-        _logger.warning("the store is the one that .env in the working folder names")
+        _logger.warning("the .env in the working folder names the store")
     if read_only:
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
     embedder, place = open_embedder(config.embedder, config), here(config)
-    with (
-        Memories(
-            config=config, shared=shared, embedder=embedder, channel="mcp", place=place
-        ) as memories,
-        Memories(
-            config=config, shared=shared, embedder="none", channel="mcp", place=place
-        ) as words,
-    ):
-        built = server(memories, Loading(memories, words, embedder).ready, read_only=read_only)
+    open_memories = functools.partial(
+        Memories, config=config, shared=shared, channel="mcp", place=place
+    )
+    with open_memories(embedder=embedder) as memories, open_memories(embedder="none") as words:
+        loading = Loading(memories, words, embedder)
+        built = server(memories, loading.ready, read_only=read_only)
         failures: list[OSError] = []
         try:
-            anyio.run(_run, built)  # also if it fails, after the calls that have begun
+            anyio.run(_run, built)  # it waits for running calls, also if it fails
         except* BrokenPipeError:
             pass  # the client has left
         except* OSError as exc:
-            failures = [each for each in exc.exceptions if isinstance(each, OSError)]
+            failures = [failure for failure in exc.exceptions if isinstance(failure, OSError)]
     for failure in failures:
-        raise failure  # an answer could not be written: one sentence, as for any command
+        raise failure  # an answer could not be written; the command reports it
 
 
 class Waiting:
     """The requests that were read and are not answered yet.
 
     Attributes:
-        is_over: Every request has its answer, if only a refusal: one that comes later is not sent.
+        is_over: Whether every request is answered or refused; later answers are not sent.
     """
 
     def __init__(self) -> None:
         self.is_over = False
         self._requests: dict[str, tuple[int | str, int]] = {}
-        self._none = anyio.Event()
-        self._none.set()
+        self._is_empty = anyio.Event()
+        self._is_empty.set()
 
     def read(self, line: str) -> None:
-        """Note a message of the client: a request waits for its answer, and a cancelled one has
-        none.
-        """
+        """Note a message of the client: a request, or the cancellation of one."""
         message = json.loads(line)
-        if message.get("method") == "notifications/cancelled":
-            cancelled = (message.get("params") or {}).get("requestId")
-            self._forget(str(cancelled), every=True)
-        elif "method" in message and "id" in message and message["method"] not in _ENDLESS:
-            known = self._requests.get(str(message["id"]), (message["id"], 0))
-            self._requests[str(message["id"])] = (message["id"], known[1] + 1)
-            self._none = anyio.Event() if self._none.is_set() else self._none
+        method = message.get("method")
+        if method == "notifications/cancelled":
+            request_id = (message.get("params") or {}).get("requestId")
+            self._forget(str(request_id), every=True)
+        elif "method" in message and "id" in message and method not in _ENDLESS_METHODS:
+            name = str(message["id"])
+            request, count = self._requests.get(name, (message["id"], 0))
+            self._requests[name] = (request, count + 1)
+            if self._is_empty.is_set():
+                self._is_empty = anyio.Event()
 
     def written(self, message: Any) -> None:
-        """Note a message of ours: an answer is waited for no longer."""
+        """Note a message of the server: an answer ends the wait for it."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._forget(str(message.id))
 
@@ -129,23 +123,23 @@ class Waiting:
         else:
             self._requests.pop(name, None)
         if not self._requests:
-            self._none.set()
+            self._is_empty.set()
 
     async def end(self) -> list[int | str]:
-        """Return what is not answered when all is, or after `LEAVING_SECONDS`."""
+        """Wait for all answers, at most `LEAVING_SECONDS`; return the unanswered requests."""
         with anyio.move_on_after(LEAVING_SECONDS):
-            await self._none.wait()
+            await self._is_empty.wait()
         return [request for request, count in self._requests.values() for _ in range(count)]
 
 
 class Answers:
-    """The stream that answers are written to, which tells what was answered."""
+    """A stream of answers that notes which requests were answered."""
 
     def __init__(self, stream: Any, waiting: Waiting) -> None:
         self._stream, self._waiting = stream, waiting
 
     async def send(self, item: SessionMessage) -> None:
-        """Write a message, unless all is answered."""
+        """Write a message, unless all requests are answered."""
         if self._waiting.is_over:
             return
         await self._stream.send(item)
@@ -180,8 +174,10 @@ class Loading:
         self._begin()
 
     def ready(self, longer: bool) -> tuple[Memories, str]:
-        """Return what can search now, and what a model should know of that; `longer` waits `LONGER`
-        for the model.
+        """Return the memory that can search now, with a hint for the model.
+
+        Args:
+            longer: Wait `LONGER` for the model, not `PATIENCE`.
         """
         if not self._done.wait(LONGER if longer else PATIENCE):
             return self._words, STILL_LOADING
@@ -207,81 +203,87 @@ class Loading:
             self._done.set()
 
 
+# --- messages
+# ----------------------------------------------------------------------------------------------------
+
+
 async def _run(built: MCPServer) -> None:
-    given = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+    stdin = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
     waiting = Waiting()
 
     async def refuse(error: JSONRPCError) -> None:
         await answers.send(SessionMessage(error))
 
-    async with stdio_server(stdin=lines(given, refuse, waiting)) as (read, write):  # type: ignore[arg-type]
+    async with stdio_server(stdin=lines(stdin, refuse, waiting)) as (read, write):  # type: ignore[arg-type]
         answers = Answers(write, waiting)
         inner = built._lowlevel_server  # as `MCPServer.run` does
         await inner.run(read, answers, inner.create_initialization_options())
 
 
 async def lines(
-    given: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]], waiting: Waiting
+    stdin: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]], waiting: Waiting
 ) -> "AsyncIterator[str]":
-    """Yield the lines that a client writes, without those that are no message: these are refused.
+    """Yield the messages of a client, and refuse the lines that are not messages.
 
-    The SDK drops what it can't read, JSON that holds half a character or is nested deep among it,
-    and the client waits. It also drops the answers to what is in flight when the lines end: so they
-    end when all is answered.
+    The SDK silently drops lines that it can't parse, such as JSON with a lone surrogate or deep
+    nesting, and the client waits. It also drops the running calls when the lines end, so they end
+    only when all calls are answered.
     """
-    async for line in given:
+    async for line in stdin:
         if not line.strip():
             continue
-        answer = answerable(line)
-        if isinstance(answer, str):
-            waiting.read(answer)
-            yield answer
+        message = answerable(line)
+        if isinstance(message, str):
+            waiting.read(message)
+            yield message
         else:
-            await refuse(answer)
-    # The process ends even if a call still waits, for a lock say: nobody waits that long for its
-    # answer.
+            await refuse(message)
+    # The process ends even if a call still waits, say for a lock: its client has left.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
     for request in await waiting.end():
-        await refuse(
-            _error(
-                INTERNAL_ERROR, "the client has left; whether this was done is not known", request
-            )
-        )
+        reason = "the client has left; this call may or may not have been completed"
+        await refuse(_error(INTERNAL_ERROR, reason, request))
     waiting.is_over = True
 
 
 def answerable(line: str) -> str | JSONRPCError:
-    """Return a line as it is if the SDK can read it, else a call of the same tool that says why
-    not, or the error.
-    """
+    """Return a line that the SDK can parse: as it is, or as a call that is refused, or an error."""
     try:
         message = read_json(line)
     except InvalidInput as exc:
         if isinstance(exc.__cause__, ValueError):
-            return _error(PARSE_ERROR, f"the line is not JSON; {_ONE}", None)
-        return _refused(
-            line, f"the request {exc}"
-        )  # a key stands there twice, a number is none, or it is too deep
+            return _error(PARSE_ERROR, f"the line is not JSON; {_ONE_MESSAGE}", None)
+        # A key is there twice, a number is not one, or the nesting is too deep.
+        return _refused_call(line, f"the request {exc}")
     if isinstance(message, list):
-        return _error(INVALID_REQUEST, f"batches are not supported; {_ONE}", None)
-    half, deep = bool(_LONE.search(line)), line.count("[") + line.count("{") >= _DEEP
-    if (_is_plain(message) and not half and not deep) or _is_read(line, message):
+        return _error(INVALID_REQUEST, f"batches are not supported; {_ONE_MESSAGE}", None)
+    reason = ""
+    if _LONE_SURROGATE.search(line):
+        reason = "the arguments hold half a character (a lone surrogate); send valid Unicode"
+    elif line.count("[") + line.count("{") >= _DEEP:
+        reason = "the arguments are nested too deep; send flat text"
+    if (_is_request(message) and not reason) or _is_parsed(line, message):
         return line
-    if half or deep:
-        lone = "the arguments hold half a character (a lone surrogate); send valid Unicode"
-        return _refused(line, lone if half else "the arguments are nested too deep; send flat text")
+    if reason:
+        return _refused_call(line, reason)
     return _error(INVALID_REQUEST, "the line is not a JSON-RPC 2.0 message", id_of(line))
 
 
-def _is_read(line: str, message: Any) -> bool:
-    """Return whether the SDK takes a line for what it is."""
-    if (
-        isinstance(message, dict)
-        and "method" in message
-        and type(message.get("id", 0)) not in (int, str)
-    ):
+def _is_request(message: object) -> bool:
+    """Return whether a message is plainly a request or a notification."""
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return False
+    if type(message.get("method")) is not str:
+        return False
+    return type(message.get("params", {})) is dict and type(message.get("id", 0)) in (int, str)
+
+
+def _is_parsed(line: str, message: Any) -> bool:
+    """Return whether the SDK parses a line correctly."""
+    is_call = isinstance(message, dict) and "method" in message
+    if is_call and type(message.get("id", 0)) not in (int, str):
         return False  # it would pass for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -290,27 +292,17 @@ def _is_read(line: str, message: Any) -> bool:
     return True
 
 
-def _is_plain(message: object) -> bool:
-    """Return whether a message is a request or a notification that the SDK reads for certain."""
-    if (
-        not isinstance(message, dict)
-        or message.get("jsonrpc") != "2.0"
-        or type(message.get("method")) is not str
-    ):
-        return False
-    return type(message.get("params", {})) is dict and type(message.get("id", 0)) in (int, str)
-
-
 def id_of(line: str) -> int | str | None:
     """Return the id of a request, whatever is wrong with the rest of it; None if it has none."""
     depth = 0
-    for part in _PARTS.finditer(line):
-        if part[0] in "[{":
+    for token in _TOKENS.finditer(line):
+        if token[0] in "[{":
             depth += 1
-        elif part[0] in "]}":
+        elif token[0] in "]}":
             depth -= 1
-        elif depth == 1 and (found := _ID.match(line, part.start())):
-            return str(json.loads(found[1])) if found[1].startswith('"') else int(found[1])
+        elif depth == 1 and (match := _ID.match(line, token.start())):
+            text = match[1]
+            return str(json.loads(text)) if text.startswith('"') else int(text)
     return None
 
 
@@ -318,18 +310,16 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
 
 
-def _refused(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call of the same tool with nothing but a reason to refuse it, or an error if it is
-    no such call.
-    """
+def _refused_call(line: str, reason: str) -> str | JSONRPCError:
+    """Return a call of the same tool with only a reason to refuse it, else an error."""
     try:
-        given: Any = json.loads(_LONE.sub("\\\\ufffd", line))
-        known = {
-            name: given["params"][name] for name in ("name", "_meta") if name in given["params"]
-        }
-        if _is_plain(given) and "id" in given:
-            return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
+        message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))
+        params = message["params"]
+        kept = {name: params[name] for name in ("name", "_meta") if name in params}
+        if _is_request(message) and "id" in message:
+            kept["arguments"] = {UNREADABLE: reason}
+            return json.dumps({**message, "params": kept})
     except (ValueError, TypeError, KeyError, RecursionError):
-        pass  # it is not that far a call that could be read
+        pass  # too broken to be a call
     request_id = id_of(line)
     return _error(PARSE_ERROR if request_id is None else INVALID_REQUEST, reason, request_id)

@@ -41,7 +41,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
     """Return the SDK's application and its session manager; this imports the SDK."""
     from mcp.server.transport_security import TransportSecuritySettings
 
-    from memories.mcp.server import serving
+    from memories.mcp.server import serve_tools
     from memories.mcp.tools import Tools
 
     class TokenTools(Tools):
@@ -64,7 +64,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
             name = client.client_info.name if sender.who.id == "owner" else sender.who.name
             return sender.memories.of_client(name, client.client_info.version)
 
-    server = serving(TokenTools(), read_only=read_only)
+    server = serve_tools(TokenTools(), read_only=read_only)
     # The guard has checked host and origin already, against the names of this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(

@@ -376,6 +376,19 @@ def test_a_server_of_an_earlier_protocol_is_not_asked(
     assert impostor.asked == [f"newer {__version__}\n".encode()]
 
 
+def test_a_server_of_an_earlier_protocol_can_be_stopped(
+    memory: Run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It listens under the name of its store; that of the default store is a link to it."""
+    path = client.socket_of(f"sqlite:///{tmp_path}/h/memories.db", dict(environment))
+    status = {"running": True, "version": "0.0.1"}
+    impostor = Impostor(path, "memories 1 0.0.1", f"{json.dumps(status)}\n".encode())
+    answer = json.loads(memory("serve", "--stop").stdout)
+    impostor.close()
+    assert impostor.asked == [b"stop\n"]
+    assert (answer["stopped"], answer["running"], answer["version"]) == (True, False, "0.0.1")
+
+
 def test_a_folder_that_others_may_enter_is_not_believed(
     memory: Run, environment: dict[str, str]
 ) -> None:
