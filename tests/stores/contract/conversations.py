@@ -1,6 +1,4 @@
-"""Conversations through the service: what a listing shows, what they are called, and what is once
-in them.
-"""
+"""Conversations through the service: listings, titles, and messages that are sent twice."""
 
 import itertools
 import random
@@ -245,7 +243,7 @@ class Conversations:
             ann.add_turns("team", ["hello from Ann"])
         assert [turn.content for turn in ann.turns("team")] == ["hello"]
         ann.add_turns("own", ["of Ann"])
-        bob.add_turns("own", ["of Bob"])  # nothing tells that Ann has one
+        bob.add_turns("own", ["of Bob"])  # nothing reveals that Ann has one
         shared.add_turns("own", ["of all"])
         ann.add_turns("own", ["more of Ann"])
         assert [turn.content for turn in ann.tail_turns("own")] == ["of Ann", "more of Ann"]

@@ -1,6 +1,4 @@
-"""What is written comes back as it was, for every reader, unless its transaction fails or it is
-removed.
-"""
+"""Writes come back unchanged for every reader, except failed and removed ones."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -102,9 +102,7 @@ class Health:
     def test_an_invalid_record_costs_only_itself(
         self, open_store: OpenStore, values: dict[str, Any]
     ) -> None:
-        """Files can be edited, and servers have other clients: so what they hold is not
-        believed.
-        """
+        """Files can be edited and servers have other clients, so no content is trusted."""
         store = open_store(SPACE)
         store.append(
             [record("bad", text="note of the bad one", **values), record("good"), record("other")]

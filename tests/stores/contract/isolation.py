@@ -321,7 +321,7 @@ class Isolation(Opened):
 
 
 def _means(where: Filter, entry: Record) -> bool:
-    """Say in Python what a filter means."""
+    """Implement a filter in plain Python."""
     if where.as_of is not None:
         current = entry.created_at <= where.as_of and (
             entry.ended_at is None or entry.ended_at > where.as_of

@@ -1,6 +1,4 @@
-"""The audit log of a store: what is written to it, what shows when it was tampered with, and the
-past that it keeps.
-"""
+"""The audit log of a store: its entries, the detection of tampering, and the past it keeps."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +22,7 @@ DAY = timedelta(days=1)
 
 
 class Clock:
-    """Tells a time that only moves when it is told to."""
+    """A clock that only moves when the test moves it."""
 
     def __init__(self) -> None:
         self.now = T0
@@ -45,7 +43,7 @@ def chain(store: Store) -> list[Record]:
 
 
 def check(memories: Memories, against: str | None = None) -> LogCheck:
-    """Return what the check of a log finds."""
+    """Return the findings of a check of the log."""
     (found,) = memories.verify_log(against=against)
     return found
 
@@ -57,7 +55,7 @@ def replace(store: Store, records: list[Record]) -> None:
 
 
 def told(memories: Memories) -> list[tuple[str, int, int]]:
-    """Return what a log tells, oldest first: actions with their versions or turns."""
+    """Return the entries of a log, oldest first: actions with their versions or turns."""
     return [
         (each.action, each.first, each.last)
         for entry in memories.log(limit=100)[::-1]

@@ -1,4 +1,4 @@
-"""Any sequence of operations comes to what a model in plain Python says."""
+"""Any sequence of operations gives the same result as a model in plain Python."""
 
 import os
 from collections import Counter
@@ -161,14 +161,14 @@ class Operations(RuleBasedStateMachine):
         return f"{word} number{self.made} unique{self.made}x"
 
     def chosen(self, number: int) -> Known | None:
-        """Return one of the memories, whoever owns it."""
+        """Return one of the memories, of any owner."""
         known = list(self.model.memories.values())
         return known[number % len(known)] if known else None
 
     def attempt(
         self, known: Known, who: str, act: Callable[[], Any], wrong: type[Exception] | None
     ) -> bool:
-        """Do what is allowed; what isn't is refused. Return whether it was done."""
+        """Apply an operation if it is allowed; return whether it was."""
         if known.namespace not in (who, "shared"):
             wrong = NotFound
         elif wrong is not NotFound and known.namespace != who:
@@ -557,7 +557,7 @@ def told(turns: Iterable[Turn]) -> list[Said]:
 
 
 def shown(memories: Iterable[Any]) -> dict[str, Any]:
-    """Return what a listing shows of memories."""
+    """Return the lines of a listing of memories."""
     return {
         memory.id: (memory.namespace, memory.content, dict(memory.tags), memory.version, memory.key)
         for memory in memories
@@ -565,7 +565,7 @@ def shown(memories: Iterable[Any]) -> dict[str, Any]:
 
 
 def facts(known: Known) -> Any:
-    """Return what a listing should show of a memory."""
+    """Return the expected line of a memory in a listing."""
     key = None if known.key is None else known.key[0]
     return known.namespace, known.latest.text, known.latest.tags, len(known.versions), key
 

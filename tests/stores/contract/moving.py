@@ -121,7 +121,7 @@ class Moving(Opened):
         assert [entry.accesses for entry in store.scan(turns(), limit=9)] == [3]
 
     def test_returned_vectors_are_nearly_the_stored_ones(self, open_store: OpenStore) -> None:
-        """Whatever space the store was opened with."""
+        """The space that the store was opened with doesn't matter."""
         given = unit_vectors(6)
         windows = {"one": given[:1], "three": given[1:4], "ended": given[4:5]}
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
@@ -209,9 +209,7 @@ class Moving(Opened):
 
     @pytest.fixture
     def embedded(self, store: Store) -> Store:
-        """A store of two namespaces with memories, one of which ended, and turns, all with
-        vectors.
-        """
+        """A store of two namespaces with memories (one ended) and turns, all with vectors."""
         texts = ["apple pie", "banana bread", "cherry cake", "date syrup"]
         store.append([record(f"m{number}", text=text) for number, text in enumerate(texts)])
         store.append([record("m0", 2, text="apple tart", ended_at=at(9), ended_by="update")])
@@ -526,9 +524,7 @@ class Moving(Opened):
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
     def test_late_vectors_are_found_among_many(self, store: Store) -> None:
-        """Half of the records have none at first; what is staged for them lies between what is
-        there.
-        """
+        """Half of the records have none at first; staged ones come between existing ones."""
         count = 200
         vectors = unit_vectors(count, seed=22)
         given = [vectors[[number]] if number % 2 else None for number in range(count)]

@@ -1,4 +1,4 @@
-"""Who wrote a record: every store keeps it, finds by it, and gives it to nobody as a tag."""
+"""The origin of a record: every store keeps it and filters by it, and never shows it as a tag."""
 
 from datetime import timedelta
 from pathlib import Path

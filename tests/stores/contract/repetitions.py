@@ -1,6 +1,4 @@
-"""Repetitions through the service: what they add is merged into the memory that is there, whoever
-else writes.
-"""
+"""Repetitions through the service are merged into the stored memory, also during other writes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

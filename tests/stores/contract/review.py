@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 
 class Clock:
-    """Tells a time that only moves when it is told to."""
+    """A clock that only moves when the test moves it."""
 
     def __init__(self) -> None:
         self.now = T0
@@ -56,9 +56,7 @@ def ids(memories: Memories, **filters: object) -> list[str]:
 
 
 class Review:
-    """What waits is in nothing that is shown by itself; what is accepted is as if it had just been
-    stored.
-    """
+    """Waiting memories are shown only on request; accepted ones are like newly stored ones."""
 
     def test_waiting_memories_are_found_only_on_request(self, open_store: OpenStore) -> None:
         clock = Clock()
@@ -254,7 +252,7 @@ class Review:
     def test_a_current_text_does_not_wait_as_well(self, open_store: OpenStore) -> None:
         memories = opened(open_store(FakeEmbedder.space))
         waits = made(memories)
-        current = memories.create(TEXT)  # nobody who writes knows what waits
+        current = memories.create(TEXT)  # no writer learns of waiting memories
         assert current.stored
         assert current.memory is not None
         again = memories.create(TEXT, pending=True)

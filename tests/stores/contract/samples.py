@@ -78,7 +78,7 @@ def everything(
 
 
 def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list[Record]:
-    """Return what a scan in pages of that size comes to."""
+    """Return the records of a scan in pages of that size."""
     found: list[Record] = []
     after = None
     while True:
@@ -133,7 +133,7 @@ def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref
 
 
 def unstaged(store: Store, space: Space = OTHER, collection: Collection = MEMORY) -> set[str]:
-    """Return the groups of what has no vectors of a space."""
+    """Return the groups of the records without vectors of a space."""
     return {entry.ref.group for entry in store.unstaged(space, collection, limit=1000)}
 
 
@@ -174,7 +174,7 @@ def unit_vectors(count: int, seed: int = 1) -> Any:
 
 
 def seen(store: Store, where: Filter) -> Any:
-    """Return everything that a store tells about a filter, in a form that compares."""
+    """Return all answers of a store about a filter, in a comparable form."""
     records = everything(store, where)
     return (
         [

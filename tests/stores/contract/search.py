@@ -1,4 +1,4 @@
-"""What a filter and a vector find, and what is told of matches."""
+"""Searches by filter and vector, and the columns of matches."""
 
 import itertools
 from collections.abc import Mapping

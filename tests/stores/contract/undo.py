@@ -1,6 +1,4 @@
-"""Undo through the service: what was done since a time is put back, and putting back can be
-undone.
-"""
+"""Undo through the service: changes since a time are undone, and the undo can be undone."""
 
 import random
 from datetime import datetime, timedelta
@@ -36,7 +34,7 @@ def latest(store: Store) -> dict[str, Record]:
 
 
 def state(store: Store, *, aging: bool = True) -> dict[str, Any]:
-    """Return what every memory is now: what it says if it is current, else why it is not."""
+    """Return the state of every memory: its content if it is current, else what ended it."""
     found: dict[str, Any] = {}
     for group, record in latest(store).items():
         if record.ended_at is None:
@@ -49,7 +47,7 @@ def state(store: Store, *, aging: bool = True) -> dict[str, Any]:
 
 
 def current(store: Store) -> dict[str, Any]:
-    """Return what the current memories say."""
+    """Return the contents of the current memories."""
     return {group: said for group, said in state(store, aging=False).items() if len(said) > 2}
 
 
@@ -81,7 +79,7 @@ class History:
     def create(self, **more: Any) -> None:
         early = self.clock.now - timedelta(
             days=self.random.choice([0, 0, 0, 30])
-        )  # as what is imported
+        )  # like imported memories
         decay = self.random.choice(["stable", "contextual", "reinforceable"])
         tags = {"project": self.random.choice(["a", "b"])}
         self.memories.create(

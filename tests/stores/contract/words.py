@@ -1,4 +1,4 @@
-"""What a word finds, and that the words of a namespace are its own."""
+"""Searches by words, which depend on the words of their own namespace alone."""
 
 from typing import Any
 
@@ -112,13 +112,13 @@ def _mixtures(
 
 
 def _candidates(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
-    """Return what `candidates` tells, each by its address."""
+    """Return the result of `candidates` by address."""
     found = store.candidates(where, vector=vector, terms=terms, k=20)
     return sorted((one.record.ref, one.words, one.similarity) for one in found)
 
 
 def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
-    """Return what `matches` tells, each row by its address."""
+    """Return the rows of `matches` by address."""
     found = store.matches(where, TurnQuery(vector, terms, 20))
     columns = (
         found.words.tolist(),
@@ -133,7 +133,7 @@ def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list
 
 
 def _told(store: Store, *, vector: bool) -> list[Any]:
-    """Return everything that searches of `ann` tell."""
+    """Return all answers to searches of `ann`."""
     told: list[Any] = []
     for collection in SEARCHED:
         own = pool("ann", "shared", collection=collection)
@@ -299,9 +299,7 @@ class Words(Opened):
         assert _told(own, vector=vector) == before
 
     def test_scores_do_not_reveal_the_words_of_other_namespaces(self, own: Store) -> None:
-        """Whatever is asked, word by word: the answers are the same to the byte before and after
-        another one writes.
-        """
+        """Answers are the same to the byte before and after writes to another namespace."""
         words = [*_WORDS[::4], "merger", "initech", "zanzibar"]
         probes = [*words, *(f"{word} apple" for word in words), *(f"{word[:3]}*" for word in words)]
 

@@ -1,4 +1,4 @@
-"""Every way to use a store, and what the tests of its files look at."""
+"""Every way to use a store, and helpers of the tests of its files."""
 
 import stat
 from collections.abc import Callable

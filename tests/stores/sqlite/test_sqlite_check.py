@@ -1,4 +1,4 @@
-"""The SQLite store tells what is damaged, goes on without it, and makes again what is derived."""
+"""The SQLite store reports damage, continues without it, and rebuilds derived parts."""
 
 import contextlib
 import random
@@ -649,7 +649,7 @@ def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -
 
 
 def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
-    """Return what is asked of a sound store and of a damaged one."""
+    """Return the questions for a sound store and a damaged one."""
     return [
         lambda: store.scan(pool(), limit=1_000),
         lambda: store.scan(pool("ann", "bob", state="any"), limit=1_000, newest_first=True),
@@ -676,9 +676,7 @@ def candidates(store: SQLiteStore) -> list[Any]:
 
 
 def told_of(path: Path, expected: list[Any]) -> str:
-    """Return what became of a damaged file: `harmless`, `told` by an answer or `checked`; or what
-    was wrong.
-    """
+    """Return the effect of damage: `harmless`, `told` by an answer or `checked`; or the failure."""
     store = SQLiteStore(path, SPACE)
     told, wrong = False, []
     try:
@@ -702,9 +700,7 @@ def told_of(path: Path, expected: list[Any]) -> str:
 
 
 def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
-    """Return how often damage was harmless, told or checked; each damage is done to the sound
-    file.
-    """
+    """Return how often damage was harmless, told or checked; each damages the sound file."""
     store = SQLiteStore(path, SPACE)
     expected = [ask() for ask in answers(store)]
     store.close()

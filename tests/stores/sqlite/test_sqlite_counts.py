@@ -1,6 +1,4 @@
-"""What the SQLite store counts instead of reading: always what the records say, whatever was done
-to them.
-"""
+"""The stored counts of the SQLite store equal those of the records after any changes."""
 
 import random
 from pathlib import Path
@@ -31,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 def looked_up(
     records: list[Record], where: Filter
 ) -> tuple[int, int, dict[str, int], dict[str, int]]:
-    """Return what the records say: live, deleted, the label keys, the values of one."""
+    """Return the true counts: live, deleted, the label keys, the values of one."""
     fits = [
         each
         for each in records
@@ -59,7 +57,7 @@ def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int]
 
 
 def wrong(path: Path) -> list[str]:
-    """Return what is wrong, looked at over a connection of its own while the store is closed."""
+    """Return the wrong counts, read by a connection of its own while the store is closed."""
     db = apsw.Connection(str(path))
     try:
         return [finding.what for finding in counts.find_problems(db)]
@@ -103,7 +101,7 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
                 with (
                     pytest.raises(ZeroDivisionError),
                     store.transaction(),
-                ):  # what is rolled back counts nothing
+                ):  # a rolled back write isn't counted
                     store.patch([Patch(old.ref, at(step), "delete", {})])
                     raise ZeroDivisionError
             else:

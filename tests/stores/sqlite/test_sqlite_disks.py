@@ -1,6 +1,4 @@
-"""Disks that are full or can only be read: a SQLite store says so in one sentence, and keeps what
-it has.
-"""
+"""Full and read-only disks: a SQLite store reports them in one sentence and loses nothing."""
 
 import errno
 import os
@@ -150,7 +148,7 @@ def test_a_read_only_file_is_read_or_refused_in_one_sentence(
     assert (scanned, searched) == ("['note m']", "1") or all(
         line.startswith(refusals) for line in (scanned, searched)
     )
-    assert touched in ("True", "False")  # told, and raised nothing
+    assert touched in ("True", "False")  # reported, and nothing raised
     if not (
         log_is_left and file_mode == 0o644
     ):  # else there is nothing left to be made in the folder

@@ -1,6 +1,4 @@
-"""The files of a SQLite store: only their owner reads them; a link or a file that is no store is
-refused.
-"""
+"""The files of a SQLite store: private to their owner; links and foreign files are refused."""
 
 import random
 from pathlib import Path

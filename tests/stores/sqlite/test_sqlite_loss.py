@@ -1,6 +1,4 @@
-"""What lies beside a SQLite store goes, is cut, or is another's: it is told, and nothing more is
-acknowledged.
-"""
+"""A log that vanished, was cut or is foreign is reported, and no write is acknowledged."""
 
 import os
 import random
@@ -577,7 +575,7 @@ def test_another_store_without_a_log_is_accepted(
 
 
 def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
-    """Whatever of it is not acknowledged: failed, undone, empty or not flushed."""
+    """Also with transactions that are not acknowledged: failed, undone, empty or not flushed."""
     store = opened(path)
     store.append([record("a")])
 

@@ -215,9 +215,7 @@ db.close()
 
 @pytest.fixture(scope="module")
 def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> tuple[Path, Any]:
-    """A closed store file of schema 1, with what `seen` told of it before; what later schemas added
-    is taken out.
-    """
+    """A closed store file of schema 1, without later additions, and the result of `seen` before."""
     path = tmp_path_factory.mktemp("first") / "memories.db"
     store = SQLiteStore(path, SPACE)
     vectors = unit_vectors(1_100)
@@ -269,7 +267,7 @@ def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> t
 
 @pytest.fixture
 def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
-    """What `seen` told of the store whose file, of schema 1 now, is copied to `path`."""
+    """The result of `seen` for the store whose file, now of schema 1, is copied to `path`."""
     made, before = downgraded
     shutil.copy2(made, path)
     return before

@@ -1,6 +1,4 @@
-"""Where a SQLite store lies and who else uses it: file systems, disks, locks, forks; and what is
-said of it.
-"""
+"""The place of a SQLite store: file systems, engines, logs and folders."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""What a store keeps between searches: whoever writes, an open store finds what one that is opened
-anew finds.
-"""
+"""Caches between searches: an open store finds the same as a newly opened one."""
 
 import contextlib
 import random
@@ -151,7 +149,7 @@ def test_a_large_store_limits_the_cached_counts_of_terms(
 def test_words_are_found_by_the_connection_that_rewrote_an_older_file(
     open_store: OpenStore, path: Path
 ) -> None:
-    """Before that, what a connection keeps for itself moves to a file, and is gone."""
+    """The rewrite moves temporary tables of the connection to a file and drops them."""
     store = open_store()
     store.append([record(f"m{n}", text="apple and pear", vectors=None) for n in range(3)])
     db = apsw.Connection(str(path))

@@ -1,6 +1,4 @@
-"""What is read of a damaged SQLite file: through SQLite as far as it goes, and from the pages where
-it does not.
-"""
+"""Salvage of a damaged SQLite file: through SQLite where possible, else from its pages."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -169,7 +169,7 @@ def test_the_cost_of_an_append_does_not_grow(store: SQLiteStore, memories: int) 
 
 
 def _all_matches(store: SQLiteStore) -> Any:
-    """Return everything that a search of the turns is told, in a form that compares."""
+    """Return all results of a search of turns in a comparable form."""
     found = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
     rows = zip(
         found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),

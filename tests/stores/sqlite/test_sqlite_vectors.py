@@ -64,7 +64,7 @@ def _row(number: int, vector: Any) -> Record:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory, clusters: Any) -> Path:
-    """A closed store file of 6,500 records, of which 5,200 are those of `ann`."""
+    """A closed store file of 6,500 records, 5,200 of them in `ann`."""
     path = tmp_path_factory.mktemp("large") / "memories.db"
     store = SQLiteStore(path, REAL)
     for start in range(0, ROWS, 500):
@@ -502,7 +502,7 @@ def test_rolled_back_blocks_are_not_cached(
 
 
 def test_moved_vectors_are_equal_to_the_bit(open_store: OpenStore, tmp_path: Path) -> None:
-    """So an export of what was imported is the same file."""
+    """So an export after an import is the same file."""
     store = open_store(REAL)
     drawn = np.random.default_rng(35).standard_normal((300, 384)).astype(np.float32)
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)

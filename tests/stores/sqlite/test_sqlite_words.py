@@ -44,7 +44,7 @@ from memories.stores.words import tokens_of
 def test_rare_words_find_records_in_a_large_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Words that very many rows have are left out there, unless there is no other."""
+    """Words in very many rows are left out there, unless there are no others."""
     monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
     monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
     store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
@@ -176,7 +176,7 @@ def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
 def test_words_are_scored_by_the_formula_through_all_changes(
     open_store: OpenStore, path: Path, seed: int
 ) -> None:
-    """Also after ends, restorations and removals, and whatever others hold."""
+    """Also after ends, restorations and removals, and with any records of other namespaces."""
     store: Any = open_store(SPACE)
     store.append([*_draw(120, seed, "ann", "shared"), *_draw(150, seed + 9, "bob")])
     drawn = random.Random(seed)

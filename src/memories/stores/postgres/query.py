@@ -131,7 +131,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         try:
             record = record_of(row)
         except (ValueError, OverflowError, OSError):  # a time that is none
-            damaged.note(damaged_record(ref, "it holds what was never written"))
+            damaged.note(damaged_record(ref, "it has values that were never written"))
             continue
         if wrong := find_problem(record):
             damaged.note(damaged_record(ref, f"it {wrong}"))

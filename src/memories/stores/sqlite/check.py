@@ -127,7 +127,7 @@ def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") 
     inspection = Inspection(db, set(), vectors)
     findings = list(_guard("records", lambda: _check_all_records(inspection)))
     if not inspection.is_complete:
-        raise StoreDamaged(f"nothing was made again: {findings[0].what}; {SALVAGE}")
+        raise StoreDamaged(f"nothing was repaired: {findings[0].what}; {SALVAGE}")
     repaired: list[str] = []
     messages = _run_sqlite_check(db, "integrity_check")
     if any(map(_is_of_index, messages)) and _try(db, lambda: db.execute("REINDEX")):
@@ -274,7 +274,7 @@ class DerivedTable(NamedTuple):
         )
         count = fetch_value(inspection.db, f"SELECT count(*) FROM ({sql})")
         if count:
-            yield _derived(f"{self.what} does not say what the records say, in {count} places")
+            yield _derived(f"{self.what} differs from the records in {count} places")
 
     def rebuild(self, inspection: Inspection) -> None:
         """Replace the rows by those that follow from the records."""
@@ -318,7 +318,7 @@ def _check_last_seq(inspection: Inspection) -> Iterator[Finding]:
     sql = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'"
     last = fetch_value(inspection.db, sql)
     if newest and (type(last) is not int or last < newest):
-        yield _derived(f"the number of the last record is {last}, and there is one of {newest}")
+        yield _derived(f"the number of the last record is {last}, but record {newest} exists")
 
 
 def _rebuild_last_seq(inspection: Inspection) -> None:
@@ -561,7 +561,7 @@ PARTS = (
     # First, because the repairs below fire them.
     Part("triggers that count", _check_triggers, _rebuild_triggers),
     Part("the number of the last record", _check_last_seq, _rebuild_last_seq),
-    Part("what is noted of the vectors", _check_spaces, _repair_spaces),
+    Part("the description of the vectors", _check_spaces, _repair_spaces),
     *(table.part() for table in DERIVED_TABLES),
     Part("counts of reads", _check_accesses, _drop_orphaned_accesses),
     Part(

@@ -166,7 +166,7 @@ def decoding_errors(file: str = "the store") -> Iterator[None]:
         yield
     except NEVER_WRITTEN as exc:
         raise StoreDamaged(
-            f"{file} is damaged: it holds what was never written ({exc}); restore a backup"
+            f"{file} is damaged: it has values that were never written ({exc}); restore a backup"
         ) from exc
 
 

@@ -82,7 +82,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
             if not saved:
                 yield from _salvage_without_sqlite(path, exc)
                 return
-            lost[-1] = Lost(0, None, f"how many more there were is not known: {exc}")
+            lost[-1] = Lost(0, None, f"it is unknown how many more there were: {exc}")
     if lost:
         yield from _salvage_lost(
             path, {seq: loss for seq, loss in lost.items() if seq not in saved}
@@ -130,7 +130,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
         count = last - len(records)
         yield Lost(0, None, f"{count} records are lost or were removed before: {reason}")
     elif not last:
-        yield Lost(0, None, f"how many more there were is not known: {reason}")
+        yield Lost(0, None, f"it is unknown how many more there were: {reason}")
 
 
 class _Names(NamedTuple):

@@ -459,7 +459,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
 
 def describe_damage(error: Exception) -> str:
     """Return why a record can't be read, given the exception that decoding raised."""
-    return str(error) if type(error) is ValueError else "it holds what was never written"
+    return str(error) if type(error) is ValueError else "it has values that were never written"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:

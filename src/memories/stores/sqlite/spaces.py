@@ -60,9 +60,9 @@ _TABLES: tuple[tuple[str, Mapping[Collection, str]], ...] = (
 )
 # The rows of `meta` that count something.
 _COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))
-_NO_MODEL = "which model made its vectors can't be read"
-_NO_DIMENSION = "how long its vectors are can't be read"
-_REEMBED = "make the vectors again with: memory reembed"
+_NO_MODEL = "the model of its vectors can't be read"
+_NO_DIMENSION = "the length of its vectors can't be read"
+_REEMBED = "embed again with: memory reembed"
 _MAX_DIMENSION = 1_000_000
 
 
@@ -273,7 +273,7 @@ def find_problems(db: apsw.Connection) -> list[Finding]:
             continue
         if prefix or form != space.form:
             which = "the staged vectors" if prefix else "the vectors"
-            what = f"what is noted of {which} is not that of their codes"
+            what = f"the description of {which} does not match their codes"
             findings.append(Finding(what, FIX, derived=True))
         if not prefix and not space.model and form is not None:
             findings.append(Finding(_NO_MODEL, _REEMBED))

@@ -215,7 +215,7 @@ def _words_errors(db: apsw.Connection) -> Iterator[None]:
 
 def note_unusable(exc: WordsDamaged, damaged: Damaged) -> None:
     """Note that a search goes on without the index."""
-    what = f"what is found by words alone: the index of words is damaged ({exc.why})"
+    what = f"records that only words find: the index of words is damaged ({exc.why})"
     damaged.note(Finding(what, exc.remedy, derived=True))
 
 
@@ -259,7 +259,7 @@ def _find_damage_of_table(
     totals = [*varints_in(averages)] if type(averages) is bytes else [0]
     sizes = [count_tokens(size) for (size,) in fetch(db, f"SELECT sz FROM {table}_docsize")]
     if totals != [len(sizes), sum(sizes)] and (totals or sizes):
-        return f"{table} has counted other rows than it has"
+        return f"{table} has wrong counts of its rows"
     for part in ("", "_data", "_idx", "_docsize", "_config"):
         for (message,) in db.execute(f"PRAGMA {check}({table}{part})").fetchall():
             if message != "ok" and not is_of_pages(str(message)):
