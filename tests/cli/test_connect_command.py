@@ -49,7 +49,9 @@ MINE = {
     },
     "cursor": {
         ".cursor/mcp.json": '{"mcpServers": {}}',
-        ".cursor/hooks.json": '{\n  "version": 1,\n  "hooks": {\n    "stop": [{"command": "./say-done.sh"}]\n  }\n}\n',
+        ".cursor/hooks.json": (
+            '{\n  "version": 1,\n  "hooks": {\n    "stop": [{"command": "./say-done.sh"}]\n  }\n}\n'
+        ),
     },
     "vscode": {".config/Code/User/mcp.json": '{\n\t"servers": {\n\t},\n\t"inputs": []\n}'},
     "claude-desktop": {".config/Claude/claude_desktop_config.json": '{"globalShortcut": ""}\r\n'},
@@ -256,11 +258,27 @@ def _parsed(file: Path) -> Any:
 
 
 CURSOR_KNOWS = {  # one event that it does not know, and Cursor takes none of the file
-    "beforeShellExecution", "beforeMCPExecution", "afterShellExecution", "afterMCPExecution", "beforeReadFile",
-    "afterFileEdit", "beforeTabFileRead", "afterTabFileEdit", "stop", "beforeSubmitPrompt", "afterAgentResponse",
-    "afterAgentThought", "sessionStart", "sessionEnd", "preCompact", "subagentStart", "subagentStop", "preToolUse",
-    "postToolUse", "postToolUseFailure",
-}  # fmt: skip
+    "beforeShellExecution",
+    "beforeMCPExecution",
+    "afterShellExecution",
+    "afterMCPExecution",
+    "beforeReadFile",
+    "afterFileEdit",
+    "beforeTabFileRead",
+    "afterTabFileEdit",
+    "stop",
+    "beforeSubmitPrompt",
+    "afterAgentResponse",
+    "afterAgentThought",
+    "sessionStart",
+    "sessionEnd",
+    "preCompact",
+    "subagentStart",
+    "subagentStop",
+    "preToolUse",
+    "postToolUse",
+    "postToolUseFailure",
+}
 
 
 def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
@@ -732,16 +750,20 @@ def test_doctor_names_commands_that_are_gone(
     ("host", "file", "on", "off"),
     [
         (
-            "claude-code", ".claude/settings.json",
-            '{"enabledPlugins": {"memories@memories": true}}', '{"enabledPlugins": {"memories@memories": false}}',
+            "claude-code",
+            ".claude/settings.json",
+            '{"enabledPlugins": {"memories@memories": true}}',
+            '{"enabledPlugins": {"memories@memories": false}}',
         ),
         (
-            "codex", ".codex/config.toml",
-            '[plugins."memories@memories"]\nenabled = true\n', '[plugins."memories@memories"]\nenabled = false\n',
+            "codex",
+            ".codex/config.toml",
+            '[plugins."memories@memories"]\nenabled = true\n',
+            '[plugins."memories@memories"]\nenabled = false\n',
         ),
         ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
     ],
-)  # fmt: skip
+)
 def test_a_plugin_beside_it_is_told(
     host: str, file: str, on: str, off: str | None, memory: Command, user: Path
 ) -> None:

@@ -24,7 +24,10 @@ COMMENTED = [
     '{\n  "a": 1 // about a, with a "," and a }\n}\n',
     '{\n  "a": 1, // about a\n  // about nothing\n}\n',
     '{\n  "a": 1, /* b */\n  /* "servers": {} */\n  "b": 2, // end\n}\n',
-    '// head\n{\n  "a": [1,], // list\n  "servers": {\n    "o": {"command": "x"}, // o\n    // last\n  },\n}\n// tail',
+    (
+        '// head\n{\n  "a": [1,], // list\n  "servers": {\n    "o": {"command": "x"}, // o\n'
+        "    // last\n  },\n}\n// tail"
+    ),
     '{ "a": 1 /* x */ }',
 ]
 

@@ -18,14 +18,23 @@ LAYOUTS = [
     "# only a comment\n",
     'model = "m"\n',
     'model = "m"\r\n\r\n[a]\r\nb = 1\r\n',
-    '[mcp_servers.other]\ncommand = "x"\n\n# about p\n[projects."/a.b/[c]"]\ntrust_level = "trusted"\n',
+    (
+        '[mcp_servers.other]\ncommand = "x"\n\n# about p\n'
+        '[projects."/a.b/[c]"]\ntrust_level = "trusted"\n'
+    ),
     'a = [\n[1],\n["mcp_servers"],\n]\nb = """\n[mcp_servers.memories]\ncommand = "no"\n"""\n',
     'mcp_servers.other.command = "x"\n\n[[rules]]\na = 1\n\n[[rules]]\na = 2\n',
     # tomlkit moves or drops lines of these layouts; see docs/design.md.
     'mcp_servers.other.command = "x"\nprofile.name = "p"\n',
     "[[rules]]\na = 1\n[z.y]\nb = 1\n[[rules]]\na = 2\n[rules.sub]\nc = 1\n",
-    '[mcp_servers.a]\nenv = { A="1",B="2" } # e\n[[mcp_servers.a.l]]\nb = 1\n[y]\nq=1 \t\n  [mcp_servers.b]\n  c = 2\n',
-    "[ mcp_servers . a ]\nc = 1\n\n\n[mcp_servers]\n# nothing yet\n\n[mcp_servers.a.env]\nA = '1'\n# end\n",
+    (
+        '[mcp_servers.a]\nenv = { A="1",B="2" } # e\n[[mcp_servers.a.l]]\nb = 1\n[y]\nq=1 \t\n'
+        "  [mcp_servers.b]\n  c = 2\n"
+    ),
+    (
+        "[ mcp_servers . a ]\nc = 1\n\n\n[mcp_servers]\n# nothing yet\n\n"
+        "[mcp_servers.a.env]\nA = '1'\n# end\n"
+    ),
 ]
 
 

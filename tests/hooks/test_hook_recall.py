@@ -369,9 +369,12 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
 ) -> None:
     """From the whole store: the memory is too old for the scratchpad."""
     for name, value in {
-        "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
-        "EMBEDDER_CACHE_MB": "0", "EMBEDDER_FALLBACK": "local",
-    }.items():  # fmt: skip
+        "EMBEDDER": "openai:tiny",
+        "EMBEDDER_URL": f"{server.url}/v1",
+        "EMBEDDER_DIMENSIONS": "64",
+        "EMBEDDER_CACHE_MB": "0",
+        "EMBEDDER_FALLBACK": "local",
+    }.items():
         monkeypatch.setenv(name, value)
     with Memories() as memories:
         memories.create_many(
@@ -400,8 +403,13 @@ def test_session_files_name_no_conversation_and_turns_are_shown_once(
     with Memories() as memories:
         memories.forget_turns("zyxomarkle talks")
         memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
-    assert not [file for file in home.rglob("*") if file.is_file() and b"zyxomarkle" in file.read_bytes()
-                and not file.name.startswith("memories.db")]  # fmt: skip
+    assert not [
+        file
+        for file in home.rglob("*")
+        if file.is_file()
+        and b"zyxomarkle" in file.read_bytes()
+        and not file.name.startswith("memories.db")
+    ]
     assert (
         "6543"
         not in hook("user-prompt", {"prompt": "the port of the staging database, please?"}).context

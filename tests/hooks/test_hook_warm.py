@@ -169,10 +169,6 @@ def test_a_hook_starts_a_server_if_a_setting_wants_it(
     assert forked.run(["serve", "--stop"]).returncode == 0
 
 
-# --- a server that is unwell
-# -----------------------------------------------------------------------------------------
-
-
 def test_a_server_that_hangs_is_not_waited_for(
     answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:

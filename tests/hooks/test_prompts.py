@@ -118,7 +118,10 @@ def test_private_text_is_removed() -> None:
 
 def test_frames_are_removed_and_the_text_around_them_stays() -> None:
     one, other = "0123456789abcdef", "fedcba9876543210"
-    framed = f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n=== end of memories {one} ==="
+    framed = (
+        f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n"
+        f"=== end of memories {one} ==="
+    )
     assert (
         remove_frames(f"before {framed} between\n{framed}; behind") == "before  between\n; behind"
     )

@@ -185,9 +185,6 @@ def test_no_model_is_loaded_for_a_store_that_does_not_answer(
     assert (found.error, searched) == ("nobody answers", [])
 
 
-# --- as processes
-# ----------------------------------------------------------------------------------------------------
-
 _LOCK = """
 import apsw, sys
 connection = apsw.Connection(sys.argv[1])

@@ -23,10 +23,12 @@ from memories.identity.project import Project, identify, remote_name
 
 ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
-    "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
     "PATH": os.environ["PATH"],
-}  # fmt: skip
+}
 ACME = "https://example.com/acme/shop.git"
 
 
@@ -451,12 +453,24 @@ def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        "[remote \"origin\"\n", "[" * 100_000, "x" * 300_000, "[include]\n path = config\n", "\0\0\0", "=\n=",
-        "[remote \"origin\"]\n url = \"\n", "[memories]\n project = a\\nb\n", "[memories]\n project =\n", "[core",
-        f"[memories]\n project = {'x' * 300}\n", "[remote \"origin\"]\n url = ext::sh -c touch% /tmp/x\n", "\\" * 9,
-        "[remote \"origin\"]\n url\n", '[remote "ori\\\\gin"] url = https://u:p@/\n', "[a \"b\\",
+        '[remote "origin"\n',
+        "[" * 100_000,
+        "x" * 300_000,
+        "[include]\n path = config\n",
+        "\0\0\0",
+        "=\n=",
+        '[remote "origin"]\n url = "\n',
+        "[memories]\n project = a\\nb\n",
+        "[memories]\n project =\n",
+        "[core",
+        f"[memories]\n project = {'x' * 300}\n",
+        '[remote "origin"]\n url = ext::sh -c touch% /tmp/x\n',
+        "\\" * 9,
+        '[remote "origin"]\n url\n',
+        '[remote "ori\\\\gin"] url = https://u:p@/\n',
+        '[a "b\\',
     ],
-)  # fmt: skip
+)
 def test_a_hostile_configuration_names_nothing_and_breaks_nothing(
     config: str, tmp_path: Path
 ) -> None:
@@ -532,15 +546,27 @@ SAME = "github.com/alice/shop"
 @pytest.mark.parametrize(
     "url",
     [
-        "https://github.com/alice/shop", "https://github.com/alice/shop.git", "https://github.com/Alice/Shop.git/",
-        "http://github.com/alice/shop", "git@github.com:alice/shop.git", "github.com:alice/shop",
-        "ssh://git@github.com/alice/shop.git", "ssh://git@github.com:22/alice/shop", "git://github.com/alice/shop.git",
-        "ssh://git@ssh.github.com:443/alice/shop.git", "git+ssh://git@github.com/alice/shop",
-        "https://alice:ghp_secret@github.com/alice/shop.git", "https://x-access-token:abc@github.com:443/alice/shop",
-        "https://GITHUB.com/alice//shop/", "https://github.com/alice/shop.git?token=1#x", "git@github.com:/alice/shop",
-        "https://u:p@ss@github.com/alice/shop", "https://www.github.com/alice/shop", "github.com.:alice/shop.git",
+        "https://github.com/alice/shop",
+        "https://github.com/alice/shop.git",
+        "https://github.com/Alice/Shop.git/",
+        "http://github.com/alice/shop",
+        "git@github.com:alice/shop.git",
+        "github.com:alice/shop",
+        "ssh://git@github.com/alice/shop.git",
+        "ssh://git@github.com:22/alice/shop",
+        "git://github.com/alice/shop.git",
+        "ssh://git@ssh.github.com:443/alice/shop.git",
+        "git+ssh://git@github.com/alice/shop",
+        "https://alice:ghp_secret@github.com/alice/shop.git",
+        "https://x-access-token:abc@github.com:443/alice/shop",
+        "https://GITHUB.com/alice//shop/",
+        "https://github.com/alice/shop.git?token=1#x",
+        "git@github.com:/alice/shop",
+        "https://u:p@ss@github.com/alice/shop",
+        "https://www.github.com/alice/shop",
+        "github.com.:alice/shop.git",
     ],
-)  # fmt: skip
+)
 def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
     assert remote_name(url) == SAME
 
@@ -568,11 +594,27 @@ def test_names_of_other_hosts(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "/srv/git/x.git", "../x", "C:\\x", "C:/x", "file:///srv/x", "ext::sh -c true", "https://", "https://host",
-        "https://host/", "https://user:pa/ss@host/x", "https://host/a/../b", "javascript:alert(1)//x\n", "a:b\0c",
-        "https://host/" + "x" * 300, "codecommit::eu://profile@x", "https://host/%0a", "git@host:", "host:.git",
+        "",
+        "/srv/git/x.git",
+        "../x",
+        "C:\\x",
+        "C:/x",
+        "file:///srv/x",
+        "ext::sh -c true",
+        "https://",
+        "https://host",
+        "https://host/",
+        "https://user:pa/ss@host/x",
+        "https://host/a/../b",
+        "javascript:alert(1)//x\n",
+        "a:b\0c",
+        "https://host/" + "x" * 300,
+        "codecommit::eu://profile@x",
+        "https://host/%0a",
+        "git@host:",
+        "host:.git",
     ],
-)  # fmt: skip
+)
 def test_addresses_without_host_and_path_have_no_name(url: str) -> None:
     assert remote_name(url) is None
 

@@ -42,8 +42,11 @@ def test_a_block_names_the_identity_and_its_memories(bob: Memories) -> None:
         "## Memory System\n\nYou are **bob**. You have persistent memory across sessions.\n"
     )
     assert [line for line in text.split("\n") if line.startswith("#")] == [
-        "## Memory System", "### Recent Context (Scratchpad)", "### Memory Capabilities", "### Guidelines",
-    ]  # fmt: skip
+        "## Memory System",
+        "### Recent Context (Scratchpad)",
+        "### Memory Capabilities",
+        "### Guidelines",
+    ]
     [line] = [line for line in text.split("\n") if line.startswith("- 01")]
     assert re.fullmatch(
         r"- [\w-]{13} preference by \S+, \d+ \w{3} \d{4}: The user prefers tabs", line

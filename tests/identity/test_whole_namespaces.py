@@ -428,7 +428,9 @@ from memories import Memories
 url, name = sys.argv[1:]
 with Memories(url, namespace=name, embedder="fake") as memories:
     for number in range(6):
-        memories.create(f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True)
+        memories.create(
+            f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True
+        )
         memories.add_turns("standup", [f"{name} says {number}"])
     memories.delete(memories.id_of_key("fact/0"))
     found = [hit.memory.content for hit in memories.search(f"fact about {name}", limit=50)]
@@ -454,9 +456,6 @@ def test_twelve_identities_at_once_do_not_disturb_each_other(
         assert (count, problem, len(found) > 10) == (5, None, True)
 
 
-# --- quotas
-# ----------------------------------------------------------------------------------------------------------
-
 Limited = Callable[..., Memories]
 
 
@@ -464,9 +463,12 @@ Limited = Callable[..., Memories]
 def limited(config: Config) -> Limited:
     def opened(quota: str, name: str = "bob") -> Memories:
         return Memories(
-            config=config._replace(namespace_quota=load_config({"namespace_quota": quota}).namespace_quota),
-            namespace=name, embedder="fake",
-        )  # fmt: skip
+            config=config._replace(
+                namespace_quota=load_config({"namespace_quota": quota}).namespace_quota
+            ),
+            namespace=name,
+            embedder="fake",
+        )
 
     return opened
 
@@ -506,8 +508,19 @@ def test_a_namespace_may_have_a_limit_of_its_own(limited: Limited) -> None:
         )
 
 
-@pytest.mark.parametrize("quota", ["10", "memories", "memories=-1", "memories=x", "words=3", "Bob!.memories=1", "a=1,",
-                                   "memories=1,memories=2"])  # fmt: skip
+@pytest.mark.parametrize(
+    "quota",
+    [
+        "10",
+        "memories",
+        "memories=-1",
+        "memories=x",
+        "words=3",
+        "Bob!.memories=1",
+        "a=1,",
+        "memories=1,memories=2",
+    ],
+)
 def test_a_malformed_quota_is_refused(quota: str) -> None:
     with pytest.raises(ConfigError, match=r"namespace_quota.*must be limits|is not usable"):
         load_config({"namespace_quota": quota})
