@@ -61,26 +61,26 @@ def load_config(
     redact_rules = toml.pop(_REDACT_RULES, ())
     layers.append((str(file), toml))
 
-    values: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
-        values[setting.name], sources[setting.name] = _find_value(setting, layers)
-    if values["decay_reinforceable_hours"] is not None:
-        values["decay_half_life_hours"] = HalfLife(
-            values["decay_half_life_hours"], values["decay_reinforceable_hours"]
+        settings[setting.name], sources[setting.name] = _find_value(setting, layers)
+    if settings["decay_reinforceable_hours"] is not None:
+        settings["decay_half_life_hours"] = HalfLife(
+            settings["decay_half_life_hours"], settings["decay_reinforceable_hours"]
         )
-    values["home"] = home or values["home"] or _platform_folder("data")
+    settings["home"] = home or settings["home"] or _platform_folder("data")
     if home:
         sources["home"] = home_source
-    _refuse_doubtful_home(values["home"])
-    if values["store"] is None:
-        values["store"], sources["store"] = _default_store(values, sources)
+    _refuse_doubtful_home(settings["home"])
+    if settings["store"] is None:
+        settings["store"], sources["store"] = _default_store(settings, sources)
 
-    for note in (slashes_hint(values["store"]), _describe_ignored(dotenv, values["embedder"])):
+    for note in (slashes_hint(settings["store"]), _describe_ignored(dotenv, settings["embedder"])):
         if note:
             tell(note)
-    identity = _find_identity(values["namespace"], sources["namespace"], layers)
-    return Config(**values, sources=sources, identity=identity, redact_rules=redact_rules)
+    identity = _find_identity(settings["namespace"], sources["namespace"], layers)
+    return Config(**settings, sources=sources, identity=identity, redact_rules=redact_rules)
 
 
 def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
@@ -93,10 +93,10 @@ def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
     """Return the value of a setting from the first layer that has it, and the layer's name."""
-    for source, values in layers:
-        if setting.name not in values:
+    for source, layer in layers:
+        if setting.name not in layer:
             continue
-        text = str(values[setting.name]).strip(" ")
+        text = str(layer[setting.name]).strip(" ")
         if not text and setting.secret:
             continue
         name = setting.variable if source in ("environment", ".env") else setting.name
@@ -117,14 +117,16 @@ def _refuse_doubtful_home(home: Path) -> None:
         raise ConfigError(doubt)
 
 
-def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
+def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
     """Return the store that follows from other settings: Chroma if its host or port is set, else a
     file.
     """
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
-            return f"chroma://{values['chromadb_host']}:{values['chromadb_port']}", sources[name]
-    return f"sqlite:///{values['home'] / values['collection_name']}.db", "default"
+            return f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}", sources[
+                name
+            ]
+    return f"sqlite:///{settings['home'] / settings['collection_name']}.db", "default"
 
 
 def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
@@ -136,18 +138,18 @@ def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str 
         return None
     if source != "flag":
         return namespace
-    for _, values in layers[1:]:
-        if "namespace" in values:
+    for _, layer in layers[1:]:
+        if "namespace" in layer:
             try:
-                return parse_namespace(str(values["namespace"]))
+                return parse_namespace(str(layer["namespace"]))
             except ValueError:
                 return None
     return None
 
 
-def variables_of(values: Mapping[str, str]) -> list[str]:
+def variables_of(variables: Mapping[str, str]) -> list[str]:
     """Return those of the variables that are settings."""
-    return [setting.variable for setting in SETTINGS if setting.variable in values]
+    return [setting.variable for setting in SETTINGS if setting.variable in variables]
 
 
 # --- .env ---
@@ -175,27 +177,27 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
     from memories.core import trust
 
     dotenv = trust.read(file, registers)
-    values = _by_name(dotenv.values)
+    settings = _by_name(dotenv.values)
     if dotenv.approved:
-        return _DotEnv(values)
+        return _DotEnv(settings)
     if dotenv.doubt:
-        return _DotEnv(ignored=list(values), reason=f"{file} {dotenv.doubt}")
+        return _DotEnv(ignored=list(settings), reason=f"{file} {dotenv.doubt}")
     allowed = {
-        setting.name: values[setting.name]
+        setting.name: settings[setting.name]
         for setting in SETTINGS
-        if setting.harmless and _is_acceptable(setting, values)
+        if setting.harmless and _is_acceptable(setting, settings)
     }
     why = "has changed since you trusted it" if dotenv.changed else "may not choose them for you"
-    ignored = [name for name in values if name not in allowed]
+    ignored = [name for name in settings if name not in allowed]
     return _DotEnv(allowed, ignored, f"{file} {why}")
 
 
-def _is_acceptable(setting: Setting, values: Mapping[str, str]) -> bool:
+def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
     """Return whether there is an acceptable value: other programs may use the name differently."""
-    if setting.name not in values:
+    if setting.name not in settings:
         return False
     try:
-        setting.parse(values[setting.name].strip(" "))
+        setting.parse(settings[setting.name].strip(" "))
     except ValueError:
         return False
     return True

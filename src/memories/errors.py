@@ -1,4 +1,4 @@
-"""The exceptions of Memories. Each message is one sentence: what is wrong, which, and what to do.
+"""The exceptions of Memories. Each message is one sentence: the problem, its place, and the remedy.
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed

@@ -102,7 +102,7 @@ class Memories:
                 name marks the writer as an agent.
             client: The name and the version of the MCP client that writes.
             place: Returns where the writer works; called for each write. Its project is the default
-                project of what is written, and its branch goes into origins. See
+                project of new memories, and its branch goes into origins. See
                 `memories.identity.place`.
 
         Raises:
@@ -236,8 +236,8 @@ class Memories:
                 with another value of such a tag is stored.
 
         Returns:
-            The result. The same text in the same namespace and project is not stored again: what it
-            adds is merged into the existing memory, see `merged` and `reinforced`. A very similar
+            The result. The same text in the same namespace and project is not stored again: its
+            additions are merged into the existing memory, see `merged` and `reinforced`. A very similar
             text is refused unless it differs in a number, a date, a name or a negation: see
             `duplicates`.
 
@@ -406,7 +406,7 @@ class Memories:
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
-        """Erase a memory with all its versions. Every byte leaves the store; there is no undo.
+        """Erase a memory with all its versions. Every byte leaves the store. This can't be undone.
 
         A damaged memory can be erased too.
 
@@ -475,8 +475,8 @@ class Memories:
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
     ) -> "Affected":
-        """Erase all memories or turns of your own namespace that meet an expression. There is no
-        undo.
+        """Erase all memories or turns of your own namespace that meet an expression. This can't
+        be undone.
 
         Args:
             where: The expression. It is applied to the latest version of a memory in any state; all
@@ -632,7 +632,7 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation, or one of its turns. Every byte leaves the store; there is no undo.
+        """Erase a conversation, or one of its turns. Every byte leaves the store. This can't be undone.
 
         Queued turns of the conversation are erased too; see `MemoryGateway`.
 
@@ -826,7 +826,7 @@ class Memories:
         return self._lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return the ids with a prefix in the order of creation, whatever the state of the memory.
+        """Return the ids with a prefix of memories in any state, in the order of creation.
 
         Args:
             prefix: The prefix, 8 or more characters.
@@ -841,7 +841,7 @@ class Memories:
         """Return all namespaces of the store, sorted, with how much each holds; never any content.
 
         Args:
-            as_of: Only the namespaces that held something at this time, with how much that was.
+            as_of: Only the namespaces that held something at this time, and how much that was.
         """
         names = {
             *self._store.namespaces(Collection.MEMORY),
@@ -1107,7 +1107,7 @@ class Memories:
         return self._scratchpads.edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return what the files of the scratchpads hold, whichever store they mirror; None without
+        """Return the contents of the scratchpads' files, from any store that they mirror; None without
         files.
 
         Decaying memories are left out if an older program wrote the file, which lacks the fields
@@ -1311,7 +1311,7 @@ class Memories:
         return self._last_place
 
     def _origin(self) -> "Origin":
-        """Return the origin of what is written now."""
+        """Return the origin of a write at this moment."""
         place = self._place()
         branch = place.branch if place else None
         if branch not in self._origins:

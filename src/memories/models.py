@@ -310,7 +310,7 @@ class LogCheck(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The state of the memory: where it is stored and what the readable namespaces hold."""
+    """The state of the memory: its place, and the contents of the readable namespaces."""
 
     store: str
     collection: str

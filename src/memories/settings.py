@@ -43,7 +43,7 @@ class Setting(NamedTuple):
         secret: It is never shown. Other programs use the same variables, so an empty one counts as
             not set.
         harmless: Any folder's `.env` may set it. All other settings would let the folder choose
-            where texts go, what is read and written, or what is kept.
+            where texts go, and which files are read and written.
     """
 
     name: str
@@ -77,8 +77,8 @@ class Config(NamedTuple):
     Attributes:
         sources: The source of each setting: `flag`, `environment`, `.env`, the path of
             `config.toml`, or `default`.
-        identity: The namespace that is set by anything but a flag: it identifies the user,
-            whichever namespace is written to; None if unset.
+        identity: The namespace that is set by anything but a flag: it identifies the
+            writer in every namespace; None if unset.
         redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
     """
 
@@ -149,7 +149,7 @@ class Config(NamedTuple):
     redact_rules: "tuple[Rule, ...]" = ()
 
     def redactor(self) -> "Redactor":
-        """Return the redactor of these settings, which removes secrets from what is written."""
+        """Return the redactor of these settings, which removes secrets from texts."""
         from memories.guard.redactor import Redactor  # only needed for writing
 
         return Redactor(self.redact, self.redact_rules)

@@ -110,7 +110,7 @@ class ContextBuilder:
         Args:
             gateway: The source of turns and memories.
             config: The settings.
-            token_budget: A budget to use instead of theirs.
+            token_budget: A budget that replaces theirs.
             include_suspicious: Include texts that may be instructions to a model; they are marked.
             include_tool_turns: Include turns of the roles `tool` and `system`, whatever the setting
                 says.

@@ -1,4 +1,4 @@
-"""Fitting a context into a budget of tokens: the share of each part, and what is left out. Pure.
+"""Fitting a context into a budget of tokens: the share of each part, and what goes first. Pure.
 
 The message comes first. The last turns, the recalled turns and the memories each get a share of the
 rest. Unused room goes to the others, in the order recalled, last turns, memories. The newest turn

@@ -1,4 +1,4 @@
-"""Gathering: reads from a gateway what a context may contain. A part that fails is missing, and the
+"""Gathering: reads the parts of a context from a gateway. A part that fails is missing, and the
 context is built without it.
 """
 
@@ -34,7 +34,7 @@ NEIGHBOURS = 1  # turns before and after a hit that are read
 # A neighbour of a hit ranks after so many worse hits, which answer more often (on LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # best hits whose neighbours are read
-MAX_GAP = 8  # two hits that are no further apart are read together
+MAX_GAP = 8  # hits that are at most this far apart are read together
 Part = TypeVar("Part")
 
 
@@ -209,7 +209,7 @@ class _Reader:
         return [document for document in documents if document.get("id") != self._message_id]
 
     def _take(self, admitted: Admitted) -> list[Document]:
-        """Return admitted documents, and record what was left out."""
+        """Return admitted documents, and record those left out."""
         self.gathered.left_out += admitted.left_out
         return admitted.documents
 

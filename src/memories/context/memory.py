@@ -59,7 +59,7 @@ class AgentMemory:
         Args:
             gateway: Stores and finds.
             builder: Builds contexts.
-            policy: Decides what is stored. It should count with the gateway's `count_window`.
+            policy: Decides which memories are stored. It should count with the gateway's `count_window`.
             clock: Returns the current time, aware.
         """
         self.gateway, self.builder, self.policy = gateway, builder, policy
@@ -312,7 +312,7 @@ def _one_line(exc: Exception) -> str:
 
 
 def _storable(text: str, max_characters: int) -> str:
-    """Return the storable form of a message; the gateway refuses what is not a string."""
+    """Return the storable form of a message; the gateway refuses anything but a string."""
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")

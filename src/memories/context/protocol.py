@@ -23,7 +23,7 @@ ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
 MAX_MEMORY_CHARACTERS = 2_000
 
-# What a gateway returns: `id`, `text`, `metadata`, and for a search `similarity` and `score`.
+# A result of a gateway: `id`, `text`, `metadata`, and for a search `similarity` and `score`.
 Document = dict[str, Any]
 Place = tuple[str, int]  # a conversation, and the index of a turn
 _NOT_METADATA = ("text", "origin", "suspicious")  # attributes of a turn

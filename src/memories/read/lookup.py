@@ -1,4 +1,4 @@
-"""Looking up memories by id, id prefix or key, and the filters that narrow what is read.
+"""Looking up memories by id, id prefix or key, and the filters of reads.
 
 Pages of many memories are in `listing`.
 """
@@ -169,7 +169,7 @@ class Lookup(NamedTuple):
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
-        """Return the ids that begin with a prefix, in order, whatever the state of their memories.
+        """Return the ids that begin with a prefix, in order, of memories in any state.
 
         Raises:
             InvalidInput: The prefix can't begin an id.
@@ -203,7 +203,7 @@ class Lookup(NamedTuple):
         return short
 
     def is_foreign_id(self, memory_id: str) -> bool:
-        """Return whether a readable memory has exactly this id, in whatever format."""
+        """Return whether a readable memory has exactly this id, in any format."""
         if not isinstance(memory_id, str) or not memory_id or not storable(memory_id):
             return False
         return bool(self.store.groups(self.where(state="any", group=memory_id), limit=1))

@@ -170,7 +170,7 @@ def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
         InvalidInput: The expression names a state, and the filter asks for another one.
     """
     if not selector.states:
-        # The filter may ask for a state, such as what was current at a time.
+        # The filter may ask for a state itself, such as the one at a past time.
         return selector.narrow(where), selector.fits
     if where.as_of is not None or where.state != "live":
         raise InvalidInput(

@@ -47,19 +47,19 @@ class Condition(NamedTuple):
 
 
 class Not(NamedTuple):
-    """Matches what the term does not match."""
+    """Matches records that the term does not match."""
 
     term: "Node"
 
 
 class Every(NamedTuple):
-    """Matches what all terms match."""
+    """Matches records that all terms match."""
 
     terms: "Sequence[Node]"
 
 
 class Either(NamedTuple):
-    """Matches what at least one term matches."""
+    """Matches records that at least one term matches."""
 
     terms: "Sequence[Node]"
 

@@ -11,7 +11,7 @@ from memories.core.times import from_millis, to_iso
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.models import PENDING
 from memories.scratchpad import file
-from memories.scratchpad.entries import OFTEN, choose
+from memories.scratchpad.entries import choose
 from memories.scratchpad.file import Place
 from memories.scratchpad.refresh import entry_of, is_shown, limit_new
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
@@ -94,8 +94,7 @@ class Mirror:
 
     def promote(self, records: Sequence[Record]) -> None:
         """Give memories that are often found a place, unless others have more right to it."""
-        frequent = [record for record in records if record.accesses + 1 >= OFTEN]
-        for namespace in {record.ref.namespace for record in frequent}:
+        for namespace in {record.ref.namespace for record in records}:
             place, now = self._place_of(namespace), self._clock()
             try:
                 pad = file.load_cached(place)
@@ -106,7 +105,7 @@ class Mirror:
             present = {entry.id for entry in pad.entries}
             candidates = {
                 record.ref.group: record
-                for record in frequent
+                for record in records
                 if record.ref.namespace == namespace and record.ref.group not in present
             }
             entries = [entry_of(record, now) for record in candidates.values()]

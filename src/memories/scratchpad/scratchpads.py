@@ -169,8 +169,11 @@ class Scratchpads:
 
     def promote(self, records: "Sequence[Record]") -> None:
         """Give memories that are often found a place in the files."""
-        if self.is_home and any(record.accesses for record in records):
-            self.mirror.promote(records)
+        from memories.scratchpad.entries import OFTEN
+
+        frequent = [record for record in records if record.accesses + 1 >= OFTEN]
+        if self.is_home and frequent:
+            self.mirror.promote(frequent)
 
     def flush(self) -> None:
         """Write changes that still wait to the files."""

@@ -216,7 +216,7 @@ class SearchResult(NamedTuple):
 
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
-    """Return the rounded evidence by name; None for what a memory does not have."""
+    """Return the rounded evidence by name; None for properties of turns only."""
     numbers: dict[str, float | int | None] = {
         "similarity": evidence.similarity,
         "words": evidence.words,
