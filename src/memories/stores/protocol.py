@@ -350,7 +350,7 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 # --- spaces of vectors
 
 
-def required(space: Space | None) -> Space:
+def require_space(space: Space | None) -> Space:
     """Return the space that a store was opened with.
 
     Raises:

@@ -344,11 +344,11 @@ def restore(
         return restored._replace(made_at=made_at)
     if path.exists() and source.samefile(path):
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
-    from memories.stores.sqlite.backup import occupied, put_back, refuse_logs
+    from memories.stores.sqlite.backup import occupied_error, put_back, refuse_logs
 
     # Of a lost store only the log may exist.
     if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
-        raise occupied(path)
+        raise occupied_error(path)
     refuse_logs(source, path)
     old_store = None
     if replace:

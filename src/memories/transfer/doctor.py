@@ -249,13 +249,13 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
     import apsw
 
     from memories.stores.sqlite import schema
-    from memories.stores.sqlite.engine import opened_apart
+    from memories.stores.sqlite.engine import open_apart
     from memories.stores.sqlite.errors import sqlite_errors
 
     newest = len(schema.MIGRATIONS)
     with sqlite_errors(path):
         try:
-            with opened_apart(path) as db:
+            with open_apart(path) as db:
                 version = int(db.pragma("user_version"))
                 is_ours = db.pragma("application_id") == schema.APPLICATION_ID
                 if not is_ours or version >= newest:

@@ -19,7 +19,7 @@ from memories.stores.documents.schema import (
     vectors_payload,
     window_ids,
 )
-from memories.stores.protocol import other_space, required
+from memories.stores.protocol import other_space, require_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Spaces:
 
     def check(self) -> None:
         """Check that vectors of the space that the store was opened with may be added."""
-        required(self._space)
+        require_space(self._space)
         self.searched()
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class Spaces:
 
     def claim(self) -> str:
         """Return the id of the space in use; the first vectors decide which it is."""
-        return self._checked_id(self._claim(required(self._space)))
+        return self._checked_id(self._claim(require_space(self._space)))
 
     def _claim(self, space: Space) -> Mapping[str, str]:
         """Return the state, after putting a space in use if there was none."""
@@ -99,7 +99,7 @@ class Spaces:
         return self._driver.claim(_describe(space, _USED) | {"schema": str(SCHEMA)})
 
     def _checked_id(self, state: Mapping[str, str]) -> str:
-        space = required(self._space)
+        space = require_space(self._space)
         if not _find_id(state, space, _USED):
             raise other_space(state["model"], int(state["dimension"]), space)
         return state["space"]

@@ -28,7 +28,7 @@ from memories.stores.postgres.query import (
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
-from memories.stores.protocol import required, used_among
+from memories.stores.protocol import require_space, used_among
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -145,7 +145,7 @@ class PostgresStore:
         with self._server.write({record.ref.namespace for record in records}) as db:
             used = None
             if any(record.vectors is not None for record in records):
-                used = vector_tables.claim(db, required(self._space))
+                used = vector_tables.claim(db, require_space(self._space))
             large = _append(db, records, used)
             self._index_later(db, large, loading=len(records) >= MANY)
 
@@ -474,7 +474,7 @@ class PostgresStore:
     def _searched(self, db: Transaction) -> Vectors | None:
         """Return the vectors to search, if there are any; raise if they are of another space."""
         used = db.meta.used
-        return None if used is None else vector_tables.checked(used, required(self._space))
+        return None if used is None else vector_tables.checked(used, require_space(self._space))
 
 
 # --- rows

@@ -17,7 +17,7 @@ from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError
 from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
-from memories.stores.sqlite.engine import opened_apart
+from memories.stores.sqlite.engine import open_apart
 from memories.stores.sqlite.errors import sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
@@ -62,7 +62,7 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
     finally:
         file.close()
     with sqlite_errors(target):
-        with opened_apart(target, write=True) as db:
+        with open_apart(target, write=True) as db:
             _use_log(db)
             if mark is not None:
                 _set_mark(db, mark)
@@ -92,7 +92,7 @@ def records_in(path: Path) -> int:
     Raises:
         StoreDamaged: It is not a store, or not a sound one.
     """
-    with sqlite_errors(path), opened_apart(path) as db:
+    with sqlite_errors(path), open_apart(path) as db:
         messages = [message for (message,) in fetch(db, "PRAGMA integrity_check(3)")]
         if messages != ["ok"]:
             raise StoreDamaged(f"{path} is damaged ({messages[0]})")
@@ -114,7 +114,7 @@ def records_in(path: Path) -> int:
 
 def is_database(path: Path) -> bool:
     """Return whether a file is a SQLite database, of any program, sound or not."""
-    with sqlite_errors(path), opened_apart(path) as db:
+    with sqlite_errors(path), open_apart(path) as db:
         try:
             return bool(db.pragma("schema_version")) or path.stat().st_size > 0
         except apsw.NotADBError:
@@ -131,7 +131,7 @@ def identity_of(path: Path) -> str:
 def mark_of(path: Path) -> Mark | None:
     """Return the mark of a file; None if it isn't a copy of a store."""
     try:
-        with sqlite_errors(path), opened_apart(path) as db:
+        with sqlite_errors(path), open_apart(path) as db:
             if db.pragma("application_id") != schema.APPLICATION_ID:
                 return None
             value = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
@@ -157,7 +157,7 @@ def copy_in(source: Path, target: Path) -> int:
         StoreDamaged: It is not a sound store.
         SchemaTooNew: A newer program wrote it.
     """
-    with sqlite_errors(source), opened_apart(source) as db:
+    with sqlite_errors(source), open_apart(source) as db:
         _refuse_foreign(db, source)
         try:
             db.execute("VACUUM INTO ?", (str(target),))
@@ -165,7 +165,7 @@ def copy_in(source: Path, target: Path) -> int:
             raise StoreFull(
                 f"the disk of {target} is full; make room and try again; nothing was changed"
             ) from exc
-    with sqlite_errors(target), opened_apart(target, write=True) as db:
+    with sqlite_errors(target), open_apart(target, write=True) as db:
         _use_log(db)
         for version in range(int(db.pragma("user_version")) + 1, len(schema.MIGRATIONS) + 1):
             with db:
@@ -204,7 +204,7 @@ def refuse_logs(source: Path, path: Path) -> None:
     )
 
 
-def occupied(path: Path) -> RequestError:
+def occupied_error(path: Path) -> RequestError:
     """Return the error for a restore to the path of an existing store."""
     return RequestError(
         f"there is a store at {path}; to put it aside and restore this one in its place, add "
@@ -229,7 +229,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         RequestError: There is a store, and no name to keep it under.
         StoreBusy: Another process holds the write lock.
     """
-    with sqlite_errors(scratch), opened_apart(scratch, write=True) as db:
+    with sqlite_errors(scratch), open_apart(scratch, write=True) as db:
         db.execute("PRAGMA synchronous=FULL")
         _set_mark(db, mark)
         _empty_log(db)
@@ -238,7 +238,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
     with file._exclusive(BUSY_SECONDS) as side, sqlite_errors(path):
         is_occupied = _has_content(path) or _has_content(Path(f"{path}-wal"))
         if is_occupied and aside is None:
-            raise occupied(path)
+            raise occupied_error(path)
         is_settled = not is_occupied or _empty_log_of_store(file)
         if aside is not None:
             _keep(path, aside)
@@ -247,7 +247,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         put_in_place(scratch, path)
         _remove_side_files(path)
         sidefile.erase(side)  # its note is about the old file
-        with opened_apart(path) as db:
+        with open_apart(path) as db:
             count = fetch_value(db, _COUNT)
         if count != records:
             raise StoreError(

@@ -55,7 +55,7 @@ def connect_frozen(path: Path) -> apsw.Connection:
 
 
 @contextlib.contextmanager
-def opened_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
+def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
     """Open a file that isn't a store in use, such as a copy.
 
     Args:

@@ -18,7 +18,7 @@ from memories.core.disk import CREATING
 from memories.errors import StoreDamaged
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import schema
-from memories.stores.sqlite.engine import connect_frozen, opened_apart
+from memories.stores.sqlite.engine import connect_frozen, open_apart
 from memories.stores.sqlite.errors import sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
@@ -69,7 +69,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
         if without_log:
             why = f"the log {path.name}-wal is of another file, so what only it has was not read"
             lost[0] = Lost(0, None, why)
-        opened = contextlib.closing(connect_frozen(path)) if without_log else opened_apart(path)
+        opened = contextlib.closing(connect_frozen(path)) if without_log else open_apart(path)
         try:
             with opened as db:
                 for seq, entry in _Tables(db).records():

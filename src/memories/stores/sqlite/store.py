@@ -13,7 +13,7 @@ import apsw
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
-from memories.stores.protocol import required
+from memories.stores.protocol import require_space
 from memories.stores.records import (
     SEARCHED,
     Candidate,
@@ -126,7 +126,7 @@ class SQLiteStore:
             if record.vectors is not None:
                 embedded.setdefault(record.ref.collection, []).append((seq, record.vectors))
         if embedded:
-            spaces.claim(db, required(self._space), compact=self._compact)
+            spaces.claim(db, require_space(self._space), compact=self._compact)
         for collection, vectors in embedded.items():
             self._vectors(db, collection).insert(db, vectors)
             self._vectors(db, collection).seal(db, added=len(rows))
@@ -489,14 +489,14 @@ class SQLiteStore:
         """Return the vectors to search, if there are any; raise if they are of another space."""
         if spaces.space_in_use(db) is None:
             return None
-        spaces.claim(db, required(self._space), compact=self._compact)
+        spaces.claim(db, require_space(self._space), compact=self._compact)
         return self._vectors(db, collection)
 
     def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
         """Return the vectors in use, whatever space the store was opened with."""
         space = spaces.form_in_use(db)
         if space is None:
-            space = spaces.as_stored(required(self._space), compact=self._compact)
+            space = spaces.as_stored(require_space(self._space), compact=self._compact)
         key = (collection, *space.form)
         if key not in self._indexes:
             from memories.stores.sqlite.quantize import Quantizer
