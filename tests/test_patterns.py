@@ -217,10 +217,9 @@ def patterns() -> tuple[set[Found], set[str]]:
         found.add(Found("guard/contexts.py", given.pattern, 0, "finditer"))
     suspicious = suspicion.load_rules()
     for flags, table in ((re.S, suspicious.orders), (re.I | re.S, suspicious.structures)):
-        found |= {
-            Found("write/suspicion.txt", rule.pattern, int(flags), "finditer") for rule in table
-        }
-    found.add(Found("write/suspicion.txt", suspicious.talk, 0, "finditer"))
+        for rule in map(suspicion.read_rule, table):
+            found.add(Found("write/suspicion.txt", rule.pattern, int(flags), "finditer"))
+    found.add(Found("write/suspicion.txt", suspicious.constants["TALK"], 0, "finditer"))
     phrases, named = proposals._read_phrases()
     for pattern in (*(phrase.pattern.pattern for phrase in phrases), *named.values()):
         found.add(Found("hooks/phrases.txt", pattern, 0, "finditer"))

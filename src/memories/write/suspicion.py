@@ -87,31 +87,30 @@ _REPORTED = (
 
 
 class Rule(NamedTuple):
-    """A rule of suspicion.txt, which says what its parts mean."""
+    """A rule of suspicion.txt, which explains its parts."""
 
     mark: str
-    words: Sequence[str]
     pieces: Sequence[str]
     also: Sequence[str]
     pattern: str
 
 
 class Rules(NamedTuple):
-    """The rules of suspicion.txt.
+    """The rules of suspicion.txt, unparsed: `read_rule` parses one when a text calls for it.
 
     Attributes:
         orders: Those for a folded text.
         structures: Those for a text as it is.
         by_word: The numbers of the orders that ask for a word, by that word.
         wordless: The numbers of the orders that ask for no word.
-        talk: A pattern of words that texts about attacks use.
+        constants: The texts that stand in rules, by their names.
     """
 
-    orders: Sequence[Rule]
-    structures: Sequence[Rule]
+    orders: Sequence[str]
+    structures: Sequence[str]
     by_word: Mapping[str, Sequence[int]]
     wordless: Sequence[int]
-    talk: str
+    constants: Mapping[str, str]
 
 
 class _Folded(NamedTuple):
@@ -125,34 +124,36 @@ class _Folded(NamedTuple):
 def load_rules() -> Rules:
     """Read suspicion.txt."""
     text = Path(__file__).with_name("suspicion.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    constants = dict(line.split(" = ", 1) for line in lines if line[0].isupper())
-    text = "\n".join(line for line in lines if not line[0].isupper())
-    for name, value in constants.items():
-        text = text.replace(f"{{{name}}}", value)
-
-    rules: dict[str, list[Rule]] = {"order": [], "structure": []}
-    for block in text.replace("\n  ", "\0").splitlines():
-        head, *lines = block.split("\0")
-        kind, mark = head.split()
-        rules[kind].append(_read_rule(mark, lines))
-
+    blocks = text.rstrip("\n").split("\n\n")
+    orders = [block for block in blocks if block.startswith("order ")]
+    structures = [block for block in blocks if block.startswith("structure ")]
     by_word: dict[str, list[int]] = {}
-    for number, rule in enumerate(rules["order"]):
-        for word in rule.words:
+    wordless = []
+    for number, block in enumerate(orders):
+        name, _, words = block.split("\n", 2)[1].partition(": ")
+        if name != "  words":
+            wordless.append(number)
+            continue
+        for word in words.split():
             by_word.setdefault(word, []).append(number)
-    wordless = [number for number, rule in enumerate(rules["order"]) if not rule.words]
-    return Rules(rules["order"], rules["structure"], by_word, wordless, constants["TALK"])
+    definitions = [line for block in blocks[:3] for line in block.splitlines() if line[0].isupper()]
+    constants = dict(line.split(" = ", 1) for line in definitions)
+    return Rules(orders, structures, by_word, wordless, constants)
 
 
-def _read_rule(mark: str, lines: Iterable[str]) -> Rule:
+@functools.cache
+def read_rule(block: str) -> Rule:
+    """Parse a rule."""
+    for name, value in load_rules().constants.items():
+        block = block.replace(f"{{{name}}}", value)
+    head, *lines = block.split("\n  ")
     parts: dict[str, list[str]] = {"words": [], "pieces": [], "also": [], "pattern": []}
     for line in lines:
         name, value = line.split(": ", 1)
         parts[name].append(value)
-    words = " ".join(parts["words"]).split()
-    pieces, also = (_read_pieces(parts[name]) for name in ("pieces", "also"))
-    return Rule(mark, words, pieces, also, "|".join(parts["pattern"]))
+    mark = head.split()[1]
+    pieces, also = _read_pieces(parts["pieces"]), _read_pieces(parts["also"])
+    return Rule(mark, pieces, also, "|".join(parts["pattern"]))
 
 
 def _read_pieces(lines: Iterable[str]) -> list[str]:
@@ -231,7 +232,7 @@ def _match_structures(text: str) -> Iterator[str]:
     if not _contains(text, _SIGNS):
         return
     lowered = text.lower()
-    for rule in load_rules().structures:
+    for rule in map(read_rule, load_rules().structures):
         pieces_fit = not rule.pieces or _contains(lowered, rule.pieces)
         if pieces_fit and _compile(rule.pattern, re.I | re.S).search(text):
             yield rule.mark
@@ -246,7 +247,7 @@ def _match_orders(folded: _Folded) -> Iterator[str]:
         numbers.update(rules.wordless)
     marks: set[str] = set()
     for number in sorted(numbers):
-        rule = rules.orders[number]
+        rule = read_rule(rules.orders[number])
         if rule.mark not in marks and _gives_order(folded.text, rule):
             marks.add(rule.mark)
             yield rule.mark
@@ -269,7 +270,7 @@ def _is_reported(folded: str, match: re.Match[str]) -> bool:
     """Return whether a text about attacks only quotes an order, or says that someone gives it."""
     start, end = match.span()
     around = folded[max(0, start - 400) : start] + folded[end : end + 400]
-    if not _compile(load_rules().talk).search(around):
+    if not _compile(load_rules().constants["TALK"]).search(around):
         return False
     before, after = folded[max(0, start - 60) : start], folded[end : end + 80]
     is_quoted = _contains(before[-24:], _QUOTES) and _contains(after, _QUOTES)
