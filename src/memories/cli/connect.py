@@ -329,7 +329,7 @@ def _shape(connection: Connection) -> dict[str, Any]:
         "root": connection.root or None,
         "problem": connection.problem or None,
     }
-    entries = connection.found
+    entries = connection.entries
     if entries is not None:
         events = dict.fromkeys(words[words.index("hook") + 1] for words in entries.hooks)
         shape |= {"mcp": bool(entries.server), "hooks": list(events), "capture": entries.capture}

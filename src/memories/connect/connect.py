@@ -155,7 +155,7 @@ class Connector:
                 continue
             record = written.get(str(path))
             if record is not None and _can_restore(record, before):
-                after = _restored(record)
+                after = _earlier_content(record)
             elif path == host_files.plugin:
                 after = None if before.startswith(PLUGIN_MARK.encode()) else before
             else:
@@ -201,7 +201,7 @@ class Connector:
                 if written is None or not written.before:
                     continue
                 before = change.before or b""
-                if _can_restore(written, before) and _restored(written) == change.after:
+                if _can_restore(written, before) and _earlier_content(written) == change.after:
                     Path(written.before).unlink(missing_ok=True)  # the file has this content again
             files.keep_receipt(self.folder, target.place, [])
 
@@ -217,7 +217,7 @@ class Connector:
         applied: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
-            check = partial(_refuse_changed, target, change)
+            check = partial(_check_unchanged, target, change)
             folders: list[str] = []
             try:
                 check()
@@ -256,7 +256,7 @@ def _refuse_foreign_plugin(path: Path, data: bytes | None) -> None:
         raise InvalidInput(f"{path} is another plugin; rename it first; nothing was changed")
 
 
-def _refuse_changed(target: Target, change: Change) -> None:
+def _check_unchanged(target: Target, change: Change) -> None:
     if target.read(change.path) != change.before:
         raise InvalidInput(
             f"{change.path} was changed by another program meanwhile; run this again"
@@ -288,7 +288,7 @@ def _can_restore(record: WrittenFile, data: bytes) -> bool:
     return not record.existed or (record.before is not None and Path(record.before).is_file())
 
 
-def _restored(record: WrittenFile) -> bytes | None:
+def _earlier_content(record: WrittenFile) -> bytes | None:
     """Return the earlier content of a file; None if it did not exist."""
     if not record.existed or record.before is None:
         return None

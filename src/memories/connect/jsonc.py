@@ -176,7 +176,7 @@ class Document:
         for length in range(1, len(path)):
             parent = self._find(path[:length])
             if parent is None:
-                self._add(path[: length - 1], path[length - 1], _nested(path[length:], value))
+                self._add(path[: length - 1], path[length - 1], _nest(path[length:], value))
                 return
             self._check(parent, "{", path[:length])
         node = self._find(path)
@@ -307,7 +307,7 @@ class Document:
         )
 
 
-def _nested(path: Path, value: Any) -> Any:
+def _nest(path: Path, value: Any) -> Any:
     for step in reversed(path):
         value = {step: value}
     return value

@@ -47,14 +47,14 @@ class Connection(NamedTuple):
         host: The host.
         scope: `user` or `project`.
         root: The folder of the project; empty for a user.
-        found: Our entries in its files; None if they can't be read.
+        entries: Our entries in its files; None if they can't be read.
         problem: The problem with them, a sentence; empty if there is none.
     """
 
     host: str
     scope: str
     root: str
-    found: FoundEntries | None
+    entries: FoundEntries | None
     problem: str
 
 
@@ -73,7 +73,7 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         InvalidInput: A file is malformed or can't be read.
     """
     host, host_files = target.host, connector.files(target)
-    found = FoundEntries([], [], [])
+    entries = FoundEntries([], [], [])
     for path in host_files.paths:
         data = target.read(path)
         if data is None:
@@ -93,11 +93,11 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
                 hooks = [words_of(command) for _, command in find_hooks(document, host)]
         server = server_words(entry)
         if is_server(server):
-            found = found._replace(server=server)
-        found.hooks.extend(hooks)
+            entries = entries._replace(server=server)
+        entries.hooks.extend(hooks)
         if hooks or is_server(server):
-            found.files.append(path)
-    return found
+            entries.files.append(path)
+    return entries
 
 
 def _read_table(text: str, host: Host, path: Path) -> Any:
@@ -175,21 +175,21 @@ def find_connections(connector: Connector, root: Path | None) -> list[Connection
 def _find_connection(connector: Connector, name: str, scope: str, root: str) -> Connection | None:
     target = Target(name, scope, Path(root))
     try:
-        found = find_entries(connector, target)
+        entries = find_entries(connector, target)
     except InvalidInput as exc:
         if scope != "user" and files.find_receipt(connector.folder, (name, scope, root)) is None:
             return None
         problem = str(exc).removesuffix("; nothing was changed")
         return Connection(name, scope, root, None, problem)
-    if not (found.server or found.hooks):
+    if not (entries.server or entries.hooks):
         return None
-    problem = _find_missing(found, connector.where.environment)
-    return Connection(name, scope, root, found, problem)
+    problem = _find_missing(entries, connector.where.environment)
+    return Connection(name, scope, root, entries, problem)
 
 
-def _find_missing(found: FoundEntries, environment: Mapping[str, str]) -> str:
+def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
     """Return a sentence on the first program of the commands that does not exist; else empty."""
-    for words in (found.server, *found.hooks):
+    for words in (entries.server, *entries.hooks):
         if words and is_missing(words, environment):
             program = words[0]
             if "/" in program or "\\" in program:
@@ -205,14 +205,14 @@ def describe_problem(connection: Connection) -> tuple[str, str]:
 
 
 def _remedy(connection: Connection) -> str:
-    if connection.found is None:
+    if connection.entries is None:
         return "repair the file"
     # The name and the content of a cloned project may try to run something in the user's shell.
     command = f"memory connect {connection.host}"
     if connection.scope != "user":
         command = f"cd {shlex.quote(connection.root)} && {command} --scope project"
-    if connection.found.capture:
+    if connection.entries.capture:
         command += " --capture"
-    if connection.found.namespace:
-        command += f" -n {shlex.quote(connection.found.namespace)}"
+    if connection.entries.namespace:
+        command += f" -n {shlex.quote(connection.entries.namespace)}"
     return f"run: {command}"

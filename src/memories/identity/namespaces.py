@@ -290,8 +290,9 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
         events.forget(config.home, is_own)
         _remove_files(config, name)
         events.forget(config.home, is_own)
-        is_partly_gone = bool(deleted.files or deleted.queued)
-        with once_erased(PARTLY_GONE) if is_partly_gone else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if deleted.files or deleted.queued:  # from here on, a failure leaves a part
+                stack.enter_context(once_erased(PARTLY_GONE))
             also_in = dict.fromkeys((*_empty(store, name), *backups))
             return deleted._replace(also_in=tuple(also_in))
 
@@ -441,7 +442,9 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
             digests[digest] = conversation_digest(salt, group)
     position = last[0].ref.position if last else 0
     added: list[Record] = []
-    for link in [] if _is_logged(store, links, into) else links:
+    if _is_logged(store, links, into):
+        links = []
+    for link in links:
         changes = _translate(link, digests)
         own_salt = link.salt if salt is None else ""
         head = follow(link._replace(namespace=into, salt=own_salt, changes=changes), head)
