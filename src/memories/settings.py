@@ -282,7 +282,9 @@ def namespace(text: str) -> str:
     try:
         return validate.canonical_namespace(text)
     except InvalidInput as exc:
-        raise ValueError(f"is not usable: {exc}") from None
+        _, is_named, remedy = str(exc).partition(" is not usable; ")
+        reason = f"is not usable; {remedy}" if is_named else f"is not usable: {exc}"
+        raise ValueError(reason) from None
 
 
 def _collection(text: str) -> str:

@@ -492,7 +492,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     (
         (*ADD, "-"),
         lines(LINE, {"content": "a", "tags": {"speaker": "Ann"}}),
-        "is no free tag of a turn",
+        "is not a free tag of a turn",
     ),
     ((*ADD, "-"), lines(LINE, {"content": "a", "created_at": 5}), "not a date"),
     ((*ADD, "-"), lines(LINE, {"content": "a", "ts": "some day"}), "not a date"),

@@ -57,16 +57,20 @@ def run(arguments: Sequence[str]) -> object:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        raise InvalidInput(_describe(exc)) from exc
+        raise InvalidInput(_describe(exc, arguments)) from exc
 
 
-def _describe(error: click.ClickException) -> str:
+def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
     message = error.format_message().rstrip(".")
     path = "memory"
     if isinstance(error, click.UsageError) and error.ctx:
         path = error.ctx.command_path
+    elif arguments and arguments[0] in COMMANDS:  # the parser of a command knows no context
+        path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         message += "; if it is text, put -- before it"
+    elif message.startswith("Got unexpected extra argument"):
+        message += "; put quotes around a text with spaces"
     return f"{message}; see {path} --help"
 
 

@@ -569,7 +569,7 @@ def _parse_queued(entry: Entry) -> HistoryTurn:
     try:
         return HistoryTurn(**entry, max_characters=MAX_MESSAGE_CHARACTERS)
     except TypeError as exc:
-        raise InvalidInput(f"a queued entry is no turn: {exc}") from exc
+        raise InvalidInput(f"a queued entry is not a turn: {exc}") from exc
 
 
 def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list[Document]:

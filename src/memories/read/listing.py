@@ -137,7 +137,9 @@ def parse_order(
         "key": _plain_key,
     }
     if sort not in values:
-        raise InvalidInput(f'"{validate.shown(str(sort))}" is no order; use {", ".join(values)}')
+        raise InvalidInput(
+            f'"{validate.shown(str(sort))}" is not an order; use {", ".join(values)}'
+        )
     if is_past and sort in ("reinforced", "confidence", "accesses"):
         raise InvalidInput(
             f"what was current at a time is not kept in the order of {sort}; leave sort or as_of "

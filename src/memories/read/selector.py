@@ -546,7 +546,7 @@ def _parse_number(condition: Condition) -> float:
     if not math.isfinite(number):
         raise error_at(
             condition.place,
-            f'"{validate.shown(condition.value)}" is no number; {condition.name} is one',
+            f'"{validate.shown(condition.value)}" is not a number; {condition.name} is one',
         )
     if not condition.name.endswith("confidence"):
         return number

@@ -133,7 +133,7 @@ class _Token(NamedTuple):
         return self.kind in ("word", "text")
 
     def __str__(self) -> str:
-        return "its end" if self.kind == "end" else f'"{shown(self.text)}"'
+        return "the end" if self.kind == "end" else f'"{shown(self.text)}"'
 
 
 class _Parser:
@@ -232,7 +232,7 @@ class _Parser:
             return condition
         plain = f'"{shown(token.text)}"' if is_quoted else shown(token.text)
         raise error_at(
-            token.place, f"{token} is no condition; write {plain} = VALUE, or {plain} exists"
+            token.place, f"{token} is not a condition; write {plain} = VALUE, or {plain} exists"
         )
 
     def _has(self) -> Condition:
@@ -252,6 +252,10 @@ class _Parser:
         if token.kind == "text":
             return condition._replace(value=token.text, literal=True)
         if token.kind != "word" or token.is_word(*_KEYWORDS):
+            if token.kind == "end":
+                raise error_at(token.place, "a value is missing at the end")
+            if token.is_sign("=") and operator == "=":
+                raise error_at(token.place, "write a single =, as in type = fact")
             raise error_at(
                 token.place, f"a value is missing before {token}; put it in quotes if it is one"
             )
@@ -289,13 +293,13 @@ def _tokenize(text: str) -> list[_Token]:
 
 def _explain_misplaced(sign: str) -> str:
     if sign in _CURLY:
-        return f"{sign} is no quote here; use \" or '"
+        return f"{sign} is not a quote here; use \" or '"
     if sign == ",":
         return (
             'a comma means nothing here; put "and" or "or" between conditions, and a value with a '
             "comma in quotes"
         )
-    return f'"{sign}" is no operator; use {" ".join(OPERATORS)}'
+    return f'"{sign}" is not an operator; use {" ".join(OPERATORS)}'
 
 
 def _read_quoted(text: str, start: int) -> tuple[str, int]:

@@ -248,7 +248,7 @@ def _read(
                 f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8"
             ) from None
         except InvalidInput as exc:
-            raise InvalidInput(f"line {number} {exc}; nothing of its batch was stored") from exc
+            raise InvalidInput(f"line {number} {exc}; {_consequence(number, exc)}") from exc
     if not number:
         raise InvalidInput("no records: the export is empty, without even a header")
     if header.ends and not has_ended:
@@ -256,6 +256,12 @@ def _read(
             f"the export is incomplete: it was cut after line {number}; use another copy"
         )
     return proven
+
+
+def _consequence(number: int, error: InvalidInput) -> str:
+    if number == 1 and str(error).startswith("is not JSON"):
+        return "this is not an export; for plain text run: memory create --lines FILE"
+    return "nothing of its batch was stored"
 
 
 def _decode(line: bytes, *, is_first: bool) -> str:

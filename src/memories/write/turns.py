@@ -208,7 +208,7 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     tags = validate.tags(draft.tags)
     for name in (ROLE, SPEAKER):
         if name in tags:
-            raise InvalidInput(f'"{name}" is no free tag of a turn; give it as {name}')
+            raise InvalidInput(f'"{name}" is not a free tag of a turn; give it as {name}')
     speaker, message_id = draft.speaker, draft.message_id
     return replace(
         draft,

@@ -27,7 +27,8 @@ def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
         install = f"{sys.executable} -m pip install 'memoriae[chat]'"
-        raise ConfigError(f"{', '.join(missing)} is missing; run: {install}")
+        packages = " and ".join(missing)
+        raise ConfigError(f"the chat needs {packages}; run: {install}")
     if demo:
         from memories.cli.output import say
         from memories.integrations.chat.demo import run as run_demos
