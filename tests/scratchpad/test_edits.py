@@ -242,6 +242,16 @@ def test_a_second_copy_does_not_replace_the_first(bob: Memories) -> None:
     assert sorted(re.findall(r"\} # (\d)", "".join(texts))) == ["0", "1", "2"]
 
 
+def test_the_same_text_is_kept_only_once(bob: Memories) -> None:
+    store(bob, "The user prefers tabs")
+    edit(bob, "memories:\n", "memories: [}\n")
+    text = file_of(bob).read_text()
+    for _ in range(2):
+        file_of(bob).write_text(text)
+        assert len(bob.edits()) == 1
+    assert [copy.read_text() for copy in copies_of(bob)] == [text]
+
+
 def test_an_edited_file_of_another_store_is_kept_beside(bob: Memories, home: Path) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories.db", "elsewhere.db")

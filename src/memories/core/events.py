@@ -2,7 +2,7 @@
 
 A line holds figures, and by default no content: no id of a memory, conversation or turn, and no
 word of a query. So erasing a memory leaves nothing behind here. Noting an event never fails an
-operation; `problem` tells `memory doctor` why events can't be written.
+operation; with `problem`, `memory doctor` finds out why events can't be written.
 """
 
 import contextlib

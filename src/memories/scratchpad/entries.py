@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     Attributes:
         id: The memory; empty for a line that a person added and that isn't stored yet.
         content: Its text, or the beginning of it: see `cut`.
-        pinned: It keeps its place whatever its age.
+        pinned: It keeps its place at any age.
         version: The version that is shown; 0 if unknown.
         written: When that version was written, ISO 8601 in UTC.
         created: When the first version was written.
@@ -198,7 +198,7 @@ def choose(
 ) -> list[Entry]:
     """Return the entries that get a place: pinned, frequently used, and the newest.
 
-    A third of the room beside the pinned entries is for frequently used ones, whatever their age.
+    A third of the room beside the pinned entries is for frequently used ones of any age.
     Summaries of sessions have places of their own, a few for each project. Entries that aren't
     current only fill the remaining room, since another setting or option may ask for them.
 

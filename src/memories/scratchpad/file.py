@@ -269,7 +269,13 @@ def copies_of(place: Place) -> list[Path]:
 
 
 def keep_copy(place: Place, text: str) -> Path:
-    """Keep a text with edits that can't be taken over beside the file, and return where it is."""
+    """Keep a text with edits that can't be taken over beside the file, and return its path.
+
+    The same text is kept only once.
+    """
+    for copy in copies_of(place):
+        if _read_copy(copy) == text:
+            return copy
     copy = place.folder / "scratchpad.edited.yaml"
     number = 1
     while os.path.lexists(copy):
@@ -412,11 +418,15 @@ def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> 
         replace(place, shortened, before)
 
 
-def _drop_from_copy(copy: Path, ids: Collection[str]) -> None:
+def _read_copy(copy: Path) -> str:
     try:
-        text = read_text(copy) or ""
-    except InvalidInput:  # no program wrote it
-        return
+        return read_text(copy) or ""
+    except InvalidInput:  # this program did not write it
+        return ""
+
+
+def _drop_from_copy(copy: Path, ids: Collection[str]) -> None:
+    text = _read_copy(copy)
     shortened = without_entries(text, ids)
     if shortened != text:
         with replacing(copy) as stream:

@@ -1,7 +1,7 @@
 """The text of a scratchpad's file: readable YAML, in which every value is JSON.
 
 A file that only programs wrote is read line by line with `json`, which is fast. A file that a
-person has changed is read by PyYAML, whatever its style.
+person has changed is read by PyYAML, in any style.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The scratchpads of one `Memories`: read, searched, edited, and updated by what is written."""
+"""The scratchpads of one `Memories`: reading, searching, editing, and applying changes."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Reads and verifies the audit log: what was changed, by whom and when."""
+"""Reads and verifies the audit log of changes, their authors and times."""
 
 import heapq
 import re
@@ -311,7 +311,7 @@ class _ChainCheck:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._hashes: dict[int, list[bytes]] = {}  # of the entries, by their numbers
-        self._written: set[int] = set()  # hashes of the addresses of what was written
+        self._written: set[int] = set()  # hashes of the addresses of written records
         self._salts: list[str] = []
         self._last: Record | None = None
         self._since: datetime | None = None

@@ -92,7 +92,7 @@ def back_up(
     now: datetime,
     progress: Progress,
 ) -> BackedUp:
-    """Copy the store of the settings into one file while others write, and read the copy back.
+    """Copy the store of the settings into one file, and read the copy back; writers need not wait.
 
     Args:
         config: The settings.
@@ -236,7 +236,7 @@ def read_mark(file: Path) -> "Mark | None":
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return the backups in the folder `backups`, which keep what is forgotten in the store."""
+    """Return the backups in the folder `backups`, which still contain forgotten memories."""
     store = _mark(config.store, datetime.now(UTC)).store
     files = sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*"))
     marks = [(file, read_mark(file)) for file in files]
@@ -318,7 +318,7 @@ def restore(
 ) -> Restored:
     """Make the store of the settings from a backup, a snapshot of an upgrade, or an export.
 
-    A SQLite store is replaced in one step, after everything was read and checked: whatever happens,
+    A SQLite store is replaced in one step, after everything was read and checked, so at any moment
     there is the old store or the new one. Any other store must be empty.
 
     Args:

@@ -53,7 +53,7 @@ class Examined(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What was repaired, and the backup that was made before; None if nothing was repaired."""
+    """The repairs, and the backup from before them; None if nothing was repaired."""
 
     repaired: list[str]
     backup: Path | None
@@ -224,7 +224,7 @@ def _examine_files(place: Path) -> Iterator[Finding]:
 
 
 def _examine_leftovers(place: Path, examined: Examined) -> None:
-    """Find files of killed processes, and older copies, which hold what was forgotten since."""
+    """Find files of killed processes, and older copies, which still contain forgotten memories."""
     if not place.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES
@@ -275,7 +275,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
 
 
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
-    """Rebuild what is derived from the records, after making a copy; the records are not changed.
+    """Make a copy, then rebuild indexes and other derived data; the records are not changed.
 
     If acknowledged commits are missing, the store goes on without them.
 
@@ -373,7 +373,7 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
 
 def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        with store.transaction():  # outside of one, a store may read as empty what it can't read
+        with store.transaction():  # outside of one, unreadable parts of a store may look empty
             for place in places(store):
                 try:
                     for page in pages(store, place):
@@ -435,7 +435,7 @@ def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Ite
 
 
 def _erased_unit(record: Record) -> tuple[str, int]:
-    """Return a key of what is erased as a whole: a memory with its versions, or one turn."""
+    """Return the unit that is erased as a whole: a memory with its versions, or one turn."""
     if record.ref.collection is Collection.MEMORY:
         return record.ref.group, 0
     return record.ref.group, record.ref.position

@@ -1,7 +1,7 @@
 """Import: store the records of an export, and leave existing records as they are.
 
-It can be interrupted at any moment and run again. Nothing proves who wrote a foreign file: its
-records are marked as imported, whatever they say themselves, and its memories wait for review.
+It can be interrupted at any moment and run again. Nothing proves who wrote a foreign file, so its
+records get the origin `imported` instead of their own, and its memories wait for review.
 """
 
 from collections import Counter

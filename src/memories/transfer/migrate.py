@@ -1,7 +1,7 @@
 """Copies a whole store into another one, and changes the embedder of a store.
 
-The store stays in use meanwhile. Both can be interrupted at any moment and run again; what they have
-done so far is kept.
+The store stays in use meanwhile. Both can be interrupted at any moment and run again; they go on
+where they stopped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -156,7 +156,7 @@ class _Migration:
             raise _not_a_copy(ref)
 
     def copy(self, page: Sequence[Record]) -> None:
-        """Copy what the target does not have, and what changed since it was copied."""
+        """Copy new records, and changes of copied ones."""
         missing, changed = self._compare(page)
         self._update(changed)
         try:
@@ -194,7 +194,7 @@ class _Migration:
         return Contents(count, digest % 2**128)
 
     def remove_surplus(self) -> None:
-        """Remove from the copy what was forgotten in the original after it was copied.
+        """Remove records from the copy that were forgotten in the original since.
 
         Raises:
             RequestError: Another program has written to the target meanwhile.
@@ -366,7 +366,7 @@ class _Reembedding:
         self._last_refs: set[Ref] = set()
 
     def embed_most(self) -> None:
-        """Embed page after page; what is written meanwhile may be left to the next pass."""
+        """Embed page after page; later writes may be left to the next pass."""
         for collection in SEARCHED:
             for _ in range(self._total // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:
