@@ -65,7 +65,7 @@ def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) ->
 @pytest.mark.parametrize(
     "how", ["create", "update", "delete another", "status", "transaction", "close"]
 )
-def test_what_was_read_is_counted_with_the_next_write(home: Path, how: str) -> None:
+def test_the_next_write_counts_reads(home: Path, how: str) -> None:
     with Memories(embedder="none") as memories:
         one, other = made(memories), made(memories, "grass is green")
         for _ in range(3):
@@ -86,7 +86,7 @@ def test_what_was_read_is_counted_with_the_next_write(home: Path, how: str) -> N
     assert counted(one) == 3
 
 
-def test_many_waiting_reads_are_counted_by_a_read(
+def test_a_read_counts_many_waiting_reads(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = made(memories)
@@ -96,9 +96,7 @@ def test_many_waiting_reads_are_counted_by_a_read(
     assert 40 <= counted(one) <= 50
 
 
-def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_flushes_only_beyond_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [Ref(Collection.MEMORY, "shared", "a", 1)]
     line = len(b'[["shared","a",1]]\n')
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 2 * line)
@@ -131,7 +129,7 @@ def test_waiting_reads_are_bounded(
     assert file.stat().st_size < 600
 
 
-def test_while_another_one_writes_reads_answer_and_are_counted_afterwards(
+def test_reads_during_a_write_are_answered_and_counted_afterwards(
     memories: Memories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 1)
@@ -154,7 +152,7 @@ def test_while_another_one_writes_reads_answer_and_are_counted_afterwards(
     assert counted(one) == 5
 
 
-def test_a_home_that_can_not_be_written_fails_no_read(tmp_path: Path) -> None:
+def test_a_read_only_home_fails_no_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as first:
@@ -166,7 +164,7 @@ def test_a_home_that_can_not_be_written_fails_no_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["before it is counted", "after it is counted"])
-def test_a_batch_that_was_cut_short_is_counted_once(
+def test_an_interrupted_batch_is_counted_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with Memories(embedder="none", channel="cli") as memories:
@@ -191,7 +189,7 @@ def test_a_batch_that_was_cut_short_is_counted_once(
     assert counted(one) == 5
 
 
-def test_what_is_no_line_of_ours_is_left_out(memories: Memories, home: Path) -> None:
+def test_foreign_lines_are_ignored(memories: Memories, home: Path) -> None:
     one = made(memories)
     memories.get(one)
     [file] = queued(home)
@@ -203,7 +201,7 @@ def test_what_is_no_line_of_ours_is_left_out(memories: Memories, home: Path) -> 
     assert counted(one) == 2
 
 
-def test_each_store_has_reads_of_its_own(home: Path, tmp_path: Path) -> None:
+def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
     with (
         Memories(embedder="none", channel="cli") as here,
         Memories(f"sqlite:///{tmp_path}/other.db", embedder="none", channel="cli") as there,
@@ -272,16 +270,14 @@ def test_readers_and_flushes_of_many_threads_count_each_read_once(home: Path) ->
     assert counted(one) == 160
 
 
-def test_nothing_is_made_where_nothing_waits(tmp_path: Path) -> None:
+def test_no_file_is_created_without_waiting_reads(tmp_path: Path) -> None:
     waiting = Accesses(tmp_path / "home", "somewhere")
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         waiting.flush(memories._store)
     assert not (tmp_path / "home").exists()
 
 
-def test_reads_that_wait_are_told_by_each_memory_whoever_adds_and_counts_them(
-    memories: Memories, home: Path
-) -> None:
+def test_memories_show_waiting_reads_of_all_processes(memories: Memories, home: Path) -> None:
     """Of a file that was read before only what is new is read; one that came in its place is
     another one.
     """

@@ -1,5 +1,5 @@
-"""A new memory that corrects another is linked with it, goes before it, and the link can be taken
-back.
+"""A new memory that corrects another one is linked with it and ranks before it; the link can be
+removed.
 """
 
 import json
@@ -52,9 +52,7 @@ def found(memories: Memories, **filters: object) -> list[str]:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_is_corrected_stands_behind_its_correction_and_says_so(
-    memories: Memories, turned: bool
-) -> None:
+def test_a_corrected_memory_follows_its_correction(memories: Memories, turned: bool) -> None:
     first, second = (NEW, OLD) if turned else (OLD, NEW)
     older = create(memories, first)
     create(memories, "The API is written in Go.")
@@ -68,14 +66,14 @@ def test_what_is_corrected_stands_behind_its_correction_and_says_so(
     assert older not in found(memories, include_corrected=False)
 
 
-def test_of_several_that_nothing_corrects_the_last_one_is_corrected(memories: Memories) -> None:
+def test_the_last_uncorrected_memory_is_corrected(memories: Memories) -> None:
     first, second = (memories.create(text, force=True).id for text in (OLD, NEW))
     newest = memories.create(NEWEST)
     assert newest.corrects == second
     assert links(memories, str(first)) == (None, None)
 
 
-def test_a_chain_stands_newest_first(memories: Memories) -> None:
+def test_a_chain_is_found_newest_first(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
     assert [links(memories, each) for each in ids] == [
         (None, ids[1]),
@@ -93,7 +91,7 @@ def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> No
     assert links(memories, ids[2]) == (ids[0], None)
 
 
-def test_what_says_less_corrects_nothing() -> None:
+def test_a_shorter_text_corrects_nothing() -> None:
     for old in (
         "The gate opens at 8",
         "The office is in Bonn",
@@ -106,9 +104,7 @@ def test_what_says_less_corrects_nothing() -> None:
 
 
 @pytest.mark.parametrize("side", ["corrects", "corrected_by"])
-def test_what_names_a_memory_that_does_not_name_it_leaves_the_links_of_that_one(
-    memories: Memories, side: str
-) -> None:
+def test_a_one_sided_link_does_not_change_the_other_memory(memories: Memories, side: str) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     before = current(memories)
     [stray] = memories._store.scan(
@@ -154,7 +150,7 @@ def test_a_reworded_correction_stays_one(memories: Memories) -> None:
     assert links(memories, ids[1]) == (ids[0], None)
 
 
-def test_a_wrong_link_is_taken_back_and_only_a_link_can_be(memories: Memories) -> None:
+def test_not_corrects_removes_an_existing_link_only(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     memory = memories.update(ids[1], not_corrects=ids[0])
     assert (memory.corrects, memory.version) == (None, 1)
@@ -163,7 +159,7 @@ def test_a_wrong_link_is_taken_back_and_only_a_link_can_be(memories: Memories) -
         memories.update(ids[1], not_corrects=ids[0])
 
 
-def test_the_past_knows_no_correction(memories: Memories) -> None:
+def test_as_of_ignores_later_corrections(memories: Memories) -> None:
     older = create(memories, OLD)
     before = memories._clock()
     create(memories, NEW)
@@ -178,7 +174,7 @@ def test_projects_and_keys_are_kept_apart(memories: Memories) -> None:
 
 
 @pytest.mark.parametrize("keys", [(None, "api/port"), ("api/port", None)])
-def test_of_a_memory_with_a_key_and_one_without_one_corrects_the_other(
+def test_a_memory_with_a_key_and_one_without_correct_each_other(
     memories: Memories, keys: tuple[str | None, str | None]
 ) -> None:
     older = create(memories, OLD, key=keys[0])
@@ -207,13 +203,13 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
-def test_corrections_are_told_from_facts_of_other_subjects(name: str) -> None:
+def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -> None:
     judged = [
         (row["kind"], corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)
     ]
-    told = [linked for kind, linked in judged if kind == "correction"]
+    right = [linked for kind, linked in judged if kind == "correction"]
     wrong = [linked for kind, linked in judged if kind != "correction"]
-    assert sum(told) / len(told) >= 0.95
+    assert sum(right) / len(right) >= 0.95
     assert sum(wrong) / len(wrong) <= 0.01
 
 
@@ -243,9 +239,7 @@ def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
 
 
 @pytest.mark.parametrize("where", SOME)
-def test_what_was_deleted_at_once_is_linked_again_by_a_rollback(
-    memories: Memories, where: str
-) -> None:
+def test_a_rollback_links_memories_deleted_together(memories: Memories, where: str) -> None:
     chain(memories)
     before = current(memories)
     done = memories.delete_where(where)
@@ -271,7 +265,7 @@ def test_a_rollback_to_before_a_correction_leaves_no_link(memories: Memories) ->
     assert current(memories) == {older: (None, newer), newer: (older, None)}
 
 
-def test_a_rollback_of_another_text_links_again(memories: Memories) -> None:
+def test_a_rollback_of_a_changed_text_restores_the_link(memories: Memories) -> None:
     older, newer = (create(memories, text) for text in (OLD, NEW))
     before = memories._clock()
     memories.update(newer, "The office is in Rome.")
@@ -280,7 +274,7 @@ def test_a_rollback_of_another_text_links_again(memories: Memories) -> None:
 
 
 @pytest.mark.parametrize("where", SOME)
-def test_what_is_forgotten_at_once_leaves_no_link(memories: Memories, where: str) -> None:
+def test_memories_forgotten_together_leave_no_link(memories: Memories, where: str) -> None:
     chain(memories)
     memories.forget_where(where)
     left = current(memories)
@@ -301,7 +295,7 @@ def test_memories_that_move_to_a_project_together_stay_linked(
     assert where != SOME[-1] or after == before
 
 
-def test_a_restored_middle_stands_in_its_chain_again(memories: Memories) -> None:
+def test_a_restored_middle_rejoins_its_chain(memories: Memories) -> None:
     ids = chain(memories)
     before = current(memories)
     memories.delete(ids[1])
@@ -309,14 +303,14 @@ def test_a_restored_middle_stands_in_its_chain_again(memories: Memories) -> None
     assert current(memories) == before
 
 
-def test_what_replaces_a_correction_corrects_what_that_one_did(memories: Memories) -> None:
+def test_a_successor_of_a_correction_takes_over_its_link(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     ids.append(create(memories, NEWEST, supersedes=ids[1]))
     assert current(memories) == {ids[0]: (None, ids[2]), ids[2]: (ids[0], None)}
 
 
 @pytest.mark.parametrize("edited", [None, "The API listens on port 9191."])
-def test_what_waits_corrects_nothing_until_it_is_accepted(
+def test_a_pending_memory_corrects_nothing_until_it_is_accepted(
     memories: Memories, edited: str | None
 ) -> None:
     older = create(memories, OLD)
@@ -331,7 +325,7 @@ def test_what_waits_corrects_nothing_until_it_is_accepted(
     ] == [None]
 
 
-def test_what_is_rejected_corrects_nothing(memories: Memories) -> None:
+def test_a_rejected_memory_corrects_nothing(memories: Memories) -> None:
     older = create(memories, OLD)
     memories.review.reject([create(memories, NEW, pending=True)])
     assert current(memories) == {older: (None, None)}
@@ -353,7 +347,7 @@ def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("threshold", [0.8, 1.0])
-def test_sentences_under_one_heading_stand_beside_each_other(threshold: float) -> None:
+def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
     assert not corrects("Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold)
     assert corrects("Editor: vim", "Editor: emacs", None, threshold=threshold)
 

@@ -40,7 +40,7 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
         yield opened
 
 
-def test_another_wording_is_refused_unless_a_key_says_which_memory_is_meant(
+def test_another_wording_is_refused_unless_it_has_a_key(
     memories: Memories,
 ) -> None:
     known = memories.create(FACT)
@@ -52,7 +52,7 @@ def test_another_wording_is_refused_unless_a_key_says_which_memory_is_meant(
 
 
 @pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])
-def test_what_is_repeated_is_new_once_a_search_would_not_find_it(
+def test_a_faded_memory_can_be_stored_again(
     memories: Memories, clock: Clock, hours: float, stored: bool
 ) -> None:
     known = memories.create(FACT, decay="contextual")
@@ -61,7 +61,7 @@ def test_what_is_repeated_is_new_once_a_search_would_not_find_it(
     assert (again.stored, again.id != known.id) == (stored, stored)
 
 
-def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like(
+def test_a_draft_below_the_confidence_limit_repeats_a_memory_below_it(
     memories: Memories,
 ) -> None:
     known = memories.create(FACT, confidence=0.2)
@@ -74,7 +74,7 @@ def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like
 @pytest.mark.parametrize(
     ("length", "verdict"), [(MAX_JUDGED, Verdict.DUPLICATE), (MAX_JUDGED + 1, Verdict.DIFFERENT)]
 )
-def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verdict) -> None:
+def test_words_are_judged_up_to_a_length(length: int, verdict: Verdict) -> None:
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
     assert len(old) == length == len(new) + 1
@@ -83,7 +83,7 @@ def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verd
     assert judge(old, old, None, threshold=1.0).verdict is Verdict.SAME
 
 
-def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> None:
+def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:
     made = [
         memories.create(FACT, tags=tags) for tags in ({}, {"project": "shop"}, {"project": "site"})
     ]
@@ -93,14 +93,14 @@ def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> Non
     ] == [each.id for each in made]
 
 
-def test_what_replaces_a_memory_may_repeat_it(memories: Memories) -> None:
+def test_a_successor_may_repeat_the_memory_that_it_replaces(memories: Memories) -> None:
     known = memories.create(FACT)
     made = memories.create(REWORDED, supersedes=known.id)
     assert made.stored
     assert memories.get(str(known.id)).superseded_by == made.id
 
 
-def test_the_note_of_a_session_is_nothing_that_a_statement_repeats(memories: Memories) -> None:
+def test_a_draft_never_repeats_a_session_note(memories: Memories) -> None:
     said = "We decided to move the deploys to Fridays."
     memories.create(said, tags={"type": "session", "project": "shop"}, key="session/claude-code/s1")
     stored = memories.create(said, tags={"project": "shop"})
@@ -109,7 +109,7 @@ def test_the_note_of_a_session_is_nothing_that_a_statement_repeats(memories: Mem
     assert memories.create(said, tags={"project": "shop"}).id == stored.id
 
 
-def test_what_waits_is_compared_with_what_waits(memories: Memories) -> None:
+def test_pending_drafts_are_compared_with_pending_memories(memories: Memories) -> None:
     waits = memories.create(FACT, pending=True)
     again, reworded = (memories.create(text, pending=True) for text in (FACT, REWORDED))
     assert (waits.stored, again.stored, reworded.stored) == (True, False, False)
@@ -118,7 +118,7 @@ def test_what_waits_is_compared_with_what_waits(memories: Memories) -> None:
     assert [each.id for each in memories.review.page().memories] == [waits.id]
 
 
-def test_another_wording_of_what_was_rejected_waits_and_the_same_words_do_not(
+def test_a_rejected_text_is_not_proposed_again_but_another_wording_is(
     memories: Memories,
 ) -> None:
     rejected = memories.create(FACT, pending=True)

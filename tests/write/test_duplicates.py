@@ -1,4 +1,4 @@
-"""Whether a text repeats or corrects another one is judged by the words that differ."""
+"""The words that differ decide whether a text repeats or corrects another one."""
 
 import json
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ SAME = [
         ("gas", []), ("glass", []), ("this", []),
     ],
 )  # fmt: skip
-def test_what_a_word_may_be_a_form_of(word: str, bases: list[str]) -> None:
+def test_base_forms_of_words(word: str, bases: list[str]) -> None:
     assert duplicates.base_of(word) == bases
 
 
@@ -254,18 +254,18 @@ def test_other_scripts_differ_when_a_character_does() -> None:
     assert no_corrections(OTHER_SCRIPTS) == []
 
 
-def test_unlike_texts_in_other_scripts_are_different_however_near_their_vectors() -> None:
+def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -> None:
     assert near("用户喜欢深色模式", "会议在三月举行").verdict is Verdict.DIFFERENT
 
 
-def test_below_the_threshold_all_but_the_same_is_different() -> None:
+def test_below_the_threshold_only_equal_texts_are_the_same() -> None:
     assert judge("User wants tea.", "The user wishes tea.", 0.5, threshold=0.8) == Judgement(
         Verdict.DIFFERENT
     )
     assert judge("user likes tea", "User likes tea.", 0.5, threshold=0.8) == Judgement(Verdict.SAME)
 
 
-def test_without_vectors_a_difference_is_different_and_none_a_duplicate() -> None:
+def test_without_vectors_texts_are_duplicates_or_different() -> None:
     assert judge("User wants tea.", "The user wishes tea.", None, threshold=0.8) == Judgement(
         Verdict.DUPLICATE
     )
@@ -274,7 +274,7 @@ def test_without_vectors_a_difference_is_different_and_none_a_duplicate() -> Non
     )
 
 
-def test_scraps_are_judged_without_a_failure() -> None:
+def test_scraps_of_text_can_be_judged() -> None:
     for text in ("", " ", "?", "...", "-", "()", "`", "'", "'s", "\u0300", "👍", "on", "by", "is"):
         assert near(text, text).verdict is Verdict.SAME, text
         assert near(f"{text} 8080", text).verdict not in NOT_STORED, text
@@ -289,7 +289,7 @@ def test_a_long_text_is_judged_word_by_word() -> None:
 
 
 @pytest.mark.parametrize("file", [PAIRS, KINDS], ids=lambda file: file.stem)
-def test_no_correction_is_dropped_in_either_direction_however_near(file: Path) -> None:
+def test_no_correction_is_refused_in_either_direction_despite_similar_vectors(file: Path) -> None:
     stored = [row for row in rows_of(file) if row["expected"] == "stored"]
     assert len(stored) > 150
     assert [row for row in stored if near(row["new"], row["old"]).verdict in NOT_STORED] == []
@@ -338,7 +338,7 @@ NO_REWORDING = [
 ]
 
 
-def test_what_looks_like_another_wording_and_is_none_is_stored() -> None:
+def test_false_rewordings_are_stored() -> None:
     assert no_corrections([*NO_REWORDING, *((old, new) for new, old in NO_REWORDING)]) == []
 
 
@@ -387,7 +387,7 @@ CORRECTIONS_ELSEWHERE = [
 ]
 
 
-def test_what_differs_is_named_in_other_languages() -> None:
+def test_differences_are_named_in_other_languages() -> None:
     assert misjudged(CORRECTIONS_ELSEWHERE) == []
 
 
@@ -415,10 +415,10 @@ def all_pairs() -> list[tuple[str, str]]:
 
 
 def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, str]]) -> int:
-    """Judge pairs with and without asking for a reason, and without a similarity; return how many
-    are repetitions.
+    """Judge pairs with and without an explanation, and without a similarity; return how many are
+    repetitions.
     """
-    failures, known = [], 0
+    failures, repetitions = [], 0
     for new, old in pairs:
         whole = judge(new, old, 0.99, threshold=0.8).verdict
         quick = judge(new, old, 0.99, threshold=0.8, explain=False).verdict
@@ -427,17 +427,17 @@ def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, s
             whole if whole in NOT_STORED else None
         }:
             failures.append((new, old, whole, quick, blind))
-        known += whole in NOT_STORED
+        repetitions += whole in NOT_STORED
     assert failures == []
-    return known
+    return repetitions
 
 
-def test_where_no_reason_is_asked_for_repetitions_are_the_same() -> None:
+def test_the_quick_judgement_finds_the_same_repetitions() -> None:
     assert check_repetitions_are_the_same_without_a_reason(all_pairs()[::5]) > 40
 
 
 @pytest.mark.thorough
-def test_where_no_reason_is_asked_for_repetitions_are_the_same_in_all_pairs() -> None:
+def test_the_quick_judgement_finds_the_same_repetitions_in_all_pairs() -> None:
     pairs = all_pairs()
     assert (
         check_repetitions_are_the_same_without_a_reason(
@@ -456,8 +456,8 @@ WORDS = (
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=9), st.data())
-def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> None:
-    """Whatever means the same: what is told to differ without a look at all of it differs."""
+def test_texts_that_surely_differ_have_a_difference(words: list[str], data: st.DataObject) -> None:
+    """The shortcut never reports a difference that alignment would not find."""
     other = data.draw(st.permutations(words)) if data.draw(st.booleans()) else list(words)
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, len(other)))
@@ -472,12 +472,10 @@ def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("kind", ["fake", "none"])
-def test_texts_that_are_nearly_equal_are_aligned_a_few_times_only(
+def test_nearly_equal_texts_are_aligned_only_a_few_times(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with each that is there: each is compared with up to 128, and to align two of them takes
-    milliseconds.
-    """
+    """A new text is compared with up to 128 others, and aligning two of them takes milliseconds."""
     text = (
         "The cluster in the old hall runs the proxy on Mondays, and its owner asked that box {0} stays. "
         * 4

@@ -26,7 +26,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("size", [PART_CHARACTERS + 1, 3 * PART_CHARACTERS, 123_456])
-def test_parts_together_are_the_text(name: str, size: int) -> None:
+def test_parts_add_up_to_the_text(name: str, size: int) -> None:
     text = content((SAMPLES[name] * size)[:size], None)
     parts = split(text)
     assert "".join(parts) == text
@@ -38,7 +38,7 @@ def test_parts_together_are_the_text(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_text_is_cut(seed: int) -> None:
+def test_any_text_can_be_cut(seed: int) -> None:
     chance = random.Random(seed)
     signs = [
         "a",
@@ -72,11 +72,11 @@ def test_a_part_ends_with_a_paragraph_or_a_sentence_where_there_is_one() -> None
     assert all(part.endswith("\n\n") for part in split(paragraphs))
 
 
-def test_what_is_short_is_one_part() -> None:
+def test_a_short_text_is_one_part() -> None:
     assert split("hello") == ["hello"]
 
 
-def test_a_desert_of_blanks_is_refused() -> None:
+def test_a_long_run_of_blanks_is_refused() -> None:
     with pytest.raises(InvalidInput, match="invisible characters in a row"):
         split("a" + " " * 300_000 + "b")
     assert split("a" + " " * 90_000)[0].startswith("a ")

@@ -62,9 +62,7 @@ def in_threads(*steps: Step) -> None:
 
 
 @pytest.mark.parametrize("length", [65_534, 65_535, 65_536, 131_071])
-def test_what_is_added_after_a_long_half_line_takes_the_place_of_that_line_alone(
-    tmp_path: Path, length: int
-) -> None:
+def test_a_new_entry_replaces_only_a_half_written_line(tmp_path: Path, length: int) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     queue.add({"n": 0, "text": "x" * 200_000})
     queue.add({"n": 1})
@@ -107,14 +105,14 @@ def test_a_queue_is_filled_to_the_last_byte(
     assert numbers(queue) == [0, 1, 2]
 
 
-def test_a_queue_of_nothing_but_a_half_written_line_is_empty(tmp_path: Path) -> None:
+def test_a_queue_with_only_a_half_written_line_is_empty(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     queue.path.write_bytes(b'{"text": "half')
     assert queue.drain(pytest.fail).done == 0
     assert not queue.path.exists()
 
 
-def test_a_damaged_line_is_put_aside_once(tmp_path: Path) -> None:
+def test_a_damaged_line_is_refused_once(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     queue.path.write_bytes(b'damaged\n{"n": 1}\n')
 
@@ -127,7 +125,7 @@ def test_a_damaged_line_is_put_aside_once(tmp_path: Path) -> None:
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n"
 
 
-def test_what_fails_holds_up_its_own_conversation_and_no_other(tmp_path: Path) -> None:
+def test_a_failing_entry_holds_up_only_its_own_conversation(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl", group="c")
     for number in range(9):
         queue.add({"n": number, "c": "abc"[number % 3]})
@@ -144,7 +142,7 @@ def test_what_fails_holds_up_its_own_conversation_and_no_other(tmp_path: Path) -
     assert queue.drain(seen.append, before="a").done == 2
 
 
-def test_draining_stops_when_nobody_answers_or_many_fail(tmp_path: Path) -> None:
+def test_draining_stops_without_a_connection_or_after_many_failures(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl", group="c")
     for number in range(9):
         queue.add({"n": number, "c": str(number)})
@@ -161,7 +159,7 @@ def test_draining_stops_when_nobody_answers_or_many_fail(tmp_path: Path) -> None
     assert len(queue.entries()) == 8
 
 
-def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
+def test_entries_can_be_added_during_a_drain(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl", group="c")
     queue.add({"n": 0, "c": "a"})
     inside, others = threading.Event(), threading.Event()
@@ -184,7 +182,7 @@ def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_second_drainer_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
+def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
     """Who drains takes entries out by their places: if another had taken some out meanwhile, others
     would be gone.
     """
@@ -212,7 +210,7 @@ def test_a_second_drainer_loses_nothing_that_is_added_meanwhile(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("before", [None, "a"])
-def test_drainers_beside_adders_keep_all_in_order(tmp_path: Path, before: str | None) -> None:
+def test_concurrent_drains_and_adds_keep_the_order(tmp_path: Path, before: str | None) -> None:
     queue, most = filled(tmp_path / "q.jsonl", 0), 60
     seen: list[tuple[str, int]] = []
     added = threading.Event()
@@ -236,7 +234,7 @@ def test_drainers_beside_adders_keep_all_in_order(tmp_path: Path, before: str | 
         assert [number for each, number in seen if each == group] == list(range(most))
 
 
-def test_what_is_added_while_the_queue_is_rewritten_is_kept(
+def test_entries_added_during_a_rewrite_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 2)
@@ -261,7 +259,7 @@ def test_what_is_added_while_the_queue_is_rewritten_is_kept(
     assert numbers(queue) == [1, 2]
 
 
-def test_who_adds_waits_for_another_process_that_changes_the_file(
+def test_adding_waits_for_another_process_that_changes_the_file(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 1)
@@ -286,9 +284,7 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
     assert (adding.returncode, numbers(queue)) == (0, [0, 1])
 
 
-def test_who_is_stuck_is_not_waited_for_forever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adding_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memories.write.queue.GROUP_SECONDS", 0.1)
     queue = filled(tmp_path / "q.jsonl", 1)
     with locked(queue.path.with_name("q.jsonl.drain.lock")):
@@ -321,9 +317,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def test_what_was_added_is_on_the_disk(
-    tmp_path: Path, flushed: list[tuple[int, int, bytes]]
-) -> None:
+def test_an_added_entry_is_on_disk(tmp_path: Path, flushed: list[tuple[int, int, bytes]]) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     for number in range(2):
         queue.add({"n": number})
@@ -335,7 +329,7 @@ def test_what_was_added_is_on_the_disk(
     ]
 
 
-def test_what_remains_is_on_the_disk_before_what_was_there_is_gone(
+def test_a_rewrite_is_on_disk_before_it_replaces_the_queue(
     tmp_path: Path, flushed: list[tuple[int, int, bytes]]
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 3)
@@ -348,7 +342,7 @@ def test_what_remains_is_on_the_disk_before_what_was_there_is_gone(
     assert b"q.jsonl" in flushed[-1][2].split(b"\n")
 
 
-def test_what_is_put_aside_is_on_the_disk_before_it_leaves_the_queue(
+def test_a_refused_entry_is_on_disk_before_it_leaves_the_queue(
     tmp_path: Path, flushed: list[tuple[int, int, bytes]]
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 1)
@@ -364,7 +358,7 @@ def test_what_is_put_aside_is_on_the_disk_before_it_leaves_the_queue(
 # -----------------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_discarded_wherever_it_stands_and_others_stay(tmp_path: Path) -> None:
+def test_a_conversation_is_discarded_from_all_files_and_others_stay(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     for group in ("a", "ab", "caf\u00e9"):
         queue.add({"conversation_id": group, "text": f"refused {group}"})
@@ -389,7 +383,7 @@ def test_a_conversation_is_discarded_wherever_it_stands_and_others_stay(tmp_path
     assert queue.refused.read_text() == f"{json.dumps(kept[0])}\n{kept[1]}\n"
 
 
-def test_who_discards_while_somebody_drains_takes_nothing_of_others(tmp_path: Path) -> None:
+def test_discarding_during_a_drain_removes_no_other_entries(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl", group="c")
     for number, group in enumerate("abb"):
         queue.add({"n": number, "c": group})
@@ -411,7 +405,7 @@ def test_who_discards_while_somebody_drains_takes_nothing_of_others(tmp_path: Pa
     assert numbers(queue) == [1, 2]
 
 
-def test_nothing_to_discard_makes_no_file(tmp_path: Path) -> None:
+def test_discarding_nothing_creates_no_file(tmp_path: Path) -> None:
     assert RetryQueue(tmp_path / "none" / "q.jsonl").discard("a") == 0
     assert not (tmp_path / "none").exists()
 
@@ -427,7 +421,7 @@ def test_nothing_to_discard_makes_no_file(tmp_path: Path) -> None:
         ("files:///a", "files:///b", False),
     ],
 )
-def test_a_queue_belongs_to_a_place_and_not_to_who_logs_in(
+def test_a_queue_belongs_to_a_store_and_not_to_a_login(
     tmp_path: Path, store: str, other: str, same: bool
 ) -> None:
     first, second = (

@@ -78,7 +78,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("said", "again", "merged"), ADDED)
-def test_what_a_repetition_adds_becomes_a_version(
+def test_additions_of_a_repetition_become_a_version(
     memories: Memories,
     clock: Clock,
     said: dict[str, Any],
@@ -117,7 +117,7 @@ CONTRADICTED = [
 
 
 @pytest.mark.parametrize(("said", "again", "left"), CONTRADICTED)
-def test_what_contradicts_is_told_and_changes_nothing(
+def test_contradictions_are_reported_and_change_nothing(
     memories: Memories, said: dict[str, Any], again: dict[str, Any], left: dict[str, Any]
 ) -> None:
     memory_id = first(memories, **said)
@@ -129,7 +129,7 @@ def test_what_contradicts_is_told_and_changes_nothing(
     assert (kept.base_confidence, kept.source) == (before.base_confidence, before.source)
 
 
-def test_what_is_left_open_says_nothing(memories: Memories) -> None:
+def test_fields_that_are_left_open_change_nothing(memories: Memories) -> None:
     memory_id = first(
         memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup"
     )
@@ -137,9 +137,7 @@ def test_what_is_left_open_says_nothing(memories: Memories) -> None:
     assert memories.get(memory_id).version == 1
 
 
-def test_a_memory_that_fades_and_is_said_again_to_last_does_not_fade(
-    memories: Memories, clock: Clock
-) -> None:
+def test_a_more_lasting_policy_is_merged(memories: Memories, clock: Clock) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 20 * DAY
     assert memories.create(TEXT, decay="stable").merged == ("decay",)
@@ -169,7 +167,9 @@ def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
     assert actions.count("reinforce") == 2
 
 
-def test_a_contextual_memory_goes_on_fading(memories: Memories, clock: Clock) -> None:
+def test_a_repetition_does_not_reinforce_a_contextual_memory(
+    memories: Memories, clock: Clock
+) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 10 * DAY
     before = memories.get(memory_id).confidence
@@ -178,7 +178,7 @@ def test_a_contextual_memory_goes_on_fading(memories: Memories, clock: Clock) ->
     assert memories.get(memory_id).confidence == before < 1
 
 
-def test_what_is_made_to_be_reinforced_begins_anew(memories: Memories, clock: Clock) -> None:
+def test_a_memory_that_becomes_reinforceable_starts_over(memories: Memories, clock: Clock) -> None:
     memory_id = first(memories, decay="contextual")
     clock.now += 10 * DAY
     assert told(memories.create(TEXT, decay="reinforceable")) == (False, ("decay",), {}, True)
@@ -195,7 +195,7 @@ def test_drafts_of_one_call_repeat_each_other(memories: Memories) -> None:
     assert memories.list().memories[0].tags == {f"n{number}": "1" for number in range(60)}
 
 
-def test_what_was_said_before_renews_nothing(memories: Memories, clock: Clock) -> None:
+def test_an_older_repetition_reinforces_nothing(memories: Memories, clock: Clock) -> None:
     memory_id = first(memories, decay="reinforceable")
     made = memories.create(TEXT, created_at=clock.now - 30 * DAY, tags={"a": "b"})
     assert told(made) == (False, ("tags",), {}, False)
@@ -207,7 +207,7 @@ def test_what_was_said_before_renews_nothing(memories: Memories, clock: Clock) -
     )
 
 
-def test_of_several_that_say_the_same_the_fitting_one_is_repeated(memories: Memories) -> None:
+def test_of_equal_memories_the_one_without_contradictions_is_repeated(memories: Memories) -> None:
     facts = [
         memories.create(TEXT, tags={"type": kind}, force=True).id
         for kind in ("fact", "decision", "fact")
@@ -226,7 +226,7 @@ def test_other_projects_namespaces_and_force_merge_nothing(
     assert memories.get(memory_id).tags == {}
 
 
-def test_a_key_says_which_memory_is_meant(memories: Memories) -> None:
+def test_a_key_decides_which_memory_is_updated(memories: Memories) -> None:
     memory_id = first(memories, key="harbour/deploys", tags={"type": "fact"})
     made = memories.create(
         TEXT, key="harbour/deploys", tags={"type": "decision"}
@@ -239,7 +239,7 @@ def test_a_key_says_which_memory_is_meant(memories: Memories) -> None:
     assert kept.tags == {"type": "decision", "global": "true"}
 
 
-def test_what_is_superseded_by_a_repetition_is_retired_and_the_chain_is_told(
+def test_a_repetition_retires_the_memory_that_it_supersedes(
     memories: Memories,
 ) -> None:
     memory_id = first(memories)
@@ -250,20 +250,20 @@ def test_what_is_superseded_by_a_repetition_is_retired_and_the_chain_is_told(
     assert memories.history(str(old)).superseded_by == memory_id
 
 
-def test_a_memory_takes_no_more_tags_than_it_may_have(memories: Memories) -> None:
+def test_tags_beyond_the_limit_are_not_merged(memories: Memories) -> None:
     memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS)})
     made = memories.create(TEXT, tags={"more": "1"}, confidence=1.0)
     assert (made.merged, made.not_merged, made.note) == ((), {"tags": {"more": "1"}}, NOTE_TAGS)
     assert memories.get(memory_id).version == 1
 
 
-def test_a_memory_takes_as_many_tags_as_it_may_have(memories: Memories) -> None:
+def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
     memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS - 1)})
     made = memories.create(TEXT, tags={"more": "1"})
     assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
 
 
-def test_what_is_said_again_at_once_reinforces_and_what_was_said_before_does_not(
+def test_an_immediate_repetition_reinforces_and_an_older_one_does_not(
     memories: Memories,
 ) -> None:
     first(memories, decay="reinforceable")
@@ -271,7 +271,7 @@ def test_what_is_said_again_at_once_reinforces_and_what_was_said_before_does_not
     assert not memories.create(TEXT, created_at=Clock.now - DAY).reinforced
 
 
-def test_secrets_are_out_before_anything_is_merged(memories: Memories) -> None:
+def test_secrets_are_removed_before_merging(memories: Memories) -> None:
     memory_id = first(memories)
     secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
     made = memories.create(TEXT, tags={"token": secret})
@@ -285,7 +285,7 @@ def test_secrets_are_out_before_anything_is_merged(memories: Memories) -> None:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stranger_changes_nothing_by_repeating(
+def test_a_less_trusted_writer_changes_nothing_by_repeating(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock
 ) -> None:
     memory_id = first(memories, decay="reinforceable", confidence=0.5)
@@ -321,7 +321,7 @@ def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
     assert [each.id for each in person.list(trust="user").memories] == [memory_id]
 
 
-def test_what_a_more_trusted_writer_repeats_is_theirs_in_their_words(
+def test_a_more_trusted_repetition_takes_over_text_and_origin(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     stranger = open_as("import")
@@ -338,7 +338,7 @@ def test_what_a_more_trusted_writer_repeats_is_theirs_in_their_words(
     assert told(stranger.create(TEXT, tags={"a": "b"})) == (False, (), {"tags": {"a": "b"}}, False)
 
 
-def test_what_waits_for_review_changes_nothing(
+def test_a_pending_repetition_changes_nothing(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     hook = open_as("hook")
@@ -353,7 +353,7 @@ def test_what_waits_for_review_changes_nothing(
     assert memories.get(str(current.id)).tags == {}
 
 
-def test_what_is_accepted_and_there_already_is_told_what_was_not_merged(
+def test_accepting_a_repetition_reports_what_was_not_merged(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     waits = open_as("hook").create(TEXT, tags={"a": "b"}, confidence=0.5)
@@ -367,7 +367,7 @@ def test_what_is_accepted_and_there_already_is_told_what_was_not_merged(
 # ------------------------------------------------------------------------------
 
 
-def test_what_was_corrected_and_is_said_again_corrects_its_correction(
+def test_a_corrected_memory_that_is_said_again_corrects_its_correction(
     memories: Memories, clock: Clock
 ) -> None:
     ids = []
@@ -410,9 +410,7 @@ def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(
     ]  # fmt: skip
 
 
-def test_what_was_said_before_its_correction_stays_corrected(
-    memories: Memories, clock: Clock
-) -> None:
+def test_an_older_repetition_stays_corrected(memories: Memories, clock: Clock) -> None:
     old = memories.create(OLD).id
     clock.now += 2 * DAY
     new = memories.create(NEW).id
@@ -421,7 +419,7 @@ def test_what_was_said_before_its_correction_stays_corrected(
     assert memories.get(str(old)).corrected_by == new
 
 
-def test_what_a_person_said_is_not_turned_back_by_an_agent(
+def test_an_agent_does_not_undo_a_correction_by_a_person(
     memories: Memories,
     open_as: Callable[..., Memories],
     clock: Clock,
@@ -438,7 +436,7 @@ def test_what_a_person_said_is_not_turned_back_by_an_agent(
     ]
 
 
-def test_superseding_its_correction_frees_what_is_said_again(
+def test_superseding_its_correction_frees_a_repeated_memory(
     memories: Memories, clock: Clock
 ) -> None:
     old = memories.create(OLD).id
@@ -450,7 +448,7 @@ def test_superseding_its_correction_frees_what_is_said_again(
     assert (kept.corrects, kept.corrected_by, kept.supersedes) == (None, None, new)
 
 
-def test_what_waits_and_holds_again_corrects_when_it_is_accepted(
+def test_a_pending_repetition_corrects_once_it_is_accepted(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     old, new = (memories.create(text).id for text in (OLD, NEW))

@@ -40,7 +40,7 @@ class Interrupted(FakeEmbedder):
         return super().embed(text)
 
 
-def test_what_another_person_decided_and_took_back_meanwhile_is_not_accepted(
+def test_a_decision_that_another_person_reverted_meanwhile_is_not_applied(
     tmp_path: Path,
 ) -> None:
     clock, embedder, url = Clock(), Interrupted(), f"sqlite:///{tmp_path}/m.db"

@@ -35,7 +35,7 @@ def told(created: Created) -> tuple[bool, str | None, str]:
 @pytest.mark.parametrize(
     "change", [{}, {"key": "office/city"}, {"pending": True}, {"supersedes": ID}], ids=str
 )
-def test_another_text_with_a_taken_id_is_refused_and_costs_no_other_one(
+def test_another_text_with_a_taken_id_is_refused_alone(
     memories: Memories, change: dict[str, object], force: bool
 ) -> None:
     taken = replace(COLOGNE, **change)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_another_text_with_a_taken_id_is_refused_and_costs_no_other_one(
     assert [each.content for each in memories.list().memories] == [pears.content]
 
 
-def test_a_retry_is_known_whatever_became_of_the_memory(memories: Memories) -> None:
+def test_a_retry_is_recognised_in_any_state_of_the_memory(memories: Memories) -> None:
     secret = Draft("the token is ghp_" + "a1B2" * 9, id=OTHER)
     assert [each.stored for each in memories.create_many([MONDAY, MONDAY, secret])] == [
         True,
@@ -73,13 +73,13 @@ def test_a_retry_is_known_whatever_became_of_the_memory(memories: Memories) -> N
     assert len(memories.history(ID).versions) == 2
 
 
-def test_an_id_that_another_namespace_has_is_free(memories: Memories) -> None:
+def test_an_id_of_another_namespace_is_free(memories: Memories) -> None:
     with Memories(memories._store, namespace="shared", embedder="fake") as shared:
         shared.create_many([MONDAY])
     assert told(memories.create_many([COLOGNE])[0]) == (True, COLOGNE.content, "")
 
 
-def test_every_surface_says_why_it_was_refused(memories: Memories) -> None:
+def test_every_interface_says_why_a_draft_was_refused(memories: Memories) -> None:
     refused = memories.create_many([MONDAY, COLOGNE])[1]
     shape = shapes.create_result(refused)
     assert (shape["id"], shape["stored"], shape["duplicates"], shape["hint"]) == (

@@ -72,7 +72,7 @@ def test_turns_are_numbered_from_0_without_gaps(memories: Memories) -> None:
     assert [turn.id for turn in memories.tail_turns("other")] == ["other#0"]
 
 
-def test_a_turn_comes_back_as_it_was_written(memories: Memories) -> None:
+def test_a_turn_is_returned_as_it_was_written(memories: Memories) -> None:
     draft = TurnDraft(
         "Ünïcode 日本 🎉\n\ttwo lines",
         role="assistant",
@@ -93,7 +93,7 @@ def test_a_turn_comes_back_as_it_was_written(memories: Memories) -> None:
     assert dict(written.tags) == {"channel": "work"}
 
 
-def test_what_is_not_given_is_a_user_now(memories: Memories) -> None:
+def test_role_and_time_default_to_user_and_now(memories: Memories) -> None:
     [turn] = memories.add_turns("talk", ["hello"])
     assert (turn.role, turn.speaker, turn.created_at, turn.message_id) == (
         "user",
@@ -104,13 +104,13 @@ def test_what_is_not_given_is_a_user_now(memories: Memories) -> None:
     assert dict(turn.tags) == {}
 
 
-def test_a_conversation_has_one_name_however_it_is_written(memories: Memories) -> None:
+def test_equivalent_spellings_name_one_conversation(memories: Memories) -> None:
     memories.add_turns("Caf\u00e9", ["one"])
     memories.add_turns("  Cafe\u0301 ", ["two"])
     assert [turn.content for turn in memories.tail_turns("Café")] == ["one", "two"]
 
 
-def test_the_tail_is_the_end_oldest_first(memories: Memories) -> None:
+def test_the_tail_is_the_last_turns_oldest_first(memories: Memories) -> None:
     memories.add_turns("talk", [f"turn {number}" for number in range(30)])
     assert [turn.index for turn in memories.tail_turns("talk", limit=3)] == [27, 28, 29]
     assert [turn.index for turn in memories.tail_turns("talk")] == list(range(20, 30))
@@ -136,7 +136,7 @@ def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> Non
     assert [turn.content for turn in memories.tail_turns("talk")] == ["one", "two", "three"]
 
 
-def test_a_message_id_is_of_its_conversation_and_namespace(memories: Memories) -> None:
+def test_a_message_id_belongs_to_its_conversation_and_namespace(memories: Memories) -> None:
     for conversation in ("talk", "talks"):
         memories.add_turns(conversation, [said(f"of {conversation}", message_id="a")])
     with Memories(memories._store, namespace="bob", shared=False, embedder="fake") as bob:
@@ -148,13 +148,13 @@ def test_a_message_id_is_of_its_conversation_and_namespace(memories: Memories) -
     ]
 
 
-def test_the_same_text_without_a_message_id_is_said_twice(memories: Memories) -> None:
+def test_the_same_text_without_a_message_id_is_stored_twice(memories: Memories) -> None:
     memories.add_turns("talk", ["yes", "yes"])
     memories.add_turns("talk", ["yes"])
     assert len(memories.tail_turns("talk")) == 3
 
 
-def test_a_message_id_does_not_meet_the_key_of_a_memory(memories: Memories) -> None:
+def test_a_message_id_does_not_collide_with_a_memory_key(memories: Memories) -> None:
     memories.create("a memory", key="a")
     memories.add_turns("talk", [said("a turn", message_id="a")])
     assert memories.list().memories[0].content == "a memory"
@@ -185,7 +185,7 @@ def test_a_long_pause_begins_a_session(memories: Memories, at_once: bool) -> Non
     assert found == PAUSES
 
 
-def test_a_session_has_so_many_turns_at_most(memories: Memories) -> None:
+def test_a_session_has_a_maximum_of_turns(memories: Memories) -> None:
     assert SESSION_TURNS == 64
     for size in (1, 50, 131):
         for start in range(0, 131, size):
@@ -197,7 +197,7 @@ def test_a_session_has_so_many_turns_at_most(memories: Memories) -> None:
         )
 
 
-def test_sessions_of_two_conversations_do_not_meet(memories: Memories) -> None:
+def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
     memories.add_turns("talk", [said("hello", 0), said("hello", 100)])
     memories.add_turns("other", [said("hello", 101)])
     memories.add_turns("talk", [said("hello", 102)])
@@ -269,7 +269,7 @@ OUT_OF_RANGE: list[Any] = [
 ]
 
 
-def test_a_time_that_can_not_be_kept_is_refused(memories: Memories) -> None:
+def test_a_time_that_can_not_be_stored_is_refused(memories: Memories) -> None:
     for moment in OUT_OF_RANGE:
         with pytest.raises(InvalidInput):
             memories.add_turns("talk", [TurnDraft("hello", created_at=moment)])
@@ -341,7 +341,7 @@ def test_the_longest_turn_is_kept(memories: Memories) -> None:
     assert len(everything(memories)) > 2
 
 
-def test_of_a_long_message_all_parts_are_stored_or_none(memories: Memories, tmp_path: Path) -> None:
+def test_a_long_message_is_stored_whole_or_not_at_all(memories: Memories, tmp_path: Path) -> None:
     memories.add_turns("talk", ["before"])
     db = apsw.Connection(f"{tmp_path}/m.db")
     refuse = "CREATE TRIGGER third BEFORE INSERT ON record WHEN NEW.position = 3 BEGIN SELECT RAISE(ABORT, 'no'); END"
@@ -472,7 +472,7 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
 # ------------------------------------------------------------------------------------------------------
 
 
-def test_turns_of_a_namespace_are_read_by_nobody_else(url: str) -> None:
+def test_other_namespaces_can_not_read_turns(url: str) -> None:
     with (
         Memories(url, embedder="fake", namespace="alice") as alice,
         Memories(url, embedder="fake", namespace="bob") as bob,
@@ -496,7 +496,7 @@ def test_turns_of_a_namespace_are_read_by_nobody_else(url: str) -> None:
         ]
 
 
-def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
+def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
     with Memories(url, embedder="fake") as shared:
         shared.add_turns("standup", [said("we ship on friday", speaker="Ann")])
     with Memories(url, embedder="fake", namespace="bob") as bob:
@@ -680,7 +680,7 @@ def test_explain_shows_the_numbers_of_turns_and_of_memories(filled: Memories) ->
     assert explained.terms
 
 
-def test_who_is_named_in_a_question_is_likelier_to_have_said_it(memories: Memories) -> None:
+def test_turns_of_a_named_speaker_rank_higher(memories: Memories) -> None:
     memories.add_turns(
         "talk",
         [said("my bicycle is red", 0, speaker="Ann"), said("my bicycle is red", 1, speaker="Bob")],
@@ -770,7 +770,7 @@ def test_reading_turns_counts_nothing_and_changes_nothing(url: str) -> None:
         assert memories.get(made.id).access_count == 3
 
 
-def test_turns_are_no_memories(filled: Memories) -> None:
+def test_turns_are_not_memories(filled: Memories) -> None:
     """No verb of memories shows or counts them."""
     assert filled.status().memory_count == 1
     assert filled.status().without_vector_count == 0
@@ -828,7 +828,7 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(
     assert [each.id for each in memories.conversations(limit=1)] == ["new"]
 
 
-def test_a_shared_conversation_says_since_when_it_is_there(url: str, memories: Memories) -> None:
+def test_a_shared_conversation_has_its_first_date(url: str, memories: Memories) -> None:
     memories.add_turns("talk", [said("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
         with pytest.raises(NotFound, match="it is there since"):

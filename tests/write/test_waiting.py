@@ -56,7 +56,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         ({"until": START + MINUTE}, ["stored", "asks"]),
     ],
 )
-def test_what_waits_meets_the_filters_of_a_page(
+def test_queued_turns_are_filtered_like_stored_ones(
     memories: Memories, filters: dict[str, Any], texts: list[str]
 ) -> None:
     found = memories.turns("talk", **filters)
@@ -66,7 +66,7 @@ def test_what_waits_meets_the_filters_of_a_page(
     assert [turn.waiting for turn in found] == [text != "stored" for text in texts]
 
 
-def test_what_waits_is_counted_in_the_own_conversation_of_that_name(memories: Memories) -> None:
+def test_queued_turns_are_counted_in_the_own_conversation(memories: Memories) -> None:
     (own,) = memories.conversations()
     other = replace(own, namespace="bob", waiting_count=0)
     stored = ConversationPage((other, replace(own, waiting_count=0)), "more")
