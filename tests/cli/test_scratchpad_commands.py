@@ -114,7 +114,7 @@ def test_any_command_takes_an_edit_over(
     file.write_text(edited)
     answer = memory("scratchpad", "rebuild", "-n", "bob")
     assert answer.code == 0
-    assert "scratchpad.edited-2.yaml" in answer.err
+    assert str(copy) in answer.err
     assert memory("list", "-n", "bob").err == ""
 
 
