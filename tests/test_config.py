@@ -30,7 +30,7 @@ def trusted_dotenv(folder: Path, text: str) -> None:
     trust.approve(folder / ".env", registers({}))
 
 
-def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path) -> None:
+def test_the_example_of_dotenv_matches_the_table_of_settings(tmp_path: Path) -> None:
     written = (ROOT / ".env.example").read_text()
     made = subprocess.run(
         [sys.executable, ROOT / "tools" / "env_example.py"],
@@ -98,7 +98,7 @@ def test_the_platforms_folders_are_used_without_a_home(
     assert (config.default_limit, config.sources["default_limit"]) == (4, str(file))
 
 
-def test_flags_that_are_none_were_not_given(tmp_path: Path) -> None:
+def test_flags_that_are_none_count_as_not_given(tmp_path: Path) -> None:
     config = load_config(
         {"namespace": None, "format": "text"},
         environment={"MEMORY_NAMESPACE": "bob"},
@@ -173,7 +173,7 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", KEYS)
-def test_an_empty_key_is_none(variable: str, tmp_path: Path) -> None:
+def test_an_empty_key_counts_as_not_set(variable: str, tmp_path: Path) -> None:
     """Other programs have theirs in these variables; an empty one must not stop ours."""
     trusted_dotenv(tmp_path, f"{variable}=below\n")
     assert (
@@ -209,7 +209,7 @@ def test_settings_of_services_are_checked(
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
 )
-def test_the_folder_of_what_can_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_the_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_folder() == tmp_path / ".cache" / "memories"

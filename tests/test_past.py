@@ -1,6 +1,4 @@
-"""The past of a memory: what `get`, `history`, `tags`, `namespaces` and conversations tell of a
-time.
-"""
+"""The past of a memory: `get`, `history`, `tags`, `namespaces` and conversations at a time."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -57,9 +55,7 @@ def test_get_returns_the_version_that_was_current_then(memories: Memories, clock
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 
-def test_a_look_at_the_past_counts_as_no_read_and_knows_of_none(
-    memories: Memories, clock: _Clock
-) -> None:
+def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     memories.get(one)
     memories.flush_accesses()
@@ -70,7 +66,7 @@ def test_a_look_at_the_past_counts_as_no_read_and_knows_of_none(
     assert memories.stats().most_used[0].access_count == 1
 
 
-def test_before_it_was_written_it_is_not_found_and_the_message_says_since_when_it_is(
+def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
     memories: Memories, clock: _Clock
 ) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
@@ -85,7 +81,7 @@ def test_before_it_was_written_it_is_not_found_and_the_message_says_since_when_i
         memories.get(one, as_of="someday")
 
 
-def test_what_was_deleted_then_is_not_found_and_has_its_history(
+def test_a_memory_deleted_at_the_time_is_not_found_but_has_a_history(
     memories: Memories, clock: _Clock
 ) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
@@ -117,7 +113,7 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: _Cl
     assert [each for each in memories.namespaces(as_of=T0) if each.memory_count] == []
 
 
-def test_a_search_tells_how_sure_a_memory_was_then(memories: Memories, clock: _Clock) -> None:
+def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: _Clock) -> None:
     _made(memories, "Deploys happen on Tuesdays", decay="contextual")
     clock.now = T0 + 10 * DAY
     sure = [
@@ -126,9 +122,7 @@ def test_a_search_tells_how_sure_a_memory_was_then(memories: Memories, clock: _C
     assert [each and each.confidence for each in sure] == [1.0, 0.8333, 0.6667]
 
 
-def test_history_ends_then_and_what_came_later_had_not_happened(
-    memories: Memories, clock: _Clock
-) -> None:
+def test_past_history_has_no_later_versions(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "One")
     for day, text in ((2, "Two"), (4, "Three")):
         clock.now = T0 + day * DAY
@@ -139,7 +133,7 @@ def test_history_ends_then_and_what_came_later_had_not_happened(
     ]  # fmt: skip
 
 
-def test_what_replaced_or_corrected_it_later_had_not_then(
+def test_later_replacements_and_corrections_are_not_in_the_past(
     memories: Memories, clock: _Clock
 ) -> None:
     old = _made(memories, "The office is at 12 Main Street", key="office")
@@ -166,7 +160,7 @@ def test_what_replaced_or_corrected_it_later_had_not_then(
     assert memories.get(old, as_of=T0 + 6 * DAY).superseded_by is None
 
 
-def test_what_waited_then_was_not_there(memories: Memories, clock: _Clock) -> None:
+def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "The harbour opens at six", pending=True, tags={"kind": "fact"})
     other = _made(memories, "The kettle is old", tags={"kind": "fact"})
     clock.now = T0 + 2 * DAY
@@ -188,9 +182,7 @@ def test_what_waited_then_was_not_there(memories: Memories, clock: _Clock) -> No
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_what_was_edited_when_it_was_accepted_says_so_from_then_on(
-    memories: Memories, clock: _Clock
-) -> None:
+def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")

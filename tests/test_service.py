@@ -161,13 +161,13 @@ def test_reinforce_resets_decay(memories: Memories, clock: Clock) -> None:
             memories.reinforce(add(memories, f"content {decay}", decay=decay).id)
 
 
-def test_an_update_renews_what_decays(memories: Memories, clock: Clock) -> None:
+def test_an_update_restarts_decay(memories: Memories, clock: Clock) -> None:
     memory = add(memories, "content", decay="contextual")
     clock.move(15 * DAY)
     assert memories.update(memory.id, "new content").confidence == 1.0
 
 
-def test_finding_counts_and_does_not_reinforce(memories: Memories, clock: Clock) -> None:
+def test_a_search_counts_reads_and_does_not_reinforce(memories: Memories, clock: Clock) -> None:
     memory = add(memories, "apples", decay="reinforceable")
     clock.move(3 * DAY)
     memories.search("apples")
@@ -187,7 +187,7 @@ def test_tags_and_status_count(memories: Memories) -> None:
     assert (status.memory_count, status.deleted_count, status.embedder) == (2, 1, "fake/1")
 
 
-def test_a_status_counts_what_has_no_vector(tmp_path: Path) -> None:
+def test_status_counts_records_without_vectors(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         memories.create_many(["the gate is open", "pears fell"], force=True)
         memories.add_turns("talk", ["hello"])
@@ -208,9 +208,7 @@ def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
     assert memories.get(one.id[:13]).id == one.id
 
 
-def test_of_many_memories_that_a_prefix_fits_ten_are_named(
-    memories: Memories, clock: Clock
-) -> None:
+def test_an_ambiguous_prefix_names_ten_memories(memories: Memories, clock: Clock) -> None:
     clock.move(timedelta(milliseconds=7_003))
     added = [add(memories, f"number {number}").id for number in range(10)]
     for count in ("10", "more than 10"):
@@ -262,7 +260,7 @@ def test_create_many_checks_all_before_it_writes_one(memories: Memories) -> None
     assert memories.status().memory_count == 0
 
 
-def test_create_many_sees_repetitions_within_itself(memories: Memories) -> None:
+def test_create_many_finds_repetitions_among_its_drafts(memories: Memories) -> None:
     made = memories.create_many(["The sky is blue", "the sky is blue.", "The sky is green today"])
     assert [created.stored for created in made] == [True, False, True]
     assert made[1].memory is not None
@@ -270,7 +268,7 @@ def test_create_many_sees_repetitions_within_itself(memories: Memories) -> None:
     assert made[1].memory.id == made[0].memory.id
 
 
-def test_imports_may_be_of_any_time(memories: Memories) -> None:
+def test_imports_may_have_any_date(memories: Memories) -> None:
     for moment in (
         datetime(1, 1, 1, tzinfo=UTC),
         datetime(1969, 7, 20, tzinfo=UTC),
@@ -331,7 +329,7 @@ def test_the_past_can_be_searched_and_listed(memories: Memories, clock: Clock) -
     assert memories.get(memory.id).superseded_by == newer.id
 
 
-def test_confidence_in_the_past_is_what_it_was(memories: Memories, clock: Clock) -> None:
+def test_past_confidence_is_that_of_the_time(memories: Memories, clock: Clock) -> None:
     add(memories, "apples", decay="contextual")
     clock.move(90 * DAY)
     assert memories.search("apples") == ()
@@ -431,7 +429,7 @@ def test_two_models_are_never_compared(tmp_path: Path) -> None:
         assert contents(memories.search("deploys")) == ["Deploys happen"]
 
 
-def test_explain_says_why_something_is_no_hit(memories: Memories, clock: Clock) -> None:
+def test_explain_says_why_a_candidate_was_dropped(memories: Memories, clock: Clock) -> None:
     add(memories, "apples of old", decay="contextual")
     clock.move(28 * DAY)
     add(memories, "apples of now")
@@ -443,7 +441,7 @@ def test_explain_says_why_something_is_no_hit(memories: Memories, clock: Clock) 
     assert explanation.terms == ("apples",)
 
 
-def test_a_hit_is_a_memory_with_what_is_asked_of_it(memories: Memories, clock: Clock) -> None:
+def test_a_hit_has_its_memory_and_no_turn(memories: Memories, clock: Clock) -> None:
     memory = add(memories, "apples are red", tags={"agent": "claude", "conversation_id": "standup"})
     clock.move()
     changed = memories.update(memory.id, "apples are green")
@@ -457,7 +455,7 @@ def test_a_hit_is_a_memory_with_what_is_asked_of_it(memories: Memories, clock: C
         _ = hit.turn
 
 
-def test_what_has_faded_does_not_hide_what_is_behind_it(memories: Memories, clock: Clock) -> None:
+def test_faded_memories_do_not_hide_current_ones(memories: Memories, clock: Clock) -> None:
     memories.create_many(
         [Draft(f"apples {number}", decay="contextual") for number in range(300)], force=True
     )
@@ -493,9 +491,7 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("embedder", [None, "fake"])
-def test_what_another_namespace_writes_changes_no_search(
-    tmp_path: Path, embedder: str | None
-) -> None:
+def test_writes_to_another_namespace_change_no_search(tmp_path: Path, embedder: str | None) -> None:
     """Two worlds that differ in what ann wrote look the same to bob."""
     statements = [
         "the merger with Initech closes in May",
@@ -527,7 +523,7 @@ def test_what_another_namespace_writes_changes_no_search(
     assert told[0] == told[1]
 
 
-def test_a_given_store_is_not_closed(tmp_path: Path) -> None:
+def test_a_store_that_was_passed_in_is_not_closed(tmp_path: Path) -> None:
     embedder = MiniLM()
     store = open_store(f"sqlite:///{tmp_path}/m.db", embedder.space)
     with Memories(store, embedder=embedder) as memories:
@@ -584,7 +580,7 @@ def test_times_must_be_aware(memories: Memories, verb: str) -> None:
             call(**{verb: naive})
 
 
-def test_a_memory_that_was_replaced_can_not_be_changed(memories: Memories) -> None:
+def test_a_replaced_memory_cannot_be_changed(memories: Memories) -> None:
     old = add(memories, "apples are red", decay="reinforceable")
     new = add(memories, "apples are green", supersedes=old.id)
     for change in (
@@ -674,7 +670,7 @@ def test_a_change_of_tags_does_not_undo_a_change_of_content(interrupted: Any) ->
     assert hit.similarity > 0.99
 
 
-def test_a_restored_memory_has_the_vector_of_what_it_says(interrupted: Any) -> None:
+def test_a_restored_memory_has_the_vector_of_its_content(interrupted: Any) -> None:
     ours, theirs, embedder = interrupted
     memory = add(ours, "alpha beta")
     ours.delete(memory.id)
@@ -690,7 +686,7 @@ def test_a_restored_memory_has_the_vector_of_what_it_says(interrupted: Any) -> N
     assert hit.similarity > 0.99
 
 
-def test_being_found_does_not_bring_back_what_was_deleted_meanwhile(
+def test_a_search_does_not_restore_a_memory_deleted_meanwhile(
     interrupted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs, _ = interrupted
@@ -706,18 +702,14 @@ def test_being_found_does_not_bring_back_what_was_deleted_meanwhile(
 # --------------------------------------------------------------------------------------------
 
 
-def test_what_can_no_longer_be_found_does_not_swallow_its_repetition(
-    memories: Memories, clock: Clock
-) -> None:
+def test_a_faded_memory_does_not_swallow_its_repetition(memories: Memories, clock: Clock) -> None:
     add(memories, "the build is broken", decay="contextual")
     clock.move(60 * DAY)
     assert memories.create("the build is broken", decay="contextual").stored
     assert len(memories.search("build broken")) == 1
 
 
-def test_saying_a_decaying_fact_again_under_its_key_makes_it_fresh(
-    memories: Memories, clock: Clock
-) -> None:
+def test_creating_with_the_same_key_restarts_decay(memories: Memories, clock: Clock) -> None:
     add(memories, "the team uses tabs", decay="contextual", key="style/indent")
     clock.move(20 * DAY)
     again = memories.create("the team uses tabs", key="style/indent").memory
@@ -725,7 +717,7 @@ def test_saying_a_decaying_fact_again_under_its_key_makes_it_fresh(
     assert (again.version, again.confidence, again.decay_policy) == (2, 1.0, "contextual")
 
 
-def test_each_project_has_its_own_addresses(memories: Memories) -> None:
+def test_each_project_has_its_own_keys(memories: Memories) -> None:
     one = add(memories, "port is 1", key="db/port", tags={"project": "one"})
     other = add(memories, "port is 2", key="db/port", tags={"project": "other"})
     assert one.id != other.id
@@ -757,9 +749,7 @@ def test_the_past_is_found_by_its_words(memories: Memories, clock: Clock) -> Non
     ]
 
 
-def test_confidence_in_the_past_knows_no_later_reinforcement(
-    memories: Memories, clock: Clock
-) -> None:
+def test_past_confidence_ignores_later_reinforcement(memories: Memories, clock: Clock) -> None:
     memory = add(memories, "apples", decay="reinforceable")
     clock.move(15 * DAY)
     memories.reinforce(memory.id)
@@ -775,7 +765,7 @@ def test_a_successor_ends_what_it_replaces_when_it_begins(memories: Memories) ->
     ]
 
 
-def test_what_is_shared_is_changed_only_by_name(memories: Memories) -> None:
+def test_shared_memories_are_changed_only_in_their_namespace(memories: Memories) -> None:
     shared = add(memories, "apples")
     with Memories(memories._store, namespace="bob", embedder="fake") as bob:
         for change in (bob.delete, bob.forget, lambda found: bob.update(found, "pears")):
@@ -784,7 +774,7 @@ def test_what_is_shared_is_changed_only_by_name(memories: Memories) -> None:
     assert memories.get(shared.id).content == "apples"
 
 
-def test_a_bulk_lists_newest_first_also_within_a_millisecond(tmp_path: Path) -> None:
+def test_memories_of_one_millisecond_are_listed_newest_first(tmp_path: Path) -> None:
     now = datetime(2026, 5, 1, tzinfo=UTC)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
         contents = [f"statement {number}" for number in range(600)]
@@ -798,7 +788,7 @@ def test_a_bulk_lists_newest_first_also_within_a_millisecond(tmp_path: Path) -> 
     assert [found.content for found in listed] == contents[::-1]
 
 
-def test_a_namespace_may_hold_as_much_as_its_quota_says_and_no_more(tmp_path: Path) -> None:
+def test_a_quota_limits_a_namespace(tmp_path: Path) -> None:
     config = load_config(
         {"namespace_quota": "memories=2,bob.memories=1", "embedder": "none"},
         environment={"MEMORY_HOME": str(tmp_path)},

@@ -186,7 +186,7 @@ def gateway(backend: ChromaMcpBackend) -> MemoryGateway:
     return MemoryGateway("chroma-mcp", backend=backend)
 
 
-def test_what_is_stored_is_as_specified(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_documents_are_stored_as_specified(gateway: MemoryGateway, chroma: FakeChroma) -> None:
     gateway.ensure_collections(["history", "memory"])
     gateway.append_history("conv_123", "user", "Hello\n", 42, TS, "m1", "web")
     gateway.write_memory("User prefers Docker", "preference", 1, TS, "conv_123", window="w")
@@ -230,7 +230,7 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9")]
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_name_means_the_same_however_it_is_written(
+def test_a_conversation_has_one_name_in_any_unicode_form(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     for name in (written, kept):
@@ -249,7 +249,7 @@ def test_a_name_means_the_same_however_it_is_written(
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_message_id_means_the_same_however_it_is_written(
+def test_a_message_id_is_the_same_in_any_unicode_form(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     chroma.dies = [
@@ -305,7 +305,7 @@ def test_turns_come_in_the_order_of_numbers_and_times(
     assert "".join(turn["text"] for turn in backend.tail("c", 2)) == "de"
 
 
-def test_threads_give_no_number_twice(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_threads_assign_unique_indexes(gateway: MemoryGateway, chroma: FakeChroma) -> None:
     gateway.ensure_collections([])
     chroma.seconds = 0.01
     with ThreadPoolExecutor(4) as threads:
@@ -318,7 +318,7 @@ def test_threads_give_no_number_twice(gateway: MemoryGateway, chroma: FakeChroma
     assert numbers == list(range(12))
 
 
-def test_processes_with_one_home_give_no_number_twice(chroma: FakeChroma, tmp_path: Path) -> None:
+def test_processes_with_one_home_assign_unique_indexes(chroma: FakeChroma, tmp_path: Path) -> None:
     """Two backends share nothing but files, as two processes do."""
     backends = [ChromaMcpBackend(chroma.connect, tmp_path, "chroma") for _ in range(2)]
 
@@ -351,7 +351,7 @@ ENDINGS = [ClosedByPeer(-32000, "Connection closed"), anyio.ClosedResourceError(
 
 @pytest.mark.parametrize("error", ENDINGS, ids=["told", "untold"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_what_is_lost_with_a_process_is_sent_again_and_stored_once(
+def test_a_call_lost_with_its_process_is_repeated_and_stored_once(
     gateway: MemoryGateway, chroma: FakeChroma, done: bool, error: Exception
 ) -> None:
     gateway.append_history("c", "user", "one", 0, TS, "m1")
@@ -368,7 +368,7 @@ def test_what_is_lost_with_a_process_is_sent_again_and_stored_once(
     assert not gateway.queue
 
 
-def test_one_that_dies_again_and_again_is_reported_and_the_turn_waits(
+def test_a_process_that_keeps_dying_is_reported_and_the_turn_is_queued(
     gateway: MemoryGateway, chroma: FakeChroma
 ) -> None:
     gateway.ensure_collections([])
@@ -380,7 +380,9 @@ def test_one_that_dies_again_and_again_is_reported_and_the_turn_waits(
     assert [text for text, _ in chroma.kept["history"].values()] == ["one"]
 
 
-def test_an_error_of_the_protocol_is_no_death(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_a_protocol_error_does_not_restart_the_process(
+    gateway: MemoryGateway, chroma: FakeChroma
+) -> None:
     gateway.ensure_collections([])
     chroma.dies = [Death("get_documents", False, ClosedByPeer(-32602, "Invalid params"))]
     with pytest.raises(MCPError, match="refused: Invalid params"):
@@ -410,7 +412,7 @@ def test_after_a_restart_numbers_follow_what_the_server_has(
     assert (turn["text"], turn["metadata"]["turn_index"]) == ("anew", 0)
 
 
-def test_what_already_exists_is_only_the_very_document(
+def test_only_the_same_document_counts_as_existing(
     gateway: MemoryGateway, chroma: FakeChroma
 ) -> None:
     gateway.ensure_collections([])
@@ -435,7 +437,7 @@ def test_the_same_memory_is_stored_once(gateway: MemoryGateway, chroma: FakeChro
 # ---------------------------------------------------------------------------------------------
 
 
-def test_a_start_that_fails_is_left_to_whoever_asked(
+def test_a_failed_start_is_raised_to_the_caller(
     backend: ChromaMcpBackend, chroma: FakeChroma
 ) -> None:
     chroma.connect_errors = [Unreachable("no")]
@@ -457,7 +459,7 @@ def test_an_agent_starts_it_five_times_in_all(
     assert (chroma.starts, pauses) == (ATTEMPTS, [0.5, 1.0, 2.0, 4.0])
 
 
-def test_what_is_not_installed_is_tried_once(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+def test_a_missing_program_is_tried_once(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
     chroma.connect_errors = [NotInstalled("not there")]
     with pytest.raises(ConnectionError, match="not there"):
         backend.ensure_collections(["history"])
@@ -473,7 +475,7 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         gateway.ensure_collections(["history"])
 
 
-def test_errors_are_told_apart(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_errors_are_distinguished(gateway: MemoryGateway, chroma: FakeChroma) -> None:
     gateway.ensure_collections(["history"])
     chroma.error = (
         "Failed to get documents from collection 'history': [Errno 111] Connection refused"
@@ -493,7 +495,7 @@ def test_errors_are_told_apart(gateway: MemoryGateway, chroma: FakeChroma) -> No
     assert [turn["text"] for turn in gateway.tail_history("c", 9)] == ["waits", "second"]
 
 
-def test_one_that_does_not_answer_is_started_again(
+def test_a_process_that_does_not_answer_is_restarted(
     gateway: MemoryGateway, chroma: FakeChroma
 ) -> None:
     gateway.ensure_collections(["history"])
@@ -508,7 +510,7 @@ def test_one_that_does_not_answer_is_started_again(
 @pytest.mark.parametrize(
     "endpoint", ["chroma-mcp://", "chroma-mcp://h:x", "chroma-mcp://u@h", "chroma-mcp://h/p"]
 )
-def test_addresses_that_are_none(endpoint: str) -> None:
+def test_invalid_addresses_are_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="not acceptable"):
         MemoryGateway(endpoint)
 
@@ -522,7 +524,7 @@ def test_each_server_has_files_of_its_own(home: Path) -> None:
     assert names[0].parent == home
 
 
-def test_the_process_is_told_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_gets_the_address_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_SSL", "true")
     told = environment("h", 1)
     assert told["CHROMA_HTTP_HOST"] == told["CHROMA_HOST"] == "h"

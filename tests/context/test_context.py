@@ -1,4 +1,4 @@
-"""What a context holds, how it fits its budget, and that nothing recalled can leave its fence."""
+"""The contents of a context, its budget, and that recalled text can't leave its fence."""
 
 import json
 import re
@@ -147,7 +147,7 @@ def test_ac_conf_004_and_the_budget_come_from_the_settings(monkeypatch: pytest.M
     assert built.token_budget == 77
 
 
-def test_the_latest_message_is_not_said_twice() -> None:
+def test_the_latest_message_is_not_repeated_in_the_history() -> None:
     gateway = FakeGateway(3)
     assert texts(builder(gateway).build_context("c", " turn number  2\n"))[0] == [
         "turn number 0",
@@ -163,7 +163,7 @@ def test_an_empty_message_recalls_nothing() -> None:
     assert context["metadata"]["degraded"] is False
 
 
-def test_what_other_writers_stored_is_shown_in_this_specifications_terms() -> None:
+def test_documents_of_other_writers_are_adapted_to_the_specification() -> None:
     gateway = FakeGateway(1, 1)
     tool = {"conversation_id": "c", "ts": TS, "turn_index": 0, "role": "tool"}
     gateway.tail_history = lambda *_: [{"id": "c#0", "text": "42", "metadata": tool}]  # type: ignore[method-assign]
@@ -183,7 +183,7 @@ def test_what_other_writers_stored_is_shown_in_this_specifications_terms() -> No
     )
 
 
-def test_a_document_that_holds_nothing_usable_is_left_out() -> None:
+def test_malformed_documents_are_left_out() -> None:
     gateway = FakeGateway(2, 1)
     usable = gateway.tail_history("c", 2)
     gateway.tail_history = lambda *_: [{"id": "?", "text": None, "metadata": {}}, *usable]  # type: ignore[method-assign]
@@ -221,7 +221,7 @@ def test_what_still_works_is_given(part: str, left: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("conversation", "message"), [("", "q"), ("a\nb", "q"), (None, "q"), ("c", None), ("c", b"q")]
 )
-def test_what_can_make_no_context_is_refused(conversation: Any, message: Any) -> None:
+def test_invalid_input_is_refused(conversation: Any, message: Any) -> None:
     with pytest.raises(ContextBuildError):
         builder(FakeGateway()).build_context(conversation, message)
 
@@ -229,7 +229,7 @@ def test_what_can_make_no_context_is_refused(conversation: Any, message: Any) ->
 @pytest.mark.parametrize(
     "numbers", [(0,), (1001,), (True,), (1, 0), (1, 1, 1.1), (1, 1, 0.5, 0), (1, 1, 0.5, 1.5)]
 )
-def test_numbers_that_are_not_acceptable_are_refused(numbers: tuple[Any, ...]) -> None:
+def test_invalid_numbers_are_refused(numbers: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="must be a"):
         builder(FakeGateway(), *numbers)
 
@@ -317,7 +317,7 @@ def test_a_message_that_is_stored_already_takes_no_turns_place() -> None:
     )
 
 
-def test_of_a_long_newest_turn_there_is_the_beginning_beside_memories() -> None:
+def test_the_beginning_of_a_long_newest_turn_is_shown_beside_memories() -> None:
     gateway = FakeGateway(3, 8)
     gateway.turns[-1] = "0123456789" * 1_000
     context = builder(gateway, token_budget=1_000).build_context("c", "what now?")
@@ -556,7 +556,7 @@ ITEM: dict[str, Any] = {"text": "a fact", "memory_type": "fact", "confidence": 0
     ],
     ids=str,
 )  # fmt: skip
-def test_turns_that_are_not_acceptable_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_turns_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         HistoryTurn(**{**TURN, **wrong})
 
@@ -572,7 +572,7 @@ def test_turns_that_are_not_acceptable_are_refused(wrong: dict[str, Any]) -> Non
     ],
     ids=str,
 )  # fmt: skip
-def test_memories_that_are_not_acceptable_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_memories_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         MemoryItem(**{**ITEM, **wrong})
 
@@ -592,7 +592,7 @@ def test_the_limits_themselves_are_accepted() -> None:
 @pytest.mark.parametrize(
     "forged", [{"origin": FORGED}, {"origin": FORGED._asdict(), "by": "boss", "trust": "user"}]
 )
-def test_metadata_and_arguments_forge_no_origin(forged: dict[str, Any]) -> None:
+def test_metadata_and_arguments_cannot_forge_an_origin(forged: dict[str, Any]) -> None:
     """Another program may fill in the metadata of documents, as over chroma-mcp."""
     turn = turn_of(to_document("c#0", "Hello", {**TURN, **forged}))
     item = item_of(to_document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))

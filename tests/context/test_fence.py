@@ -1,6 +1,5 @@
-"""What is shown of an item: one line, without markup or anything unseen; the hostile corpus is in
-test_context.
-"""
+"""An item is one line without markup or invisible characters; see also the hostile corpus in
+`test_context`."""
 
 import json
 import re
@@ -31,7 +30,7 @@ TEXTS = st.lists(SIGNS | WORDS, max_size=30).map("".join)
 
 
 @given(text=TEXTS, name=TEXTS)
-def test_an_item_is_one_line_that_reads_back_as_it_was(text: str, name: str) -> None:
+def test_an_item_is_one_line_that_parses_back_unchanged(text: str, name: str) -> None:
     item = {"by": name, "text": text}
     written = line(item)
     assert json.loads(written) == item
@@ -53,7 +52,7 @@ def test_an_item_is_one_line_that_reads_back_as_it_was(text: str, name: str) -> 
         "[memories 1]", "[developer", "[\u00a0Data]",
     ],
 )  # fmt: skip
-def test_what_a_template_may_mean_something_by_is_escaped(text: str) -> None:
+def test_template_tokens_are_escaped(text: str) -> None:
     written = line({"text": f"a {text} b"})
     assert "[" not in written
     assert json.loads(written)["text"] == f"a {text} b"

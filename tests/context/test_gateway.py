@@ -169,7 +169,9 @@ def test_without_a_message_id_only_the_very_same_turn_is_the_same(gateway: Memor
     assert gateway.append_history("c", "assistant", "ok", 0, TS) == "c#4"
 
 
-def test_two_writers_who_believe_the_same_index_get_two(gateway: MemoryGateway, store: str) -> None:
+def test_two_writers_with_the_same_index_get_different_ones(
+    gateway: MemoryGateway, store: str
+) -> None:
     with MemoryGateway(store) as other:
         assert (say(gateway, "mine", 7), say(other, "theirs", 7), say(gateway, "next", 2)) == (
             "c#7",
@@ -218,12 +220,12 @@ with MemoryGateway(sys.argv[1]) as gateway:
 
 
 @pytest.mark.parametrize("n", [0, -1, 1_001, 1.5, "3", None, True])
-def test_a_number_of_turns_that_is_none_is_refused(gateway: MemoryGateway, n: Any) -> None:
+def test_an_invalid_number_of_turns_is_refused(gateway: MemoryGateway, n: Any) -> None:
     with pytest.raises(ValueError, match="n must be a whole number from 1"):
         gateway.tail_history("c", n)
 
 
-def test_what_is_no_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> None:
+def test_an_invalid_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> None:
     for conversation, role, text, index in [
         ("", "user", "x", 0),
         ("c", "bot", "x", 0),
@@ -285,7 +287,7 @@ def test_only_sure_memories_of_the_conversation_are_recalled(gateway: MemoryGate
     assert len(gateway.recall_memory("bees", 1, 0.0)) == 1
 
 
-def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(
+def test_an_unsure_memory_does_not_hide_a_sure_repetition(
     gateway: MemoryGateway,
 ) -> None:
     weak = remember(gateway, "Ann keeps bees", 0.5)
@@ -296,7 +298,7 @@ def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(
     assert (found["id"], found["metadata"]["confidence"]) == (sure, 0.9)
 
 
-def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(
+def test_another_conversation_or_type_makes_a_separate_memory(
     gateway: MemoryGateway,
 ) -> None:
     made = [
@@ -348,7 +350,7 @@ def test_a_recall_that_asks_for_nonsense_is_refused(
         gateway.recall_memory("q", k, least)
 
 
-def test_what_is_no_memory_is_refused(gateway: MemoryGateway) -> None:
+def test_an_invalid_memory_is_refused(gateway: MemoryGateway) -> None:
     for text, kind, sure in [
         ("", "fact", 0.9),
         ("x", "thought", 0.9),
@@ -369,7 +371,9 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_a_name_means_the_same_however_it_is_written(flaky: Flaky, written: str, kept: str) -> None:
+def test_a_conversation_has_one_name_in_any_unicode_form(
+    flaky: Flaky, written: str, kept: str
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     assert say(gateway, "one", 0, written) == f"{kept}#0"
     flaky.error = MCPError("full")
@@ -417,7 +421,9 @@ def test_the_windows_of_one_conversation_are_one_however_it_is_written(
         *((window, None) for window in ("w" * 257, "a,b", " w", "w ", "a\nb")),
     ],
 )
-def test_a_window_whose_name_is_no_tag_is_counted_by_its_hash(window: str, tag: str | None) -> None:
+def test_a_window_whose_name_cannot_be_a_tag_is_counted_by_its_hash(
+    window: str, tag: str | None
+) -> None:
     found = engine._window_tag(window)
     assert found == tag if tag else len(found) == len("hash ") + 32
 
@@ -434,7 +440,7 @@ def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGatewa
     assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.0)] == [made]
 
 
-def test_what_is_offered_and_not_stored_has_a_reason(
+def test_a_rejected_offer_has_a_reason(
     gateway: MemoryGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = agent(gateway, most=1)
@@ -534,7 +540,9 @@ def test_a_window_of_the_shared_pool_does_not_count_in_another(store: str) -> No
 @pytest.mark.parametrize(
     "error", [ConnectionError("nobody answers"), MCPError("full")], ids=["connection", "store"]
 )
-def test_what_cannot_be_stored_waits_and_is_stored_in_order(flaky: Flaky, error: Exception) -> None:
+def test_turns_that_cannot_be_stored_are_queued_and_stored_in_order(
+    flaky: Flaky, error: Exception
+) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "zero", 0)
     flaky.error = error
@@ -558,7 +566,7 @@ def test_what_cannot_be_stored_waits_and_is_stored_in_order(flaky: Flaky, error:
     assert not gateway.queue.path.exists()
 
 
-def test_what_was_stored_though_it_seemed_to_fail_is_not_stored_twice(flaky: Flaky) -> None:
+def test_a_turn_stored_despite_an_error_is_not_stored_twice(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error, flaky.fails_after = MCPError("the answer was lost"), 1
     with pytest.raises(MCPError):
@@ -720,7 +728,7 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
 
 
 @pytest.mark.parametrize("suffix", ["", ".new", ".refused", ".refused.new"])
-def test_what_a_crash_left_is_forgotten_too(flaky: Flaky, store: str, suffix: str) -> None:
+def test_files_left_by_a_crash_are_forgotten_too(flaky: Flaky, store: str, suffix: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     say(gateway, "stored")
     queue = gateway.queue.path
@@ -758,7 +766,7 @@ for file in pathlib.Path(sys.argv[1]).iterdir():
 
 
 @pytest.mark.parametrize("stored_first", [False, True], ids=["before it is stored", "after"])
-def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(
+def test_a_reader_sees_each_turn_once_while_the_queue_drains(
     flaky: Flaky, stored_first: bool
 ) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -793,9 +801,7 @@ def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["after the read", "before the read"])
-def test_what_is_stored_during_a_read_is_neither_missed_nor_seen_twice(
-    flaky: Flaky, first: bool
-) -> None:
+def test_a_turn_stored_during_a_read_appears_once(flaky: Flaky, first: bool) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
     for number in range(3):
@@ -1119,7 +1125,7 @@ def test_other_endpoints_are_not_there_yet(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["", "  ", None, 3])
-def test_no_endpoint_is_no_endpoint(endpoint: Any) -> None:
+def test_an_empty_endpoint_is_refused(endpoint: Any) -> None:
     with pytest.raises(ValueError, match="the endpoint is empty"):
         MemoryGateway(endpoint)
 
@@ -1166,7 +1172,7 @@ def test_an_attempt_to_start_waits_for_a_late_one(monkeypatch: pytest.MonkeyPatc
     assert 1 <= len(pauses) < 4
 
 
-def test_starting_does_not_wait_for_what_can_never_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_does_not_retry_an_unsupported_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_ENDPOINT", "stdio:chroma")
     with pytest.raises(UnsupportedEndpoint):
         AgentMemory.start(load_config(), pause=lambda _: pytest.fail("it waited"))
@@ -1329,7 +1335,7 @@ def test_a_turn_that_is_lost_is_logged_as_an_error(
     assert "is full (10 bytes)" in fields["error"]
 
 
-def test_what_a_message_costs_does_not_grow_with_its_conversation(gateway: MemoryGateway) -> None:
+def test_the_cost_of_a_message_does_not_grow_with_its_conversation(gateway: MemoryGateway) -> None:
     """In steps of SQLite's machine; `python -m bench conversation` measures the latencies of the
     specification.
     """

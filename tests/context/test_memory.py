@@ -1,6 +1,4 @@
-"""`AgentMemory`: whatever it is given and whatever fails, the agent goes on, and the log says
-why.
-"""
+"""`AgentMemory`: for any input and any failure the agent continues, and the log says why."""
 
 import json
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[
     "place", ["conversation_id", "role", "text", "ts", "message_id", "channel"]
 )
 @pytest.mark.thorough
-def test_no_junk_makes_appending_raise(
+def test_append_never_raises_on_junk(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
     made = memory.append(
@@ -104,7 +102,7 @@ def test_no_junk_makes_appending_raise(
     ],
 )
 @pytest.mark.thorough
-def test_no_junk_makes_remembering_raise(
+def test_remember_never_raises_on_junk(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
     given = {"text": "Ann keeps bees", "memory_type": "fact", "confidence": 0.9} | {place: junk}
@@ -128,7 +126,7 @@ def test_no_junk_makes_remembering_raise(
     ],
     ids=["nul", "half", "long", "grows"],
 )
-def test_what_can_be_stored_of_a_message_is_and_the_change_is_logged(
+def test_the_storable_part_of_a_message_is_stored_and_the_change_logged(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     assert memory.append("c", "user", text) == "c#0"
@@ -190,9 +188,7 @@ def test_why_a_memory_is_not_stored_is_logged(
 # --------------------------------------------------------------------------------------------------------
 
 
-def test_each_message_is_one_of_its_own_though_it_says_the_same(
-    memory: AgentMemory, backend: Failing
-) -> None:
+def test_equal_messages_are_separate_turns(memory: AgentMemory, backend: Failing) -> None:
     """Two messages of one moment, and one that waits."""
     moment = "2026-05-31T10:00:00Z"
     assert [memory.append("c", "user", "ok", ts=moment) for _ in range(2)] == ["c#0", "c#1"]

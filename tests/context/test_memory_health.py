@@ -1,4 +1,4 @@
-"""`AgentMemory.health`: it tells what is wrong, changes nothing, and never raises."""
+"""`AgentMemory.health` reports problems, changes nothing, and never raises."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_what_fails_is_named(
     assert memory.health()["status"] == "healthy"
 
 
-def test_what_is_wrong_is_logged_and_nothing_else_is(
+def test_only_problems_are_logged(
     memory: AgentMemory, backend: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "memories.context.memory")
@@ -138,7 +138,7 @@ def test_a_queue_that_can_not_be_read_is_degraded(memory: AgentMemory) -> None:
     assert (health["status"], health["queued_turns"]) == ("degraded", None)
 
 
-def test_a_store_that_is_no_store_is_degraded(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_degraded(tmp_path: Path) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
     with MemoryGateway(str(file)) as gateway:

@@ -1,6 +1,4 @@
-"""What the policy stores and what it refuses; that its limit holds over stored memories is shown in
-test_gateway.
-"""
+"""The policy stores and refuses memories; `test_gateway` shows its limit over stored memories."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -30,7 +28,7 @@ def test_ac_conf_004_the_least_confidence_can_be_changed() -> None:
 
 
 @pytest.mark.parametrize("sure", [math.nan, math.inf, -0.1, 1.01, "0.9", None, True])
-def test_what_is_no_confidence_is_not_stored(sure: Any) -> None:
+def test_an_invalid_confidence_is_not_stored(sure: Any) -> None:
     assert MemoryPolicy(0.0).should_store("fact", sure) is False
 
 
@@ -54,7 +52,7 @@ def test_a_limit_of_nothing_allows_nothing() -> None:
     assert not MemoryPolicy(max_per_window=0).enforce_rate_limit("a")
 
 
-def test_what_is_stored_decides_if_it_is_counted() -> None:
+def test_stored_memories_decide_if_they_are_counted() -> None:
     stored = {"a": 2}
     policy = MemoryPolicy(0.7, 3, lambda window: stored.get(window, 0))
     assert [policy.enforce_rate_limit("a") for _ in range(5)] == [
@@ -111,6 +109,6 @@ def test_the_windows_of_a_conversation_are_one_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("name", [" ", "a\nb", "a\0b", "\ud800", "x" * 257, 3])
-def test_what_is_no_conversation_has_no_window(name: Any) -> None:
+def test_an_invalid_conversation_has_no_window(name: Any) -> None:
     with pytest.raises(InvalidInput, match="conversation_id"):
         window_key(name, datetime(2026, 5, 31, tzinfo=UTC))

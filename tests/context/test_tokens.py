@@ -192,7 +192,7 @@ def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -
         ("_", 151, 112),
     ],
 )
-def test_each_class_of_characters_has_its_price(text: str, apart: int, together: int) -> None:
+def test_each_class_of_characters_has_a_cost(text: str, apart: int, together: int) -> None:
     """The prices were fitted together: another one for one class makes the bound too low, or too
     far away.
     """

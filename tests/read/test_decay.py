@@ -1,4 +1,4 @@
-"""Confidence falls in a straight line from 1 to 0 over the half life, or not at all."""
+"""Confidence falls linearly from 1 to 0 over the half life, or not at all."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,7 +43,7 @@ def test_fading_is_linear_and_stays_between_0_and_1(
     assert confidence(policy, hours) == expected
 
 
-def test_four_digits_are_given() -> None:
+def test_confidence_has_four_digits() -> None:
     assert confidence(DecayPolicy.CONTEXTUAL, 1) == 0.9986
     assert confidence(DecayPolicy.CONTEXTUAL, 1 / 3600) == 1.0
 
@@ -65,7 +65,7 @@ def test_age_counts_from_the_writing_if_never_reinforced(policy: DecayPolicy) ->
     assert reference_time(policy, NOW, None) == NOW
 
 
-def test_only_reinforceable_heeds_a_reinforcement() -> None:
+def test_only_reinforceable_memories_are_reset_by_reinforcement() -> None:
     later = NOW + timedelta(days=1)
     assert reference_time(DecayPolicy.REINFORCEABLE, NOW, later) == later
     assert reference_time(DecayPolicy.CONTEXTUAL, NOW, later) == NOW
@@ -76,7 +76,7 @@ def test_a_version_that_is_newer_than_the_reinforcement_counts() -> None:
     assert reference_time(DecayPolicy.REINFORCEABLE, NOW, NOW - timedelta(days=1)) == NOW
 
 
-def test_reinforceable_memories_may_have_a_half_life_of_their_own() -> None:
+def test_reinforceable_memories_may_have_another_half_life() -> None:
     half_life = HalfLife(720.0, 1440.0)
     assert confidence(DecayPolicy.CONTEXTUAL, 360, half_life) == 0.5
     assert confidence(DecayPolicy.REINFORCEABLE, 360, half_life) == 0.75

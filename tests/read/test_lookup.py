@@ -1,4 +1,4 @@
-"""Which filters find what belongs to a project."""
+"""Filters for the memories of a project."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def in_project(name: str) -> Filter:
     return EVERYTHING._replace(labels={"project": name})
 
 
-def test_a_project_is_found_by_each_of_its_names_and_with_what_is_valid_everywhere() -> None:
+def test_a_project_matches_all_of_its_names_and_global_memories() -> None:
     everywhere = EVERYTHING._replace(labels={"global": "true"})
     assert with_global(EVERYTHING, ["shop", "store"]) == (
         in_project("shop"),
@@ -24,7 +24,7 @@ def test_a_project_is_found_by_each_of_its_names_and_with_what_is_valid_everywhe
     assert with_global(EVERYTHING, None) == (EVERYTHING,)
 
 
-def test_a_tag_that_names_the_project_too_finds_by_that_name_alone() -> None:
+def test_a_project_tag_restricts_to_that_name() -> None:
     assert with_global(in_project("store"), ["shop", "store"]) == (in_project("store"),)
     with pytest.raises(InvalidInput, match='given twice, as "web" and "shop"'):
         with_global(in_project("web"), ["shop", "store"])

@@ -1,4 +1,4 @@
-"""A memory is laid out in one record for each version."""
+"""The layout of a memory: one record for each version."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ DRAFT = Draft(
 )
 
 
-def test_a_first_version_reads_as_the_memory_that_was_drafted() -> None:
+def test_the_first_version_reads_as_its_draft() -> None:
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     assert record.ref == Ref(Collection.MEMORY, "bob", "id", 1)
     memory = versions.to_memory(record, NOW, 720)
@@ -44,16 +44,16 @@ def test_a_first_version_reads_as_the_memory_that_was_drafted() -> None:
     assert (memory.deleted, memory.access_count) == (False, 0)
 
 
-def test_what_is_usual_takes_no_room() -> None:
+def test_default_values_are_not_stored() -> None:
     assert versions.first_version(Draft("content"), "id", "shared", NOW).fields == {}
 
 
-def test_confidence_is_what_was_declared_times_decay() -> None:
+def test_confidence_is_declared_confidence_times_decay() -> None:
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     assert versions.to_memory(record, NOW + 15 * DAY, 720).confidence == 0.25
 
 
-def test_a_next_version_keeps_what_did_not_change() -> None:
+def test_the_next_version_keeps_unchanged_fields() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW + DAY, fresh=True, text="new")
     memory = versions.to_memory(second, NOW + DAY, 720)
@@ -76,14 +76,14 @@ def test_a_next_version_keeps_what_did_not_change() -> None:
     )
 
 
-def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
+def test_versions_stay_in_order_if_the_clock_was_set_back() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
     assert second.created_at == NOW
     assert versions.end_version(first, NOW - DAY, "update").ended_at == NOW
 
 
-def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
+def test_an_ended_version_is_deleted_only_if_it_was_deleted() -> None:
 
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     for ended_by, deleted in (("delete", True), ("supersede", False), ("update", False)):
@@ -97,7 +97,7 @@ def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
         assert (undone.ended_at, undone.ended_by) == (NOW + DAY, f"{ended_by} (restored)")
 
 
-def test_an_edit_of_tags_does_not_make_a_statement_fresh() -> None:
+def test_editing_tags_does_not_restart_decay() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     edited = versions.next_version(first, "update", NOW + 10 * DAY, fresh=False, labels={"a": "b"})
     stated = versions.next_version(first, "update", NOW + 10 * DAY, fresh=True, text="new")

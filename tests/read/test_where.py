@@ -1,4 +1,4 @@
-"""The filter language: what an expression means, and where a wrong one is wrong."""
+"""The filter language: the meaning of expressions, and the position of errors."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -56,7 +56,7 @@ def fits(text: str, record: Record = MEMORY) -> bool:
     return selector(text, record.ref.collection).fits(record)
 
 
-def test_a_memory_meets() -> None:
+def test_a_memory_meets_an_expression() -> None:
     texts = [
         "type = fact",
         "type=fact",
@@ -132,7 +132,7 @@ def test_a_memory_meets() -> None:
     assert [text for text in texts if fits(f"not ({text})")] == []
 
 
-def test_a_turn_meets() -> None:
+def test_a_turn_meets_an_expression() -> None:
     texts = [
         "role = tool",
         "speaker = Ann",
@@ -161,7 +161,7 @@ def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
     return ""
 
 
-def test_what_is_wrong_is_told_with_its_place() -> None:
+def test_errors_name_the_position() -> None:
     rows = [
         ("type", 1, '"type" is not a condition; write type = VALUE, or type exists'),
         ("type = ", 8, "a value is missing at the end"),
@@ -211,12 +211,12 @@ def test_what_is_wrong_is_told_with_its_place() -> None:
     assert failures == []
 
 
-def test_turns_are_not_asked_what_only_memories_have() -> None:
+def test_turns_refuse_names_that_only_memories_have() -> None:
     texts = ["decay = stable", "confidence < 1", "pending", "not deleted", "source = x"]
     assert [text for text in texts if "turns" not in refusal(text, Collection.HISTORY)] == []
 
 
-def test_what_is_no_expression_is_refused() -> None:
+def test_anything_but_text_is_refused() -> None:
     texts = ["", "  ", None, 3, "x" * (MAX_CHARACTERS + 1)]
     assert [text for text in texts if not refusal(text).startswith("where is ")] == []
 
@@ -257,7 +257,7 @@ def test_depth_and_length_are_bounded() -> None:
 
 
 @given(st.text(alphabet="abn dort=!<>~()\"'\\.,*;#7", max_size=60) | st.text(max_size=60))
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     for record in (MEMORY, TURN):
         try:
             found = fits(text, record)
@@ -275,7 +275,7 @@ def test_any_value_can_be_written_in_quotes(value: str) -> None:
     assert not fits(f'note = "{escaped}"', record._replace(labels={"note": f"{value}x"}))
 
 
-def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
+def test_the_filter_has_only_required_conditions() -> None:
     base = Filter(Collection.MEMORY, ("bob",))
     found = selector(
         f"type = fact and by = claude-code and since 7d and until 1d and id = {ID}"
@@ -298,13 +298,13 @@ def test_a_store_finds_by_what_must_hold_and_by_no_more() -> None:
     assert turns.narrow(Filter(Collection.HISTORY, ("bob",))).group == "standup"
 
 
-def test_what_a_caller_asked_for_besides_stays() -> None:
+def test_other_conditions_of_a_filter_stay() -> None:
     base = Filter(Collection.MEMORY, ("bob",), labels={"type": "other"}, since=NOW)
     found = selector("type = fact and since 7d").narrow(base)
     assert (found.labels, found.since) == ({"type": "other"}, NOW)
 
 
-def test_only_states_that_are_named_are_looked_at() -> None:
+def test_only_named_states_are_read() -> None:
     live = Filter(Collection.MEMORY, ("bob",))
     ended = {
         by: MEMORY._replace(ended_at=NOW, ended_by=by)

@@ -1,6 +1,4 @@
-"""What may answer is gathered with what speaks for it: surroundings, names and dates, over a real
-store.
-"""
+"""Candidates are gathered with their evidence: surroundings, names and dates, over a real store."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -119,7 +117,7 @@ def test_the_same_words_in_another_conversation_are_no_surroundings(
     assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_words == 0
 
 
-def test_a_turn_looks_like_what_it_is(
+def test_a_turn_has_signs_of_its_form(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     full = " ".join(["word"] * FULL_LENGTH)
@@ -158,7 +156,7 @@ def test_only_a_question_for_a_time_prefers_turns_that_tell_one(
     assert [other[text].tells_when for text in sorted(other)] == [0, 0]
 
 
-def test_what_an_assistant_repeats_comes_after_who_said_it(talk: Memories) -> None:
+def test_an_assistants_repetition_ranks_after_the_original(talk: Memories) -> None:
     talk.add_turns("a", [TurnDraft("The port of the server is 8080", role="assistant")])
     talk.add_turns("b", ["The port of the server is 8080"])
     assert [hit.speaker for hit in talk.search("port of the server", scope="history")] == [
@@ -171,7 +169,7 @@ def test_what_an_assistant_repeats_comes_after_who_said_it(talk: Memories) -> No
 # --------------------------------------------------------------------------------------------------------
 
 
-def test_the_turn_of_who_is_named_wins_over_the_same_words_of_another(talk: Memories) -> None:
+def test_a_turn_of_the_named_speaker_ranks_first(talk: Memories) -> None:
     for number, speaker in enumerate(("Bob", "Ann", "Eve")):
         talk.add_turns(f"c{number}", [by(speaker, "I bought a red bike")])
     for name in ("Ann", "Bob", "Eve"):
@@ -181,7 +179,7 @@ def test_the_turn_of_who_is_named_wins_over_the_same_words_of_another(talk: Memo
     assert talk.search("what did EVE's bike look like?", scope="history")[0].speaker == "Eve"
 
 
-def test_who_is_named_speaks_within_one_conversation_too(talk: Memories) -> None:
+def test_named_speakers_count_within_one_conversation(talk: Memories) -> None:
     talk.add_turns("a", [by("Bob", "I bought a red bike"), by("Ann", "I bought a red bike")])
     assert [hit.speaker for hit in talk.search("the bike that Ann bought", scope="history")] == [
         "Ann",
@@ -189,9 +187,7 @@ def test_who_is_named_speaks_within_one_conversation_too(talk: Memories) -> None
     ]
 
 
-def test_all_who_are_named_are_meant(
-    store: Store, embedder: Embedder | None, talk: Memories
-) -> None:
+def test_all_named_speakers_count(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.add_turns(
         "a", [by("Bob", "I bought a bike"), by("Ann", "I sold a bike"), by("Eve", "I like my bike")]
     )
@@ -215,7 +211,7 @@ def test_the_vector_is_of_the_question_without_the_name(
     assert found["red bike"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_speaker_of_another_namespace_is_nobody(store: Store, embedder: Embedder | None) -> None:
+def test_speakers_of_other_namespaces_are_unknown(store: Store, embedder: Embedder | None) -> None:
     with Memories(store, embedder=embedder or "none", namespace="own", clock=lambda: NOW) as own:
         own.add_turns("a", [by("Ann", "I bought a red bike")])
     with Memories(store, embedder=embedder or "none", clock=lambda: NOW) as talk:
@@ -275,7 +271,9 @@ def test_without_a_date_no_day_counts_more(diary: Memories) -> None:
 @pytest.mark.parametrize(
     ("now", "day"), [("2025-05-11", 1), ("2025-03-04", 0), ("2026-02-13", 2), (None, 3)]
 )
-def test_relative_dates_follow_when_it_is_asked(diary: Memories, now: str | None, day: int) -> None:
+def test_relative_dates_depend_on_when_the_question_is_asked(
+    diary: Memories, now: str | None, day: int
+) -> None:
     hits = diary.search("the garden, yesterday", scope="history", now=now)
     assert (hits[0].date, len(hits)) == (DAYS[day], len(DAYS))
 
@@ -305,7 +303,7 @@ def test_a_day_alone_is_a_question(talk: Memories) -> None:
         ("Was the garden dug?", []),
     ],
 )
-def test_the_days_that_a_turn_speaks_of_count_from_when_it_was_said(
+def test_relative_days_in_a_turn_count_from_its_own_day(
     store: Store, embedder: Embedder | None, talk: Memories, asked: str, expected: list[str]
 ) -> None:
     """All of it was said on one day, a Friday."""
@@ -325,7 +323,7 @@ def test_the_days_that_a_turn_speaks_of_count_from_when_it_was_said(
 @pytest.mark.parametrize(
     ("day", "first"), [("2026-02-19", "yesterday"), ("2026-02-21", "tomorrow")]
 )
-def test_of_what_was_said_on_one_day_the_turn_that_speaks_of_the_meant_day_comes_first(
+def test_a_turn_about_the_asked_day_ranks_first_among_turns_of_one_day(
     talk: Memories, day: str, first: str
 ) -> None:
     for word in ("yesterday", "today", "tomorrow"):
@@ -359,7 +357,7 @@ def test_closeness_is_by_day_in_utc(
     ("hours", "day", "said"),
     [(12, 18, {"evening"}), (0, 17, {"morning", "evening"}), (-12, 16, {"morning"})],
 )
-def test_a_day_is_one_of_the_time_zone_of_who_asks(
+def test_days_are_in_the_askers_time_zone(
     store: Store, talk: Memories, hours: int, day: int, said: set[str]
 ) -> None:
     """Said at 9 and at 20 o'clock in UTC on the 17th: half a world away one of them is on another
@@ -382,7 +380,7 @@ def test_days_before_1970_are_days_too(
 
 
 @pytest.mark.parametrize("year", [1, 9999])
-def test_turns_of_any_year_are_no_trouble(talk: Memories, year: int) -> None:
+def test_turns_of_any_year_work(talk: Memories, year: int) -> None:
     for number, moment in enumerate(
         (datetime(year, 6, 1, tzinfo=UTC), datetime(2025, 6, 1, tzinfo=UTC))
     ):
@@ -391,7 +389,7 @@ def test_turns_of_any_year_are_no_trouble(talk: Memories, year: int) -> None:
 
 
 @pytest.mark.parametrize("asked", ["garden in May", "garden on APRİL 3"])
-def test_a_turn_with_a_turkish_capital_is_no_trouble(talk: Memories, asked: str) -> None:
+def test_a_turn_with_a_turkish_capital_works(talk: Memories, asked: str) -> None:
     talk.add_turns("a", ["The garden opens APRİL 3"])
     assert contents(talk.search(asked, scope="history")) == ["The garden opens APRİL 3"]
 
@@ -400,13 +398,13 @@ def test_a_turn_with_a_turkish_capital_is_no_trouble(talk: Memories, asked: str)
 # --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_said_gives_nothing(store: Store, embedder: Embedder | None) -> None:
+def test_an_empty_history_gives_nothing(store: Store, embedder: Embedder | None) -> None:
     assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered(
         [], [], has_more=False
     )
 
 
-def test_what_promises_most_is_read(
+def test_the_most_promising_rows_are_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])

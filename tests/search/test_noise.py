@@ -1,6 +1,4 @@
-"""What has half of a question's words in one place is no noise, wherever in a long text they
-stand.
-"""
+"""A text with half of a question's words in one place is not noise, even deep in a long text."""
 
 from collections.abc import Iterator
 
@@ -30,9 +28,7 @@ def memories(
 
 @pytest.mark.parametrize("query", ["frobnicate_widget", "who approved the zebra migration?"])
 @pytest.mark.parametrize("scope", ["memories", "history"])
-def test_what_stands_deep_in_a_long_text_is_found(
-    query: str, scope: str, memories: Memories
-) -> None:
+def test_words_deep_in_a_long_text_are_found(query: str, scope: str, memories: Memories) -> None:
     assert len(memories.search(query, scope=scope)) == 1  # one part of a long message is shown
 
 

@@ -1,4 +1,4 @@
-"""Candidates are ordered by score, and what is no answer says why."""
+"""Candidates are ordered by score, and dropped ones have a reason."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def only(candidate: Features, **changes: Any) -> Ranked:
     return place
 
 
-def test_nothing_ranks_to_nothing() -> None:
+def test_no_candidates_give_no_ranking() -> None:
     assert rank([], rules()) == []
 
 
@@ -93,7 +93,7 @@ def test_either_alone_orders_too() -> None:
     assert order(found(0.5, 0.0), found(0.9, 0.0), found(0.7, 0.0)) == [1, 2, 0]
 
 
-def test_of_equal_memories_the_newer_goes_first() -> None:
+def test_the_newer_of_equal_memories_is_first() -> None:
     assert order(found(age_days=9), found(age_days=2), found(age_days=5)) == [1, 2, 0]
 
 
@@ -101,7 +101,7 @@ def test_equals_keep_their_order() -> None:
     assert order(found(), found(), found()) == [0, 1, 2]
 
 
-def test_age_counts_against_what_decays_only() -> None:
+def test_only_decaying_memories_lose_score_with_age() -> None:
     [fresh, old] = rank(
         [found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules()
     )
@@ -111,13 +111,13 @@ def test_age_counts_against_what_decays_only() -> None:
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
 
-def test_reads_settle_a_tie_and_no_more() -> None:
+def test_reads_only_break_ties() -> None:
     assert order(found(), found(accesses=5)) == [1, 0]
     assert order(found(0.6), found(0.5, accesses=1_000_000)) == [0, 1]
     assert only(found(accesses=1_000_000)).boost == Relevance().most_boost
 
 
-def test_age_buries_nothing_that_answers_better() -> None:
+def test_age_never_hides_a_better_answer() -> None:
     old = found(0.8, decay_policy=DecayPolicy.CONTEXTUAL, age_days=100_000)
     assert order(*[found(0.5, accesses=1_000)] * 9, old)[0] == 9
 
@@ -133,7 +133,7 @@ def test_without_relevance_age_and_use_do_not_count() -> None:
     assert (first.freshness, first.boost, first.threshold) == (1.0, 1.0, 0.0)
 
 
-def test_what_is_pinned_does_not_age() -> None:
+def test_pinned_memories_do_not_age() -> None:
     aged = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 5_000}
     assert order(found(**aged), found(**aged, pinned=True)) == [1, 0]
     assert only(found(**aged, pinned=True)).threshold == Relevance().thresholds[0]
@@ -170,7 +170,7 @@ def test_age_and_use_decide_how_similar_a_memory_must_be(
     ]
 
 
-def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
+def test_without_a_clear_answer_only_stale_memories_are_dropped() -> None:
     unclear = to_cosine(0.6, *SCALE)
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
     assert order(found(unclear, 0.0), found(unclear, 0.0, accesses=1), curve=SCALE) == [1, 0]
@@ -179,7 +179,7 @@ def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
     assert order(found(unclear, 0.0, **stale, pinned=True), curve=SCALE) == [0]
 
 
-def test_what_is_about_as_near_as_a_clear_answer_is_one_too() -> None:
+def test_a_memory_about_as_similar_as_a_clear_answer_is_kept() -> None:
     """Where a model holds all texts close, as e5 does, the threshold would cut between equals."""
     clear = to_cosine(0.75, *SCALE)
     beside = [found(clear + 0.001, 0.0), found(clear - 0.01, 0.0), found(clear - 0.07, 0.0)]
@@ -188,7 +188,7 @@ def test_what_is_about_as_near_as_a_clear_answer_is_one_too() -> None:
     assert order(beside[0], found(clear - 0.01, 0.0, **stale), curve=SCALE) == [0]
 
 
-def test_words_speak_for_a_memory_below_its_threshold_and_few_of_them_not_for_a_stale_one() -> None:
+def test_words_keep_a_memory_below_its_threshold_but_few_words_do_not_keep_a_stale_one() -> None:
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
     assert order(found(0.3, 1.0), found(0.6, 8.0), curve=SCALE) == [1, 0]
     assert order(found(0.3, 3.9, **stale), found(0.6, 8.0), curve=SCALE) == [1]
@@ -288,7 +288,7 @@ def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | 
     assert (marked < plain) is (getattr(WEIGHTS, sign) < 0)
 
 
-def test_for_a_turn_speak_its_speaker_its_days_and_a_time() -> None:
+def test_speaker_days_and_times_count_for_a_turn() -> None:
     assert {sign for sign in SIGNS if getattr(WEIGHTS, sign) > 0} == FOR
 
 
@@ -344,7 +344,7 @@ def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str,
     assert together.tolist() == pytest.approx([fuse(Evidence(**row), 7.0, weight) for row in rows])
 
 
-def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() -> None:
+def test_scores_are_clipped_but_the_order_is_not() -> None:
     full = {
         "words": 9.0,
         "session_best": 9.0,
@@ -403,7 +403,9 @@ def test_the_best_words_of_all_are_the_measure() -> None:
         (said(similarity=0.3, window_words=1.0), {"floor": 0.4}, "looks like noise"),
     ],
 )
-def test_what_is_no_hit_says_why(candidate: Features, asked: dict[str, float], reason: str) -> None:
+def test_dropped_candidates_have_a_reason(
+    candidate: Features, asked: dict[str, float], reason: str
+) -> None:
     assert reason in only(candidate, **asked).dropped
 
 
@@ -413,7 +415,7 @@ def test_thresholds_are_inclusive() -> None:
     ]
 
 
-def test_what_shares_no_word_must_be_near_the_best() -> None:
+def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
     assert order(found(0.8, 1.0), found(0.7, 0.0), found(0.1, 0.0), found(0.1, 0.5)) == [0, 1, 3]
 
 
@@ -436,7 +438,7 @@ def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> 
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
 
 
-def test_what_is_of_the_meant_day_needs_no_word() -> None:
+def test_a_candidate_of_the_named_day_needs_no_word() -> None:
     assert order(found(0.8), said(similarity=0.1, date=1.0)._replace(on_date=True)) == [0, 1]
     assert order(found(0.9, 0.0, date=1.0, readable=False, on_date=True)) == [0]
     assert order(found(None, 0.0, date=1.0, on_date=True)) == [0]
@@ -473,7 +475,7 @@ def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
     )
 
 
-def test_the_limit_counts_hits_and_not_what_was_dropped() -> None:
+def test_the_limit_counts_only_hits() -> None:
     places = rank(
         [found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)],
         rules(limit=2, min_confidence=0.1),
@@ -490,7 +492,7 @@ def test_the_noise_floor_grows_with_what_is_searched() -> None:
     assert 0.1 < floors[0] < floors[-1] < 0.5
 
 
-def test_a_query_that_may_be_noise_finds_only_what_is_nearly_the_best() -> None:
+def test_a_doubtful_query_finds_only_candidates_near_the_best() -> None:
     places = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
     assert [place.row for place in places if not place.dropped] == [0, 1]
     assert ["may be noise" in place.dropped for place in places if place.row == 2] == [True]
@@ -503,7 +505,7 @@ CURVES = [(10.0, 0.5), (22.0, 0.31), (1.0, 0.0)]
 
 
 @pytest.mark.parametrize(("slope", "middle"), CURVES)
-def test_a_threshold_means_the_cosine_that_it_was_made_of(slope: float, middle: float) -> None:
+def test_to_cosine_is_the_inverse_of_calibrate(slope: float, middle: float) -> None:
     for cosine in np.linspace(-0.2, 1.0, 25).tolist():
         assert to_cosine(calibrate(cosine, slope, middle), slope, middle) == pytest.approx(cosine)
     for share in np.linspace(0.01, 0.99, 25).tolist():
@@ -529,7 +531,7 @@ def test_a_threshold_of_0_keeps_all_and_of_1_none(share: float, cosine: float) -
     assert to_cosine(share, 10.0, 0.5) == cosine
 
 
-def test_nothing_goes_before_the_very_words() -> None:
+def test_verbatim_candidates_are_first() -> None:
     better = Features(Evidence.standalone(9.0, 0.99, 0.0))
     verbatim = Features(Evidence.standalone(5.0, 0.95, 0.0), verbatim=True)
     assert order(better, verbatim, better) == [1, 0, 2]

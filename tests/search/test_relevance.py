@@ -1,4 +1,4 @@
-"""Freshness, boost and the factor that they make: the formulas of Decision 5, and their bounds."""
+"""Freshness, boost and their factor: the formulas of Decision 5, and their bounds."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ def test_freshness_is_the_formula(age: float, rate: float, policy: DecayPolicy) 
 
 
 @given(st.floats(-1e6, 1e6), st.floats(0, 10))
-def test_what_is_stable_is_always_fresh(age: float, rate: float) -> None:
+def test_stable_memories_are_always_fresh(age: float, rate: float) -> None:
     assert freshness(age, rate, DecayPolicy.STABLE) == 1.0
 
 
@@ -43,7 +43,7 @@ def test_boost_is_the_formula_up_to_its_most(accesses: int, rate: float, most: f
 
 
 @given(st.floats(0, 1), st.floats(1, 2), st.floats(0, 1))
-def test_age_takes_no_more_than_is_allowed(fresh: float, used: float, least: float) -> None:
+def test_the_factor_for_age_has_a_lower_bound(fresh: float, used: float, least: float) -> None:
     assert least * used - 1e-12 <= factor(fresh, used, least) <= used + 1e-12
     assert factor(1.0, used, least) == used
     assert math.isclose(
@@ -56,7 +56,7 @@ def test_age_takes_no_more_than_is_allowed(fresh: float, used: float, least: flo
     [(1.0, 1, FRESH), (0.8, 1, FRESH), (0.79, 1, NORMAL), (1.0, 0, NORMAL), (0.5, 0, NORMAL), (0.49, 0, STALE),
      (0.01, 1, NORMAL)],
 )  # fmt: skip
-def test_what_is_stale_was_never_read_and_what_is_fresh_was(
+def test_stale_memories_were_never_read_and_fresh_ones_were(
     fresh: float, accesses: int, expected: int
 ) -> None:
     assert condition(fresh, accesses, Relevance()) == expected
@@ -71,7 +71,7 @@ def _written(memories: Memories, content: str, hours: int) -> str:
 
 
 @pytest.mark.parametrize("embedder", ["none", "fake"])
-def test_what_is_pinned_is_found_before_what_is_newer_and_says_the_same(
+def test_a_pinned_memory_ranks_before_a_newer_equal_one(
     home: object, monkeypatch: pytest.MonkeyPatch, embedder: str
 ) -> None:
     monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "1e6")
@@ -89,7 +89,7 @@ def test_what_is_pinned_is_found_before_what_is_newer_and_says_the_same(
         assert [hit.memory.id for hit in memories.search("deploy key vault")][-1] == old
 
 
-def test_reads_that_wait_to_be_counted_are_heeded_where_their_number_is_asked_for(
+def test_waiting_reads_are_counted_where_their_number_matters(
     home: object,
 ) -> None:
     with Memories(embedder="none") as memories:

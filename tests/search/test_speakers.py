@@ -1,4 +1,4 @@
-"""Names in questions: who is meant, and what is asked without them."""
+"""Names in questions: the speakers that are named, and the question without the names."""
 
 import pytest
 from hypothesis import given
@@ -38,11 +38,11 @@ REST: list[tuple[str, list[str], str]] = [
 ]
 
 
-def test_a_question_goes_on_without_names() -> None:
+def test_names_are_removed_from_a_question() -> None:
     assert [(text, speakers, remove_speakers(text, speakers)) for text, speakers, _ in REST] == REST
 
 
-def test_a_question_of_names_alone_stays_as_it_is() -> None:
+def test_a_question_of_only_names_stays() -> None:
     for text in ("Ann", "Ann?", "Ann's!", " Ann Lee ", "Ann, Ann …", "", "?"):
         assert remove_speakers(text, ["Ann Lee"]) == text
 
@@ -67,7 +67,7 @@ def test_a_whole_name_that_begins_with_a_word_is_found_in_any_case() -> None:
     assert remove_speakers("what did mark twain mark?", ["Mark Twain"]) == "what did mark?"
 
 
-def test_stop_words_are_no_names() -> None:
+def test_stop_words_are_not_names() -> None:
     for name in ("The Doctor", "About", "Our Bot", "You"):
         text = f"tell us {name.split(maxsplit=1)[0]} it"
         assert find_speakers(text, [name]) == []
@@ -105,7 +105,7 @@ def test_signs_in_names_are_meant_as_they_are(name: str, other: str) -> None:
     assert find_speakers(f"What did {other} buy?", [name]) == []
 
 
-def test_a_sign_at_the_edge_of_a_name_is_no_trouble() -> None:
+def test_a_sign_at_the_edge_of_a_name_works() -> None:
     for name in ("C.J.", "@ann", "Sam Jr.", "bot (test)"):
         assert find_speakers(f"What did {name} buy?", [name, "Bob"]) in ([name], [])
 
@@ -119,7 +119,7 @@ def test_a_name_with_a_sign_at_its_edge_is_found() -> None:
     ("name", "text"),
     [("O'Brien", "What did O\u2019Brien buy?"), ("Zo\u00eb", "What did Zoe\u0308 buy?")],
 )
-def test_names_are_found_however_their_signs_are_written(name: str, text: str) -> None:
+def test_names_are_found_in_any_unicode_form(name: str, text: str) -> None:
     assert find_speakers(text, [name]) == [name]
 
 
@@ -145,7 +145,7 @@ def test_names_of_other_scripts_are_found() -> None:
 
 
 @pytest.mark.parametrize("speakers", [[""], ["   "], ["\n"], [".."], []])
-def test_empty_names_are_nobody(speakers: list[str]) -> None:
+def test_empty_names_match_nobody(speakers: list[str]) -> None:
     assert find_speakers("what is .. here?", speakers) == []
     assert remove_speakers("what is .. here?", speakers) == "what is .. here?"
 
@@ -189,7 +189,7 @@ def test_a_whole_name_goes_before_a_first_name_that_others_share() -> None:
     assert find_speakers("What did Ann Lee say to Ann?", speakers) == ["Ann Kim", "Ann Lee"]
 
 
-def test_a_title_is_no_name() -> None:
+def test_titles_are_not_names() -> None:
     assert find_speakers("What did Mrs Smith buy?", ["Mrs Dalloway"]) == []
     assert find_speakers("What did Dalloway buy?", ["Mrs. Dalloway"]) == ["Mrs. Dalloway"]
 

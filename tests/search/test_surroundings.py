@@ -1,4 +1,4 @@
-"""What stands around a turn, on three scales, against values computed by hand."""
+"""The surroundings of a turn, on three scales, against values computed by hand."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ BEYOND = {
 
 
 @pytest.mark.parametrize("beyond", BEYOND.values(), ids=BEYOND.keys())
-def test_nothing_crosses_a_border(beyond: Row) -> None:
+def test_evidence_never_crosses_sessions(beyond: Row) -> None:
     around = measured(Row(0, "red", 5.0, 0.9), beyond, Row(2, words=1.0), terms=["red"])
     assert around.session_best.tolist() == [5, 0, 5]
     assert around.window_words.tolist() == [1, 0, 1]
@@ -141,7 +141,7 @@ def test_sessions_that_follow_each_other_are_apart() -> None:
     assert around.session_words.tolist() == close_to(0.5, 0.5, 0.5, 0)
 
 
-def test_what_stands_alone_is_seen_alone() -> None:
+def test_a_row_without_a_session_is_its_own() -> None:
     around = measured(
         *(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"]
     )
@@ -196,7 +196,7 @@ _ROWS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(_ROWS)
-def test_every_layout_gives_what_comparing_all_pairs_gives(rows: list[Row]) -> None:
+def test_any_layout_gives_the_same_as_comparing_all_pairs(rows: list[Row]) -> None:
     around = measured(*rows, terms=["red"])
     for scale, expected in _by_hand(rows).items():
         assert getattr(around, scale).tolist() == pytest.approx(expected)
@@ -246,11 +246,11 @@ def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
     ("role", "aside"),
     [("assistant", 1), ("system", 1), ("tool", 1), ("user", 0), ("", 0), ("Assistant", 0)],
 )
-def test_who_is_no_person_speaks_aside(role: str, aside: int) -> None:
+def test_turns_of_assistants_and_tools_are_aside(role: str, aside: int) -> None:
     assert measured(Row(0, labels={"role": role} if role else {})).aside.tolist() == [aside]
 
 
-def test_what_is_said_aside_has_a_third_of_its_words() -> None:
+def test_words_said_aside_count_less() -> None:
     around = measured(
         Row(0, "red,bike", 10.0, 0.8, labels=ASSISTANT), Row(1, words=2.0), Row(10, words=1.0)
     )
@@ -280,7 +280,7 @@ def test_labels_belong_to_their_rows() -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_what_has_no_vector_or_points_away_is_not_similar() -> None:
+def test_missing_or_opposite_vectors_are_not_similar() -> None:
     around = measured(Row(0, similarity=math.nan), Row(1, similarity=-0.4), Row(2, similarity=0.3))
     assert around.similarity.tolist() == [0, 0, 0.3]
     assert around.window_similarity.tolist() == [0.3, 0.3, 0]
@@ -306,7 +306,7 @@ def test_a_single_row_is_its_own_session() -> None:
     assert around.session_similarity.tolist() == [0.6]
 
 
-def test_what_is_measured_is_not_changed() -> None:
+def test_measuring_changes_nothing() -> None:
     given_ = matches([Row(0, "red", 2.0, math.nan, labels=ASSISTANT), Row(1, "bike", 1.0, -0.5)])
     measure(given_)
     assert given_.words.tolist() == [2, 1]

@@ -1,6 +1,4 @@
-"""A search for the exact words of a memory finds it first, however long it is and however alike
-others are.
-"""
+"""A search for the exact words of a memory finds it first, among long and similar memories."""
 
 from pathlib import Path
 
