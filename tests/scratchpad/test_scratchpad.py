@@ -14,7 +14,7 @@ import yaml
 from forkserver import together
 from memories import Draft, Memories, RequestError, StoreBusy, StoreError, load_config
 from memories.models import DecayPolicy
-from memories.scratchpad import file
+from memories.scratchpad import file, layout
 from memories.scratchpad.entries import Entry, Rules, choose, heat, select_current, sort_entries
 from memories.scratchpad.file import read
 from memories.scratchpad.text import is_edited
@@ -292,15 +292,14 @@ def test_the_cached_content_of_a_written_file_equals_its_parsed_text(bob: Memori
         )
     bob.pin(store(bob, "x" * 3_000, key="a/b"))
     store(bob, "Turn off the heating before leaving")
-    place = bob._scratchpads.place("bob")
-    cached, parsed = file.load_cached(place), file.load(place.home, "bob")
+    cached = file.load(bob.config.home, "bob")
+    parsed = layout.parse(file_of(bob).read_text(encoding="utf-8"), "the file")
     assert cached is not None
-    assert parsed is not None
     assert len(parsed.entries) == 5
     entries = tuple(entry._replace(namespace="") for entry in cached.entries)
     assert cached._replace(entries=entries) == parsed
     edit(bob, "Turn off the heating", "Turn on the heating")
-    cached = file.load_cached(place)
+    cached = file.load(bob.config.home, "bob")
     assert cached is not None
     assert cached.edited
 

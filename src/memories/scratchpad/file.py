@@ -93,6 +93,8 @@ def memories_of(pad: Pad, namespace: str) -> list[Entry]:
 def load(home: Path, namespace: str) -> Pad | None:
     """Return the content of a scratchpad's file; None if there is none.
 
+    The texts that were read or written last are not parsed again.
+
     Raises:
         InvalidInput: See `read`.
     """
@@ -115,36 +117,23 @@ def parse_file(text: str, file: Path, namespace: str) -> Pad:
     Raises:
         InvalidInput: See `read`.
     """
-    pad = parse(text, str(file))
-    if pad.namespace != namespace:
-        raise InvalidInput(f"{file} is not the scratchpad of {namespace}")
+    last_text, pad = _PARSED.get(file, (None, None))
+    if pad is None or text != last_text:
+        pad = parse(text, str(file))
+        if pad.namespace != namespace:
+            raise InvalidInput(f"{file} is not the scratchpad of {namespace}")
+        _remember(file, text, pad)
     return pad
 
 
-_PARSED: dict[Path, tuple[str, Pad]] = {}  # the texts that were read or written last
+_PARSED: dict[Path, tuple[str, Pad]] = {}
 _MAX_PARSED = 16
 
 
-def load_cached(place: Place) -> Pad | None:
-    """Do what `load` does, without parsing the same text twice.
-
-    Raises:
-        InvalidInput: See `read`.
-    """
-    text = read_text(place.file)
-    if text is None:
-        return None
-    cached_text, pad = _PARSED.get(place.file, (None, None))
-    if pad is None or text != cached_text:
-        pad = parse_file(text, place.file, place.namespace)
-        _remember(place, text, pad)
-    return pad
-
-
-def _remember(place: Place, text: str, pad: Pad) -> None:
+def _remember(file: Path, text: str, pad: Pad) -> None:
     if len(_PARSED) >= _MAX_PARSED:
         _PARSED.clear()
-    _PARSED[place.file] = text, pad
+    _PARSED[file] = text, pad
 
 
 # --- writing
@@ -216,7 +205,7 @@ def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
             break
         entries = _without_an_eighth(entries)
     replace(place, text, before)
-    _remember(place, text, pad)
+    _remember(place.file, text, pad)
     return pad
 
 
@@ -363,7 +352,7 @@ def _change(
             write(place, Pad(place.namespace, place.store, entries=tuple(added)), before)
         return
     try:
-        pad = load_cached(place)
+        pad = load(place.home, place.namespace)
     except InvalidInput:
         pad = None
     if pad is None or pad.edited or pad.store != place.store:

@@ -97,7 +97,7 @@ class Mirror:
         for namespace in {record.ref.namespace for record in records}:
             place, now = self._place_of(namespace), self._clock()
             try:
-                pad = file.load_cached(place)
+                pad = file.load(place.home, place.namespace)
             except InvalidInput:
                 continue  # `memory scratchpad` reports it
             if pad is None or not pad.entries:
