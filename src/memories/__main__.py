@@ -159,8 +159,7 @@ def load_commands() -> None:
         import_module(f"memories.hooks.{module}")
 
 
-# --- long-running programs
-# ----------------------------------------------------------------------------------------------------
+# --- long-running programs ---
 
 
 def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
@@ -223,8 +222,7 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
     return start(config, root, env_file, demo=demo, live=live)
 
 
-# --- process
-# ----------------------------------------------------------------------------------------------------
+# --- process ---
 
 
 def _report_interrupt() -> int:

@@ -193,8 +193,7 @@ def _escaped(text: str) -> str:
     return unseen.shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\t")
 
 
-# --- chosen fields
-# ----------------------------------------------------------------------------------------------------
+# --- chosen fields ---
 
 
 def parse_fields(text: str) -> list[str]:

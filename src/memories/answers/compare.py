@@ -33,7 +33,7 @@ def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
 
 
 def mark_changes(parts: Sequence[Part]) -> str:
-    """Return parts as one text, with `[-…-]` around removed words and `{+…+}` around added ones."""
+    """Return parts as one text, removed words in `[-…-]`, added ones in `{+…+}`."""
     pieces = []
     for part in parts:
         before, after = _MARKS[part.change]

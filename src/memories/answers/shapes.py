@@ -71,8 +71,7 @@ _ACTIONS = {
 }
 
 
-# --- memories
-# ----------------------------------------------------------------------------------------------------
+# --- memories ---
 
 
 def memory(record: "Memory") -> dict[str, Any]:
@@ -81,7 +80,7 @@ def memory(record: "Memory") -> dict[str, Any]:
 
 
 def create_result(created: "Created") -> dict[str, Any]:
-    """Return the result of a create: the fields of the memory, if any, then always the same ones."""
+    """Return the result of a create: the memory, if any, then always the same fields."""
     record = created.memory
     answer: dict[str, Any] = {"id": None} if record is None else memory(record)
     return answer | {
@@ -179,7 +178,7 @@ def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str, Any]:
-    """Return the result of a change of many memories: counts, the first ones, and how to undo it."""
+    """Return the result of a change of many memories, and the command that undoes it."""
     steps = []
     for step in affected.steps[:limit]:
         answer = fields(step, "id", "action", "content")
@@ -231,8 +230,7 @@ def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:
     return {"key": key, "values": values}
 
 
-# --- search and context
-# ----------------------------------------------------------------------------------------------------
+# --- search and context ---
 
 
 def hit(found: "Hit") -> dict[str, Any]:
@@ -304,8 +302,7 @@ def _recalled(record: "HistoryTurn | MemoryItem") -> dict[str, Any]:
     }
 
 
-# --- review
-# ----------------------------------------------------------------------------------------------------
+# --- review ---
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
@@ -341,8 +338,7 @@ def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, 
     return {"rejected": len(results), "results": results, "dry_run": dry_run}
 
 
-# --- conversations
-# ----------------------------------------------------------------------------------------------------
+# --- conversations ---
 
 
 def turn(record: "Turn") -> dict[str, Any]:
@@ -415,8 +411,7 @@ def conversations(page: "ConversationPage") -> dict[str, Any]:
     return {"results": results, "count": len(results), "next_cursor": page.next_cursor}
 
 
-# --- scratchpad
-# ----------------------------------------------------------------------------------------------------
+# --- scratchpad ---
 
 
 def scratchpad(content: "Scratchpad", namespace: str) -> dict[str, Any]:
@@ -447,8 +442,7 @@ def _entry(entry: "Entry") -> dict[str, Any]:
     return without_none(answer)
 
 
-# --- parts
-# ----------------------------------------------------------------------------------------------------
+# --- parts ---
 
 
 def fields(record: object, *names: str) -> dict[str, Any]:

@@ -31,8 +31,7 @@ _LARGE_LOG_BYTES = (
 )  # SQLite moves the log into the file at 4 MB unless a reader is active
 
 
-# --- state
-# ----------------------------------------------------------------------------------------------------
+# --- state ---
 
 
 def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
@@ -86,7 +85,8 @@ def describe_problem(state: "Status") -> str:
         return (
             f"{state.missing_commits} acknowledged commits are missing: the log of the store was "
             "cut or removed, or an older copy replaced the store; it can be read but not written; "
-            "restore a backup (memory restore FILE --replace), or accept the loss: memory doctor --fix"
+            "restore a backup (memory restore FILE --replace), or accept the loss: memory doctor "
+            "--fix"
         )
     if state.damage:
         more = f"; and {len(state.damage) - 1} more" if len(state.damage) > 1 else ""
@@ -150,12 +150,11 @@ def config(settings: "Config") -> dict[str, Any]:
     return {"settings": rows}
 
 
-# --- transfers
-# ----------------------------------------------------------------------------------------------------
+# --- transfers ---
 
 
 def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of an import; it has an id if nothing proves that the file is the user's."""
+    """Return the result of an import; it has an id unless the file is the user's own."""
     answer: dict[str, Any] = fields(imported, "imported", "known", "conflict_count")
     answer["conflicts"] = [
         {"line": line, **ref._asdict(), "reason": reason}
@@ -266,8 +265,7 @@ def reembed_result(reembedded: "Reembedded", embedder: str) -> dict[str, Any]:
     }
 
 
-# --- audit log and statistics
-# ----------------------------------------------------------------------------------------------------
+# --- audit log and statistics ---
 
 
 def log_entries(entries: "Sequence[LogEntry]") -> dict[str, Any]:

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 _BUDGET = "budget must be a whole number of tokens from 100 to 100000"
 
 
-# --- scratchpad
-# ----------------------------------------------------------------------------------------------------
+# --- scratchpad ---
 
 
 @click.group(
@@ -212,8 +211,7 @@ def _render_entry(entry: "Entry", namespace: str) -> str:
     return f"{content}\n    {' · '.join(details)} · {safe(entry.id)}"
 
 
-# --- prompt
-# ----------------------------------------------------------------------------------------------------
+# --- prompt ---
 
 
 @command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
@@ -292,8 +290,7 @@ def _project_name(config: "Config", name: str | None) -> str | None:
     return None if place is None else place.project
 
 
-# --- hooks
-# ----------------------------------------------------------------------------------------------------
+# --- hooks ---
 
 
 @command(
@@ -394,8 +391,7 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# --- off and on
-# ----------------------------------------------------------------------------------------------------
+# --- off and on ---
 
 _session_option = option(
     "--session", "for_session", is_flag=True,

@@ -18,7 +18,7 @@ TIME = (
 
 
 class App(click.Group):
-    """Finds a command in the table of `memories.cli` and imports only the module that defines it."""
+    """Finds a command in the table of `memories.cli` and imports only its module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, by purpose."""

@@ -37,8 +37,7 @@ _MAX_LOST = 100  # lost records that are listed
 _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
 
-# --- backup and restore
-# ----------------------------------------------------------------------------------------------------
+# --- backup and restore ---
 
 
 @command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
@@ -108,8 +107,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
     return "\n".join(map(safe, lines))
 
 
-# --- doctor
-# ----------------------------------------------------------------------------------------------------
+# --- doctor ---
 
 
 @command(
@@ -211,8 +209,7 @@ def _render_salvage(salvaged: "Salvaged", file: str) -> str:
     return "\n".join(map(safe, lines))
 
 
-# --- doctor: around the store
-# ----------------------------------------------------------------------------------------------------
+# --- doctor: around the store ---
 
 
 def examine_surroundings(config: "Config", examined: "Examined") -> None:

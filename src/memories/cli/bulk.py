@@ -58,8 +58,7 @@ _SHOWN_BY_DEFAULT = 10
 _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
-# --- selected memories
-# ----------------------------------------------------------------------------------------------------
+# --- selected memories ---
 
 
 class Selection(NamedTuple):
@@ -192,8 +191,7 @@ def _join(
     return separator.join(map(render, results)) or empty
 
 
-# --- memories that match --where
-# ----------------------------------------------------------------------------------------------------
+# --- memories that match --where ---
 
 
 def check_selection(
@@ -334,8 +332,7 @@ def rollback(
     return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
 
-# --- new memories from lines
-# ----------------------------------------------------------------------------------------------------
+# --- new memories from lines ---
 
 # Names of fields in other programs, and in answers.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
@@ -384,14 +381,16 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
         for lines in _read_lines(stream, plan):
             for batch in by_weight(lines, _size, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
-                    f"{reported}; later lines may be stored too, and running it again stores {again}"
+                    f"{reported}; later lines may be stored too, and running it again stores "
+                    f"{again}"
                 )
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
                 reported = f"up to line {last} all is stored as printed"
                 record_change(
-                    f"up to line {last} all acceptable lines are stored; running it again stores {again}"
+                    f"up to line {last} all acceptable lines are stored; running it again stores "
+                    f"{again}"
                 )
                 _report(batch, results, counts)
     if not counts["lines"]:

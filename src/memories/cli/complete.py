@@ -23,7 +23,7 @@ _MAX_EXCERPT = 60  # characters of a text beside an id
 
 
 def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return click's completion for a kind: one of `_FINDERS`, or the key of a tag for its values."""
+    """Return the completion for a kind: one of `_FINDERS`, or a tag whose values complete."""
     find: _Finder = _FINDERS.get(kind) or partial(_find_values, kind)
 
     def complete(
@@ -123,7 +123,7 @@ _FINDERS: "dict[str, _Finder]" = {
 
 
 class Bash(BashComplete):
-    """Rejoins the words that Bash splits: `project=shop` is three words, and it replaces the last."""
+    """Joins the words that Bash splits: `project=shop` is three, and it replaces the last."""
 
     name = "bash"
     _prefix = ""

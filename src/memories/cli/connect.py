@@ -98,7 +98,8 @@ def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_r
     scope = _check_scope(scope)
     if not hosts:
         raise InvalidInput(
-            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect lists what is connected"
+            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect lists those "
+            "that are connected"
         )
     plans = []
     for host in hosts:
@@ -247,8 +248,8 @@ def _notes(
         )
     if has_plugin(connector, request.name):
         notes.append(
-            f"The plugin memories is also switched on in {host.title}, so hooks run twice; keep one "
-            f"of the two: remove the plugin, or run memory disconnect {request.name}."
+            f"The plugin memories is also switched on in {host.title}, so hooks run twice; keep "
+            f"one of the two: remove the plugin, or run memory disconnect {request.name}."
         )
     if program.doubt and is_changed:
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
@@ -256,7 +257,8 @@ def _notes(
         notes += _project_notes(connector, request)
     if request.capture and not _has_hooks(request.name):
         notes.append(
-            f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server."
+            f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP "
+            "server."
         )
     return [*notes, *host.notes] if is_changed else notes
 
@@ -295,8 +297,7 @@ def _has_hooks(host: str) -> bool:
     return bool(load_hosts()[host].hooks) or host == "opencode"
 
 
-# --- status
-# ----------------------------------------------------------------------------------------------------
+# --- status ---
 
 
 def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:

@@ -58,8 +58,7 @@ def _parse_action(
     return action, names
 
 
-# --- namespaces
-# ----------------------------------------------------------------------------------------------------
+# --- namespaces ---
 
 
 @command(
@@ -242,8 +241,7 @@ def _dimension(store: "Store") -> int | None:
     return None
 
 
-# --- projects
-# ----------------------------------------------------------------------------------------------------
+# --- projects ---
 
 
 class _Project(NamedTuple):
@@ -379,8 +377,7 @@ def _parse_project(name: str) -> str:
     return tags({"project": name})["project"]
 
 
-# --- tokens
-# ----------------------------------------------------------------------------------------------------
+# --- tokens ---
 
 # `parse_time` takes these spans for times in the past.
 _SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")

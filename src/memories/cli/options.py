@@ -49,7 +49,8 @@ class _LazyModule:
 
 
 if TYPE_CHECKING:  # answers in JSON need neither module
-    from memories.answers import compact as compact  # noqa: PLC0414 - for mypy, the commands import it from here
+    # Under their own names, so that mypy lets the commands import them from here.
+    from memories.answers import compact as compact  # noqa: PLC0414
     from memories.cli import text as text  # noqa: PLC0414
 else:
     compact = _LazyModule("memories.answers.compact")
@@ -67,8 +68,7 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-# --- settings and memory
-# ----------------------------------------------------------------------------------------------------
+# --- settings and memory ---
 
 
 def with_settings(*options: Decorator) -> Decorator:
@@ -153,8 +153,7 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
         yield memories
 
 
-# --- input and progress
-# ----------------------------------------------------------------------------------------------------
+# --- input and progress ---
 
 
 def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) -> str:
@@ -221,8 +220,7 @@ class ProgressBar:
         self.close()
 
 
-# --- values
-# ----------------------------------------------------------------------------------------------------
+# --- values ---
 
 
 def parse_whole_number(
@@ -267,8 +265,7 @@ def parse_project(name: str) -> tuple[str, ...] | None:
     return names_of(name) or None
 
 
-# --- tags
-# ----------------------------------------------------------------------------------------------------
+# --- tags ---
 
 
 class TagOption(Option):
@@ -342,8 +339,7 @@ tag_options = together(
 )
 
 
-# --- filters
-# ----------------------------------------------------------------------------------------------------
+# --- filters ---
 
 
 def filter_option(name: str, group: str = "") -> Decorator:
@@ -415,8 +411,7 @@ review_filters = together(
 )  # fmt: skip
 
 
-# --- other options
-# ----------------------------------------------------------------------------------------------------
+# --- other options ---
 
 memory_id = click.argument("memory_id", metavar="ID", shell_complete=completing("ids"))
 named_options = together(

@@ -1,4 +1,4 @@
-"""Output of one run of the command: answers to standard output, errors and notes to standard error."""
+"""Output of one run: answers to standard output, errors and notes to standard error."""
 
 import errno
 import json
@@ -61,8 +61,7 @@ def _format_for(stream: TextIO) -> str:
     return "text" if stream.isatty() else "json"
 
 
-# --- changes
-# ----------------------------------------------------------------------------------------------------
+# --- changes ---
 
 
 def begin_change() -> None:
@@ -89,8 +88,7 @@ def _describe_loss(reason: str) -> str:
     return f"{description}, but {reason}{separator}{again}"
 
 
-# --- errors
-# ----------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def report_interrupt() -> int:
@@ -154,8 +152,7 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     return code
 
 
-# --- damage
-# ----------------------------------------------------------------------------------------------------
+# --- damage ---
 
 
 def unwatch() -> None:
@@ -183,8 +180,7 @@ def _left_out() -> "list[Finding]":
     return [finding for damaged, mark in _run.get().watched for finding in damaged.since(mark)]
 
 
-# --- answers
-# ----------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def emit(
@@ -269,8 +265,7 @@ def _escape_in_text(sign: str) -> str:
     return f"\\u{{{ord(sign):x}}}"
 
 
-# --- questions
-# ----------------------------------------------------------------------------------------------------
+# --- questions ---
 
 
 def require_person(decision: str, *, yes: bool) -> None:

@@ -232,7 +232,8 @@ def _select(
         raise InvalidInput("name memories, or select them by --all and filters, not both")
     if not ids and not everything and not rule:
         raise InvalidInput(
-            "name the memories by their ids, or select them by --all or a filter, such as --import ID"
+            "name the memories by their ids, or select them by --all or a filter, such as "
+            "--import ID"
         )
     if not ids:
         return [], memories.review.select(**rule)

@@ -42,8 +42,7 @@ _MAX_WIDTH, _MIN_WIDTH = 100, 30
 _SHORT_ID = 18
 
 
-# --- status
-# ----------------------------------------------------------------------------------------------------
+# --- status ---
 
 
 @command(epilog="memory status\nmemory status --format text")
@@ -140,12 +139,12 @@ def render_config(settings: "Config") -> str:
     return table(rows)
 
 
-# --- trust
-# ----------------------------------------------------------------------------------------------------
+# --- trust ---
 
 
 @command(
-    epilog="memory trust\nmemory trust ~/work/shop --yes\nmemory trust --revoke\nmemory trust --list"
+    epilog="memory trust\nmemory trust ~/work/shop --yes\nmemory trust --revoke\n"
+    "memory trust --list"
 )
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Take it back.")
@@ -185,8 +184,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
         emit(answer, partial(str, f"{file} is trusted as it is now."))
 
 
-# --- statistics
-# ----------------------------------------------------------------------------------------------------
+# --- statistics ---
 
 
 @command(epilog="memory stats\nmemory stats --since 7d --format text")
@@ -284,12 +282,12 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
     return "\n".join(lines)
 
 
-# --- audit log
-# ----------------------------------------------------------------------------------------------------
+# --- audit log ---
 
 
 @command(
-    epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\nmemory log --verify"
+    epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\n"
+    "memory log --verify"
 )
 @click.argument("memory_id", metavar="[ID]", required=False)
 @option(

@@ -61,8 +61,7 @@ _namespace_settings = with_settings(
 _store_settings = with_settings(store_option, format_option)
 
 
-# --- export
-# ----------------------------------------------------------------------------------------------------
+# --- export ---
 
 
 @command(
@@ -147,8 +146,8 @@ def _own_key() -> bytes | None:
     except OSError as exc:
         note(
             "Note: nothing in this export proves that it is yours, since its key cannot be kept in "
-            f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait for "
-            "review."
+            f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait "
+            "for review."
         )
         return None
 
@@ -172,8 +171,7 @@ def _selector(
     return select
 
 
-# --- import
-# ----------------------------------------------------------------------------------------------------
+# --- import ---
 
 
 @command(
@@ -215,7 +213,6 @@ def import_(
     from memories.config import registers
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
-    from memories.scratchpad.file import mark_all_stale
     from memories.transfer.export import own_key
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
@@ -247,11 +244,18 @@ def import_(
                 dry_run=dry_run,
                 intake=intake,
             )
-        if not dry_run:
-            count = imported.imported
-            record_change(
-                f"{count} records were imported; running it again leaves those as they are"
-            )
+    return _report_import(config, imported, import_id, dry_run=dry_run)
+
+
+def _report_import(
+    config: "Config", imported: "Imported", import_id: str | None, *, dry_run: bool
+) -> int:
+    """Print the result of an import; return the exit code."""
+    from memories.scratchpad.file import mark_all_stale
+
+    if not dry_run:
+        count = imported.imported
+        record_change(f"{count} records were imported; running it again leaves those as they are")
     mark_all_stale(config.home)
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
@@ -367,8 +371,7 @@ def _open_file(file: str) -> IO[bytes]:
     )
 
 
-# --- migrate
-# ----------------------------------------------------------------------------------------------------
+# --- migrate ---
 
 
 @command(
@@ -488,8 +491,7 @@ def _absolute(url: str) -> str:
     return url if path is None else f"{url.partition(':')[0]}:///{path}"
 
 
-# --- reembed
-# ----------------------------------------------------------------------------------------------------
+# --- reembed ---
 
 
 @command(epilog="memory reembed\nmemory reembed --model minilm")
@@ -511,7 +513,8 @@ def reembed(config: "Config", model: str | None) -> None:
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput(
-            '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only'
+            '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words '
+            "only"
         )
     begin_change()
     with _open_store(config.store, None, config) as store, ProgressBar() as bar:
@@ -528,8 +531,7 @@ def reembed(config: "Config", model: str | None) -> None:
     emit(answer, partial(str, f"Embedded {embedded} with {reembedded.model}."))
 
 
-# --- stores and files
-# ----------------------------------------------------------------------------------------------------
+# --- stores and files ---
 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:

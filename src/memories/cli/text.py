@@ -48,8 +48,7 @@ _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 
-# --- memories
-# ----------------------------------------------------------------------------------------------------
+# --- memories ---
 
 
 def memory(record: Memory) -> str:
@@ -221,8 +220,7 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
     return table((safe(name), f"{count:>6}") for name, count in counts.items())
 
 
-# --- search
-# ----------------------------------------------------------------------------------------------------
+# --- search ---
 
 
 def search_result(explanation: "Explanation", *, explain: bool) -> str:
@@ -272,8 +270,7 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
     return lines
 
 
-# --- review
-# ----------------------------------------------------------------------------------------------------
+# --- review ---
 
 
 def review_page(result: Page) -> str:
@@ -323,8 +320,7 @@ def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
     return "\n".join([head, *(_line(review.id, review.memory.content) for review in reviews)])
 
 
-# --- conversations
-# ----------------------------------------------------------------------------------------------------
+# --- conversations ---
 
 
 def turns(records: "Sequence[Turn]") -> str:
@@ -386,8 +382,7 @@ def _summary(record: "Conversation") -> str:
     return _join([*parts, _tags(record.tags)])
 
 
-# --- parts of answers
-# ----------------------------------------------------------------------------------------------------
+# --- parts of answers ---
 
 
 def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
@@ -484,8 +479,7 @@ def format_time(moment: datetime) -> str:
     return f"{time} {zone} ({describe_age(moment, datetime.now(UTC))})"
 
 
-# --- layout
-# ----------------------------------------------------------------------------------------------------
+# --- layout ---
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:

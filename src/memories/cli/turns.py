@@ -61,8 +61,7 @@ def turns(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-# --- add
-# ----------------------------------------------------------------------------------------------------
+# --- add ---
 
 
 @turns.command(
@@ -169,7 +168,7 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
 
 
 def _describe(turns: "Sequence[Turn]") -> str:
-    """Return what was stored, and what running the command again would do, as part of a sentence."""
+    """Return what was stored and what a second run would do, as part of a sentence."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored; running it again does no harm"
@@ -181,8 +180,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
     return f"stored as {span}; {again}"
 
 
-# --- read
-# ----------------------------------------------------------------------------------------------------
+# --- read ---
 
 
 @turns.command(
@@ -294,8 +292,7 @@ def list_(
     return print_error(f"{problem}; only conversations with turns that wait are shown", 1)
 
 
-# --- update and forget
-# ----------------------------------------------------------------------------------------------------
+# --- update and forget ---
 
 
 @turns.command(
@@ -388,8 +385,7 @@ def forget(
     return 0
 
 
-# --- context
-# ----------------------------------------------------------------------------------------------------
+# --- context ---
 
 
 def _parse_budget(number: str) -> int:

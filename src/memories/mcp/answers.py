@@ -35,8 +35,8 @@ _USUAL = {
     "kind": "memory",
 }
 _BRIEF = tuple(
-    """kind id content tags namespace conversation_id key decay_policy confidence version superseded_by corrects
-    corrected_by deleted pending role speaker suspicious""".split()
+    """kind id content tags namespace conversation_id key decay_policy confidence version
+    superseded_by corrects corrected_by deleted pending role speaker suspicious""".split()
 )
 _SHORT_ID = re.compile(r"(\d{8})-(\d{8})(\d{4})")
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -47,8 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_DAY = 8_000 * 365  # later dates have more than four digits for the year
 
 
-# --- ids
-# ----------------------------------------------------------------------------------------------------
+# --- ids ---
 
 
 def short_id(memory_id: str) -> str:
@@ -81,8 +80,7 @@ def expand_id(memory_id: str) -> str:
     return hyphenated(f"{millis:012x}7{counter:03x}")
 
 
-# --- records in full
-# ----------------------------------------------------------------------------------------------------
+# --- records in full ---
 
 
 def with_author(shape: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,8 +131,7 @@ def shorten(shape: Mapping[str, Any], limit: int = MAX_CONTENT) -> dict[str, Any
     return {**shape, "content": f"{content[:limit]}…", "cut": cut}
 
 
-# --- rows
-# ----------------------------------------------------------------------------------------------------
+# --- rows ---
 
 
 def rows(
@@ -231,8 +228,7 @@ def conversation(record: "Conversation", own: str) -> str:
     return f"{_quote(record.id, _WORD)} {count}, {days}{place}{title}"
 
 
-# --- answers
-# ----------------------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def text(facts: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> str:

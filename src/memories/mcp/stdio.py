@@ -203,8 +203,7 @@ class Loading:
             self._done.set()
 
 
-# --- messages
-# ----------------------------------------------------------------------------------------------------
+# --- messages ---
 
 
 async def _run(built: MCPServer) -> None:

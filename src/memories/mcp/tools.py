@@ -168,8 +168,7 @@ class Tools:
         """Return records as rows; see `answers.rows`."""
         return rows(shapes, own=self.memories.namespace, tags=tags)
 
-    # --- search and read
-    # ------------------------------------------------------------------------------------------------
+    # --- search and read ---
 
     @taking_filters(SEARCH_DEFAULTS)
     def search_memories(self, query: str, **filters: Any) -> CallToolResult:
@@ -294,8 +293,7 @@ class Tools:
         lines = [answers.conversation(record, own) for record in page.conversations]
         return _answer({"next_cursor": page.next_cursor}, conversations=lines)
 
-    # --- write
-    # ------------------------------------------------------------------------------------------------
+    # --- write ---
 
     def create_memory(  # noqa: PLR0913 - a tool's options are its parameters
         self,
@@ -423,8 +421,7 @@ def _check_limit(limit: int) -> None:
         raise InvalidInput(f"limit must be at most {MAX_RESULTS}, not {limit}; narrow the question")
 
 
-# --- results
-# ----------------------------------------------------------------------------------------------------
+# --- results ---
 
 
 def result(text: str) -> CallToolResult:

@@ -38,21 +38,23 @@ _READING_TURNS = ("tail", "show", "list")
 
 # The variables that a command may read besides its settings; no other leaves this process.
 _NAMES = frozenset(
-    """AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR TERM COLUMNS LINES TZ
-    HOME USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE DECAY_HALF_LIFE_HOURS REINFORCE_ON_RETRIEVAL
-    COUNT_ACCESSES COLLECTION_NAME HISTORY_TAIL_N MCP_ENDPOINT REDACT OPENAI_API_KEY VOYAGE_API_KEY COHERE_API_KEY
-    DECAY_REINFORCEABLE_HOURS HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy SERVE
+    """AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR
+    TERM COLUMNS LINES TZ HOME USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE
+    DECAY_HALF_LIFE_HOURS REINFORCE_ON_RETRIEVAL COUNT_ACCESSES COLLECTION_NAME HISTORY_TAIL_N
+    MCP_ENDPOINT REDACT OPENAI_API_KEY VOYAGE_API_KEY COHERE_API_KEY DECAY_REINFORCEABLE_HOURS
+    HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy SERVE
     PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS""".split()
 )
-_BEGIN = (
-    "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_", "XDG_", "LC_", "SSL_",
+_PREFIXES = (
+    "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
+    "XDG_", "LC_", "SSL_",
     "FRESHNESS_", "ACCESS_BOOST_", "RELEVANCE_THRESHOLD_",
 )  # fmt: skip
 
 
 def is_carried(name: str) -> bool:
     """Return whether a variable of the environment is sent to the server."""
-    return name in _NAMES or name.startswith(_BEGIN)
+    return name in _NAMES or name.startswith(_PREFIXES)
 
 
 class AnswerLost(Exception):
@@ -68,8 +70,7 @@ class AnswerLost(Exception):
         self.create_id = create_id
 
 
-# --- commands
-# ----------------------------------------------------------------------------------------------------
+# --- commands ---
 
 
 def ask(arguments: "Sequence[str]", version: str) -> int | None:
@@ -349,8 +350,7 @@ def _report_unprinted(error: OSError, change: str) -> int:
     return output.report_error(error)
 
 
-# --- sockets
-# ----------------------------------------------------------------------------------------------------
+# --- sockets ---
 
 
 def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> str:
@@ -406,8 +406,7 @@ def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
     return f"{data}/memories"
 
 
-# --- start
-# ----------------------------------------------------------------------------------------------------
+# --- start ---
 
 
 def start(store: str) -> None:
