@@ -98,7 +98,7 @@ class MemoryGateway:
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInput("names must be a list of names of collections")
         with self._timed("collections are there", names=list(names)):
-            self._deadline.run(lambda: self._backend.ensure_collections(names))
+            self._deadline.run(self._backend.ensure_collections, names)
         try:
             self.drain()
         except (ConnectionError, MCPError) as exc:
@@ -154,7 +154,7 @@ class MemoryGateway:
             with self._timed(
                 "turn stored", conversation_id=conversation_id, role=role, counts="message_count"
             ):
-                return self._deadline.run(lambda: self._append(turn))
+                return self._deadline.run(self._append, turn)
         except (ConnectionError, MCPError) as exc:
             self._queue(turn, exc)
             raise
@@ -186,7 +186,7 @@ class MemoryGateway:
             queued = self._queued(conversation)
             count = min(n + len(queued), MAX_LIMIT)
             try:
-                stored = self._deadline.run(lambda: self._backend.tail(conversation, count))
+                stored = self._deadline.run(self._backend.tail, conversation, count)
                 pending = _number_pending(queued, stored)
             except (ConnectionError, MCPError) as exc:
                 stored, pending = [], _number_pending(queued, [])
@@ -252,7 +252,7 @@ class MemoryGateway:
             conversation_id=conversation_id,
             counts="memory_count",
         ):
-            return self._deadline.run(lambda: self._backend.write(item, stored_window))
+            return self._deadline.run(self._backend.write, item, stored_window)
 
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
@@ -278,7 +278,7 @@ class MemoryGateway:
         conversation = _check_search(query_text, conversation_id)
         with self._timed("memories recalled", k=k) as fields:
             documents = self._deadline.run(
-                lambda: self._backend.recall(query_text, k, min_confidence, conversation)
+                self._backend.recall, query_text, k, min_confidence, conversation
             )
             fields["found"] = len(documents)
         return documents
@@ -311,7 +311,7 @@ class MemoryGateway:
         options = {"own": True} if own else {}  # other backends than ours may lack it
         with self._timed("history searched", k=k) as fields:
             documents = self._deadline.run(
-                lambda: self._backend.recall_turns(query_text, k, conversation, **options)
+                self._backend.recall_turns, query_text, k, conversation, **options
             )
             fields["found"] = len(documents)
         return _without_generated_ids(documents)
@@ -348,7 +348,7 @@ class MemoryGateway:
             MCPError: It could not count.
         """
         stored_window = self._window(window)
-        return self._deadline.run(lambda: self._backend.count_window(stored_window))
+        return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
         """Keep other users of `hold_windows` out of a block, so that a count stays true in it."""
@@ -361,7 +361,7 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store them; the other turns stay queued.
         """
-        drained = self._deadline.run(lambda: self._drain(None))
+        drained = self._deadline.run(self._drain, None)
         if drained.failed:
             raise next(iter(drained.failed.values()))
         return drained.done

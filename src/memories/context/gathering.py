@@ -84,11 +84,11 @@ def gather(
     """
     reader = _Reader(gateway, request)
     if conversation is not None:
-        reader.attempt("history", lambda: reader.read_history(conversation, message))
+        reader.attempt("history", reader.read_history, conversation, message)
     if query.strip():
-        reader.attempt("memories", lambda: reader.read_memories(query))
+        reader.attempt("memories", reader.read_memories, query)
         if request.hits and hasattr(gateway, "recall_history"):
-            reader.attempt("recalled", lambda: reader.read_recalled(query, conversation))
+            reader.attempt("recalled", reader.read_recalled, query, conversation)
         if hasattr(gateway, "recall_offline") and reader.has_failed("memories"):
             reader.read_memories_offline(query)
     return reader.gathered
@@ -103,14 +103,14 @@ class _Reader:
         self._message_id: str | None = None  # of the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 
-    def attempt(self, part: str, read: Callable[[], None]) -> None:
+    def attempt(self, part: str, read: Callable[..., None], *arguments: str | None) -> None:
         """Read a part; if that fails, record the error. A gateway that did not answer is not asked
         again.
         """
         try:
             if self._unreachable is not None:
                 raise self._unreachable
-            read()
+            read(*arguments)
         except Exception as exc:  # noqa: BLE001 - a failing memory must not stop an answer
             if isinstance(exc, ConnectionError):
                 self._unreachable = exc
@@ -261,7 +261,7 @@ def order_by_need(
         for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
             place = turn.conversation_id, turn.turn_index + offset
             ranks.setdefault(place, (rank + NEIGHBOURS_AFTER, offset))
-    ordered = sorted(ranks, key=lambda place: ranks[place])
+    ordered = sorted(ranks, key=ranks.__getitem__)
     return [turns[place] for place in ordered if place in turns]
 
 

@@ -252,8 +252,8 @@ class AgentMemory:
             degraded), or None if that can't be read; `query_latency_ms`.
         """
         start = time.perf_counter()
-        history = _find_problem(lambda: self.gateway.tail_history(_PROBE, 1))
-        memory = _find_problem(lambda: self.gateway.count_window(_PROBE))
+        history = _find_problem(self.gateway.tail_history, _PROBE, 1)
+        memory = _find_problem(self.gateway.count_window, _PROBE)
         latency = round((time.perf_counter() - start) * 1000, 2)
         queued, refused, queue = self._count_queued()
         is_healthy = not (history or memory or queue or queued or refused)
@@ -294,10 +294,10 @@ def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
             return
 
 
-def _find_problem(check: Callable[[], object]) -> str | None:
+def _find_problem(check: Callable[..., object], *arguments: object) -> str | None:
     """Return why a check fails, in one line; None if it works."""
     try:
-        check()
+        check(*arguments)
     except Exception as exc:  # noqa: BLE001 - a health check reports failures
         return _one_line(exc)
     return None

@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from memories.context import fence
-from memories.context.protocol import HistoryTurn, MemoryItem
+from memories.context.protocol import HistoryTurn, MemoryItem, place_of
 from memories.guard.origin import describe_writer
 from memories.write.turns import SESSION_PAUSE
 
@@ -115,7 +115,7 @@ def id_length(items: Sequence[MemoryItem]) -> int:
 
 def sorted_turns(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
     """Return turns by time; turns of several conversations session by session."""
-    ordered = sorted(turns, key=lambda turn: (turn.conversation_id, turn.turn_index))
+    ordered = sorted(turns, key=place_of)
     if len({turn.conversation_id for turn in turns}) <= 1:
         return ordered
     session_keys: list[tuple[datetime, int]] = []  # the start of each turn's session, and its index
@@ -124,7 +124,7 @@ def sorted_turns(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
             session_keys.append(session_keys[-1])
         else:
             session_keys.append((_said_at(turn), index))
-    rows = sorted(range(len(ordered)), key=lambda row: session_keys[row])
+    rows = sorted(range(len(ordered)), key=session_keys.__getitem__)
     return [ordered[row] for row in rows]
 
 

@@ -3,15 +3,17 @@
 When a call is late, the caller goes on without it.
 """
 
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
 _MIN_WAIT = 0.01  # seconds between two looks at a call that waits for its embedder
 _SETTING = "the setting is MEMORY_TIMEOUT_SECONDS"
 
@@ -107,15 +109,21 @@ class Deadline:
         self._abandoned: set[_Call] = set()
         self._is_closed = False
 
-    def run(self, function: Callable[[], Value]) -> Value:
-        """Return what a function returns, or raise its error.
+    def run(
+        self,
+        function: Callable[Arguments, Value],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Value:
+        """Return what a function returns for some arguments, or raise its error.
 
         Raises:
             MemoryTimeout: It took too long, or an earlier one still hangs.
         """
         if self.seconds is None:
-            return function()
-        call = _Call(function, Wait(self.seconds / 2 if self._whole else None))
+            return function(*args, **kwargs)
+        work = functools.partial(function, *args, **kwargs)
+        call = _Call(work, Wait(self.seconds / 2 if self._whole else None))
         with self._lock:
             if self._process != os.getpid():  # a fork has only the thread that forked
                 self._process, self._idle, self._abandoned = os.getpid(), [], set()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
+from operator import attrgetter
 
 from memories.guard import validate
 from memories.guard.origin import CONTINUED, PART, Origin, origin_of, tags_of
@@ -189,7 +190,7 @@ def parts_of(store: Store, record: Record) -> list[Record]:
     """Return all parts of the message that a record belongs to, in order."""
     if _part_count(record) == 1:
         return [record]
-    return sorted(store.read(refs_of(record)), key=lambda part: part.ref.position)
+    return sorted(store.read(refs_of(record)), key=attrgetter("ref.position"))
 
 
 def refs_of(record: Record) -> list[Ref]:
