@@ -1,5 +1,5 @@
-"""How well corrections are linked and ranked, over `tests/data/correction_*.jsonl`, by MiniLM and
-by words alone.
+"""How well corrections are linked and ranked in `tests/data/correction_*.jsonl`, with MiniLM and by
+words alone.
 """
 
 import json
@@ -24,9 +24,7 @@ _DISTRACTORS = 300
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts: of a correction the older one, the newer one and a question that both answer; else
-    two facts.
-    """
+    """An older and a newer text: a correction with a question that both answer, or two facts."""
 
     kind: str
     language: str
@@ -64,8 +62,10 @@ def store_of(texts: Sequence[str], embedder: "Embedder | str") -> Iterator[Path]
 def is_newer_first(
     base: Path, pair: Pair, gap: timedelta, embedder: "Embedder | str"
 ) -> tuple[bool, bool]:
-    """Store the old and the new text among others, ask, and say whether the new one is linked and
-    goes first.
+    """Store both texts among others and ask the question.
+
+    Returns:
+        Whether the newer text is linked, and whether it ranks first.
     """
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(base, folder, dirs_exist_ok=True)
@@ -76,18 +76,19 @@ def is_newer_first(
             clock.now += gap
             created = memories.create(pair.new)
             clock.now += timedelta(minutes=1)
-            found = [hit.id for hit in memories.search(pair.question)]
+            hit_ids = [hit.id for hit in memories.search(pair.question)]
     assert old is not None
     if created.memory is None:
         return False, False
-    places = [
-        found.index(each) if each in found else len(found) for each in (created.memory.id, old.id)
-    ]
-    return created.corrects == old.id, places[0] < places[1]
+    new_place, old_place = (
+        hit_ids.index(memory_id) if memory_id in hit_ids else len(hit_ids)
+        for memory_id in (created.memory.id, old.id)
+    )
+    return created.corrects == old.id, new_place < old_place
 
 
 def wrong_links(pairs: Sequence[Pair], embedder: "Embedder | str") -> int:
-    """Store each pair of facts in a project of its own, and count those that are linked."""
+    """Store each pair of facts in a project of its own, and count the linked ones."""
     drafts = [
         Draft(text, tags={"project": str(number)})
         for number, pair in enumerate(pairs)
@@ -106,9 +107,9 @@ def _print(pairs: Sequence[Pair], embedder: "Embedder | str") -> None:
     with store_of(list(dict.fromkeys(pair.old for pair in facts))[:_DISTRACTORS], embedder) as base:
         for number, pair in enumerate(pair for pair in pairs if pair.kind == "correction"):
             turned = Pair(pair.kind, pair.language, pair.new, pair.old, pair.question)
-            for direction, each in enumerate((pair, turned)):
+            for direction, directed in enumerate((pair, turned)):
                 linked, first = is_newer_first(
-                    base, each, GAPS[(number + direction) % len(GAPS)], embedder
+                    base, directed, GAPS[(number + direction) % len(GAPS)], embedder
                 )
                 counts += Counter({(pair.language, "pairs"): 1, (pair.language, "linked"): linked})
                 counts += Counter({(pair.language, "newer first"): first})
@@ -117,14 +118,15 @@ def _print(pairs: Sequence[Pair], embedder: "Embedder | str") -> None:
             counts[language, what] for what in ("pairs", "linked", "newer first")
         )
         print(
-            f"  {language}: {pairs_} corrections, linked {linked / pairs_:.1%}, newer first {first / pairs_:.1%}"
+            f"  {language}: {pairs_} corrections, linked {linked / pairs_:.1%}, "
+            f"newer first {first / pairs_:.1%}"
         )
     print(f"  {len(facts)} pairs of unlike facts: {wrong_links(facts, embedder)} linked")
 
 
 def main() -> None:
-    """Print for each set of pairs how many are linked, how often the newer one goes first, and how
-    many wrongly.
+    """Print for each set of pairs how many are linked, how often the newer text ranks first, and
+    how many links are wrong.
     """
     minilm = open_embedder("minilm")
     assert minilm is not None

@@ -1,4 +1,4 @@
-"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with a
+"""How well duplicates are distinguished from corrections in `tests/data/duplicate_*.jsonl`, with a
 packaged model.
 """
 
@@ -32,13 +32,13 @@ class Pair:
     cosine: float
 
     def verdict(self, threshold: float) -> Verdict:
-        """Return what the new text is judged to be at a threshold."""
+        """Return the verdict on the new text at a threshold."""
         return judge(self.new, self.old, self.cosine, threshold=threshold).verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many pairs were not stored rightly and wrongly, and how many repetitions were stored."""
+    """Counts of pairs: rightly refused, wrongly refused, and repetitions that were stored."""
 
     right: int
     wrong: int
@@ -46,12 +46,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Return the share of repetitions among what was not stored."""
+        """Return the share of repetitions among the refused pairs."""
         return self.right / max(1, self.right + self.wrong)
 
     @property
     def recall(self) -> float:
-        """Return the share of the repetitions that was not stored."""
+        """Return the share of the repetitions that were refused."""
         return self.right / max(1, self.right + self.missed)
 
 
@@ -80,7 +80,7 @@ def load_pairs(path: Path = PAIRS, name: str = "minilm") -> list[Pair]:
 
 
 def score(pairs: Iterable[Pair], threshold: float) -> Score:
-    """Count what is not stored at a threshold, against what should not be."""
+    """Count the pairs that are refused at a threshold, and those that should be."""
     counts = Counter((pair.repeats, pair.verdict(threshold) in NOT_STORED) for pair in pairs)
     return Score(right=counts[True, True], wrong=counts[False, True], missed=counts[True, False])
 
@@ -134,20 +134,23 @@ def _print_cosines(pairs: Sequence[Pair]) -> None:
 
 def _print_sweep(pairs: Sequence[Pair]) -> None:
     print(
-        f"\n{'not stored':10} {'threshold':>9} {'precision':>9} {'recall':>7} {'wrong':>6} {'hints':>6} {'noise':>6}"
+        f"\n{'not stored':10} {'threshold':>9} {'precision':>9} {'recall':>7} {'wrong':>6} "
+        f"{'hints':>6} {'noise':>6}"
     )
     for split, group in _grouped(pairs, lambda pair: pair.split).items():
         for threshold in THRESHOLDS:
-            got = score(group, threshold)
+            result = score(group, threshold)
             hints = f"{_near(group, threshold):6.3f} {_far(group, threshold):6.3f}"
             print(
-                f"{split:10} {threshold:9.2f} {got.precision:9.3f} {got.recall:7.3f} {got.wrong:6} {hints}"
+                f"{split:10} {threshold:9.2f} {result.precision:9.3f} {result.recall:7.3f} "
+                f"{result.wrong:6} {hints}"
             )
 
 
 def _print_verdicts(pairs: Sequence[Pair], threshold: float) -> None:
     print(
-        f"\n{f'verdicts at {threshold:.2f}':22} {'split':5} {'pairs':>5} {' '.join(f'{v:>10}' for v in Verdict)}"
+        f"\n{f'verdicts at {threshold:.2f}':22} {'split':5} {'pairs':>5} "
+        f"{' '.join(f'{verdict:>10}' for verdict in Verdict)}"
     )
     for name, group in _grouped(pairs, lambda pair: f"{pair.kind:22} {pair.split:5}").items():
         counts = Counter(pair.verdict(threshold) for pair in group)

@@ -1,6 +1,4 @@
-"""Suspicious texts: how many of the hostile ones are marked, how many of the ordinary ones, and
-what looking costs.
-"""
+"""Suspicious texts: how many hostile and ordinary texts are marked, and the cost of checking."""
 
 import itertools
 import json
@@ -30,7 +28,7 @@ _ACTS = ("deploy", "answer", "commit", "delete the backups", "pay the invoices")
 
 
 def poison(count: int = 150) -> list[str]:
-    """Return texts that try to steer whoever reads them, in five shapes, all different."""
+    """Return different texts in five shapes that try to steer their reader."""
     return [
         _SHAPES[number % len(_SHAPES)].format(
             host=f"zentrix{number % 7}.example",
@@ -240,9 +238,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def run() -> None:
-    """Print what is marked of hostile and of ordinary texts, and what looking costs beside
-    storing.
-    """
+    """Print how many hostile and ordinary texts are marked, and the cost compared with storing."""
     report.heading("Suspicious texts")
     rows = [json.loads(line) for line in HOSTILE.read_text(encoding="utf-8").splitlines()]
     met = Counter((row["part"], bool(find_marks(row["text"]))) for row in rows)
@@ -263,7 +259,7 @@ def run() -> None:
 
 
 def _stored(texts: list[str]) -> float:
-    """Return the seconds that storing texts takes, one by one, with the packaged model."""
+    """Return the seconds for storing texts one by one with the packaged model."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Memories(f"sqlite:///{folder}/m.db", embedder="minilm") as memories,
@@ -281,11 +277,11 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def benign(count: int = BENIGN, seed: int = 20) -> Iterator[tuple[str, str]]:
-    """Yield ordinary texts with their families, all different: what people and agents store every
-    day.
-    """
+    """Yield different everyday texts with their families."""
     chance = random.Random(seed)
-    templates = [(family, template) for family, known in _FAMILIES.items() for template in known]
+    templates = [
+        (family, template) for family, templates in _FAMILIES.items() for template in templates
+    ]
     seen: set[str] = set()
     for family, template in itertools.cycle(templates):
         text = template.format(**_filling(chance))
@@ -300,7 +296,7 @@ def _filling(chance: random.Random) -> dict[str, object]:
     signs = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     lists = {"who": _WHO, "thing": _THING, "tool": _TOOL, "day": _DAY, "city": _CITY, "dish": _DISH}
     return {
-        **{name: chance.choice(known) for name, known in lists.items()},
+        **{name: chance.choice(choices) for name, choices in lists.items()},
         "number": chance.randrange(10, 9_000),
         "digit": chance.randrange(1, 9),
         "digest": f"{chance.getrandbits(256):064x}",

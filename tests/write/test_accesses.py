@@ -96,7 +96,7 @@ def test_a_read_counts_many_waiting_reads(
     assert 40 <= counted(one) <= 50
 
 
-def test_a_read_flushes_only_beyond_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [Ref(Collection.MEMORY, "shared", "a", 1)]
     line = len(b'[["shared","a",1]]\n')
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 2 * line)

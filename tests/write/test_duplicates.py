@@ -62,7 +62,8 @@ SAME = [
     ("word", "bases"),
     [
         ("sing", []), ("used", ["use"]), ("toed", ["toe"]), ("based", ["bas", "base"]),
-        ("bobbing", ["bobb", "bobbe", "bob"]), ("skies", ["sky"]), ("boxes", ["boxe", "box"]), ("cats", ["cat"]),
+        ("bobbing", ["bobb", "bobbe", "bob"]), ("skies", ["sky"]), ("boxes", ["boxe", "box"]),
+        ("cats", ["cat"]),
         ("gas", []), ("glass", []), ("this", []),
     ],
 )  # fmt: skip
@@ -402,7 +403,6 @@ def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere(
 
 
 # --- a look at the words before they are aligned
-# ---------------------------------------------------------------------
 
 
 def all_pairs() -> list[tuple[str, str]]:
@@ -448,9 +448,10 @@ def test_the_quick_judgement_finds_the_same_repetitions_in_all_pairs() -> None:
 
 
 WORDS = (
-    "time zone timezone time-zone timezones data base database databases uses use used using backups backup back up "
-    "the a is are was by of in on at every day daily Monday Mondays not no never red Red US us port ports 8080 9090 "
-    "delete deletes deleted remove removed drop erase likes like prefers prefer . , apples pears apple's box boxes"
+    "time zone timezone time-zone timezones data base database databases uses use used using "
+    "backups backup back up the a is are was by of in on at every day daily Monday Mondays not no "
+    "never red Red US us port ports 8080 9090 delete deletes deleted remove removed drop erase "
+    "likes like prefers prefer . , apples pears apple's box boxes"
 ).split(" ")
 
 
@@ -477,9 +478,9 @@ def test_nearly_equal_texts_are_aligned_only_a_few_times(
 ) -> None:
     """A new text is compared with up to 128 others, and aligning two of them takes milliseconds."""
     text = (
-        "The cluster in the old hall runs the proxy on Mondays, and its owner asked that box {0} stays. "
-        * 4
-    )
+        "The cluster in the old hall runs the proxy on Mondays, and its owner asked that "
+        "box {0} stays. "
+    ) * 4
     count = 0
     align = duplicates.align_words
 

@@ -12,7 +12,8 @@ from memories.guard.validate import content
 from memories.write.turns import PART_CHARACTERS, split
 
 SAMPLES = {
-    "prose": "We sailed at nine. It was cold, and nobody spoke! Did you see it?\n\nThe harbour was empty.\n",
+    "prose": "We sailed at nine. It was cold, and nobody spoke! Did you see it?\n\n"
+    "The harbour was empty.\n",
     "code": "def run(self) -> None:\n    for each in self.parts:\n        yield each\n\n",
     "one word": "x",
     "chinese": "我们九点出发。天气很冷，没有人说话！你看见了吗？",

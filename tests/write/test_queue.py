@@ -179,7 +179,6 @@ def test_entries_can_be_added_during_a_drain(tmp_path: Path) -> None:
 
 
 # --- several at once
-# -------------------------------------------------------------------------------------------------
 
 
 def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
@@ -284,7 +283,7 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
     assert (adding.returncode, numbers(queue)) == (0, [0, 1])
 
 
-def test_adding_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draining_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memories.write.queue.GROUP_SECONDS", 0.1)
     queue = filled(tmp_path / "q.jsonl", 1)
     with locked(queue.path.with_name("q.jsonl.drain.lock")):
@@ -294,7 +293,6 @@ def test_adding_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 # --- on the disk
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -355,7 +353,6 @@ def test_a_refused_entry_is_on_disk_before_it_leaves_the_queue(
 
 
 # --- what is to be forgotten
-# -----------------------------------------------------------------------------------------
 
 
 def test_a_conversation_is_discarded_from_all_files_and_others_stay(tmp_path: Path) -> None:
@@ -367,7 +364,8 @@ def test_a_conversation_is_discarded_from_all_files_and_others_stay(tmp_path: Pa
         queue.add({"conversation_id": group, "text": f"waits {group}"})
     with queue.refused.open("ab") as file:
         file.write(
-            b'{"conversation_id": "a", "text": "damaged\n{"conversation_id": "ab", "text": "damaged\n'
+            b'{"conversation_id": "a", "text": "damaged\n'
+            b'{"conversation_id": "ab", "text": "damaged\n'
         )
     assert [queue.discard(group) > 0 for group in ("a", "caf\u00e9", "a", "none")] == [
         True,

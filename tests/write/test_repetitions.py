@@ -282,7 +282,6 @@ def test_secrets_are_removed_before_merging(memories: Memories) -> None:
 
 
 # --- who may
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_less_trusted_writer_changes_nothing_by_repeating(
@@ -364,7 +363,6 @@ def test_accepting_a_repetition_reports_what_was_not_merged(
 
 
 # --- what was corrected and holds again
-# ------------------------------------------------------------------------------
 
 
 def test_a_corrected_memory_that_is_said_again_corrects_its_correction(

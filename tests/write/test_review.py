@@ -40,7 +40,7 @@ class Interrupted(FakeEmbedder):
         return super().embed(text)
 
 
-def test_a_decision_that_another_person_reverted_meanwhile_is_not_applied(
+def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
     tmp_path: Path,
 ) -> None:
     clock, embedder, url = Clock(), Interrupted(), f"sqlite:///{tmp_path}/m.db"

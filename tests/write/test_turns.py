@@ -57,7 +57,6 @@ def contents(hits: Any) -> list[str]:
 
 
 # --- appending
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_turns_are_numbered_from_0_without_gaps(memories: Memories) -> None:
@@ -119,7 +118,6 @@ def test_the_tail_is_the_last_turns_oldest_first(memories: Memories) -> None:
 
 
 # --- once only
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> None:
@@ -161,7 +159,6 @@ def test_a_message_id_does_not_collide_with_a_memory_key(memories: Memories) -> 
 
 
 # --- sessions
-# --------------------------------------------------------------------------------------------------------
 
 
 PAUSES: list[tuple[list[float], list[int]]] = [
@@ -206,7 +203,6 @@ def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
 
 
 # --- what is refused
-# -------------------------------------------------------------------------------------------------
 
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": ""}, "content is empty"),
@@ -344,7 +340,10 @@ def test_the_longest_turn_is_kept(memories: Memories) -> None:
 def test_a_long_message_is_stored_whole_or_not_at_all(memories: Memories, tmp_path: Path) -> None:
     memories.add_turns("talk", ["before"])
     db = apsw.Connection(f"{tmp_path}/m.db")
-    refuse = "CREATE TRIGGER third BEFORE INSERT ON record WHEN NEW.position = 3 BEGIN SELECT RAISE(ABORT, 'no'); END"
+    refuse = (
+        "CREATE TRIGGER third BEFORE INSERT ON record WHEN NEW.position = 3 "
+        "BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
     db.execute(refuse)
     long = "ü" * (2 * MAX_TURN_CHARACTERS)
     with pytest.raises(Conflict, match="version 3 of talk"):
@@ -358,7 +357,6 @@ def test_a_long_message_is_stored_whole_or_not_at_all(memories: Memories, tmp_pa
 
 
 # --- many writers
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
@@ -399,7 +397,9 @@ with Memories(url, embedder="fake") as memories:
     def write(part):
         try:
             for number in range(8):
-                [turn] = memories.add_turns("talk", [TurnDraft(f"{name}{part} {number}", speaker=f"{name}{part}")])
+                speaker = f"{name}{part}"
+                draft = TurnDraft(f"{speaker} {number}", speaker=speaker)
+                [turn] = memories.add_turns("talk", [draft])
                 assert turn.content == f"{name}{part} {number}"
                 memories.add_turns("talk", [TurnDraft("said once", message_id=f"once {number}")])
         except BaseException as exc:
@@ -469,7 +469,6 @@ def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> N
 
 
 # --- namespaces
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_other_namespaces_can_not_read_turns(url: str) -> None:
@@ -519,7 +518,6 @@ def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
 
 
 # --- searching
-# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -793,7 +791,6 @@ def test_turns_survive_closing(url: str) -> None:
 
 
 # --- pages and listings
-# ----------------------------------------------------------------------------------------------
 
 
 def test_pages_go_through_a_conversation(memories: Memories) -> None:
@@ -828,7 +825,9 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(
     assert [each.id for each in memories.conversations(limit=1)] == ["new"]
 
 
-def test_a_shared_conversation_has_its_first_date(url: str, memories: Memories) -> None:
+def test_as_of_before_a_conversation_says_since_when_it_exists(
+    url: str, memories: Memories
+) -> None:
     memories.add_turns("talk", [said("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
         with pytest.raises(NotFound, match="it is there since"):

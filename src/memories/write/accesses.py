@@ -1,8 +1,8 @@
 """Counts reads later: a read appends a line to a file in the home folder, and a later write counts
 all lines.
 
-So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted in
-one transaction together with a mark that names it, and then removed. If that is interrupted
+So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted
+in one transaction together with a mark that names it, and then removed. If that is interrupted
 anywhere, the next flush finds the batch, and the store knows whether it was counted. Only stores
 without such a mark (all except SQLite and files) may count the last batch twice after a kill. On a
 full or read-only disk reads are not counted.
@@ -35,7 +35,7 @@ _ATTEMPTS = 3  # at finding the file to append to, while other processes take it
 
 
 class _CountedFile(NamedTuple):
-    """The reads counted in a file up to an offset; its inode and its beginning identify the file."""
+    """The reads counted in a file up to an offset; its inode and beginning identify the file."""
 
     inode: int
     head: bytes
@@ -65,7 +65,7 @@ class Accesses:
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            # A read does not fail for a statistic; `memory doctor` reports a home that is read-only.
+            # A read does not fail for a statistic; `memory doctor` reports a read-only home.
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
@@ -100,7 +100,7 @@ class Accesses:
         return counted.counts
 
     def flush(self, store: Store) -> None:
-        """Have the store count the reads that wait, unless it is busy or another process does it."""
+        """Have the store count the waiting reads, unless it is busy or another process does."""
         if not (self._taken.exists() or self._waiting.exists()):
             return
         with (

@@ -85,7 +85,8 @@ def update(
         latest = lookup.find_current(memory_id)
         if change.if_version not in (None, latest.ref.position):
             raise Conflict(
-                f"Memory has version {latest.ref.position} now, which another writer wrote meanwhile"
+                f"Memory has version {latest.ref.position} now, which another writer wrote "
+                "meanwhile"
             )
         old_tags = tags_of(latest.labels)
         tags = {key: value for key, value in (old_tags | added).items() if key not in removed}
@@ -233,7 +234,7 @@ def pin(
 
 
 def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version that says the same as the previous one: its origin and its acceptance stay."""
+    """Append a version with the same content as the previous one; origin and acceptance stay."""
     reserved = {
         name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED
     }

@@ -56,8 +56,8 @@ class Created:
         note: Why it was stored without a vector although there is an embedder, why it was not
             merged, or why it was refused without a duplicate: its id is taken. Usually empty.
         merged: If the same text was stored before, the names of the fields that a version of that
-            memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for the
-            memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
+            memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for
+            the memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
             that memory had been corrected and holds again.
         not_merged: The fields that contradict that memory, or that the writer may not add, by the
             same names: the memory keeps its values.

@@ -1,4 +1,4 @@
-"""The link between a memory and the one that it corrects, and what happens to it when either changes.
+"""The links between memories and those that they correct; they follow when either changes.
 
 Both have it: the newer memory has `corrects`, the older one `corrected_by` and `corrected_at`. Only
 current memories are linked. A memory that ends keeps its own side, which says what to link again if

@@ -67,7 +67,7 @@ def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: i
 
 
 def _adds_to_count(store: Store, record: Record) -> bool:
-    """Return whether a record makes the namespace larger: no version that follows another one does."""
+    """Return whether a record makes the namespace larger; later versions of a memory do not."""
     if record.ended_at is not None and record.ended_by != PENDING:
         return False
     if record.ref.collection is Collection.HISTORY or record.ref.position == 1:

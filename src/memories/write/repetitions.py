@@ -1,5 +1,5 @@
-"""Merges a text that is stored already into its memory: new tags, a more lasting policy and a higher
-confidence become a version.
+"""Merges a text that is stored already into its memory: new tags, a more lasting policy and a
+higher confidence become a version.
 
 What contradicts the memory is not merged, and a repetition changes nothing that a more trusted
 writer wrote.

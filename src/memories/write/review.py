@@ -384,7 +384,7 @@ class Review:
         self._lookup.store.patch([*self._end_older_versions(record), patch])
 
     def _end_older_versions(self, record: Record) -> list[Patch]:
-        """Return the patches that end older versions, which a foreign file may have left waiting."""
+        """Return the patches that end older versions, which an import may have left pending."""
         where = self._lookup.where_pending(group=record.ref.group)
         return [
             Patch(older.ref, older.ended_at, "update", {})

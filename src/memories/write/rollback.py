@@ -1,4 +1,4 @@
-"""Puts a namespace back as it was at a time, by new versions and deletions, so that nothing is lost.
+"""Puts a namespace back as it was at a time. It adds versions and deletes, so nothing is lost.
 
 The state of a memory at a time is read from its versions: which of them existed, and whether it was
 current. The audit log identifies versions that were written later with an earlier date, as imports
@@ -219,9 +219,7 @@ class Rollback(NamedTuple):
         return record.text, dict(record.labels), record.key, fields
 
     def _carried_fields(self, record: Record) -> dict[str, Any]:
-        """Return the fields that the next version takes over: the policy, the source, its age and so
-        on.
-        """
+        """Return the fields that the next version takes over: policy, source, age and so on."""
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
         fields.setdefault("first_at", to_millis(record.created_at))

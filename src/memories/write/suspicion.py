@@ -323,7 +323,7 @@ def _is_leet(word: str) -> bool:
 
 
 def _join_letters(spelled: re.Match[str]) -> str:
-    """Return words that were spelled out; where the sign between letters is doubled, a word ends."""
+    """Join words that were spelled out; where the sign between letters is doubled, a word ends."""
     sign = spelled[1]
     words = spelled[0].replace(sign * 3, sign * 2).split(sign * 2)
     return " ".join(word.replace(sign, "") for word in words)

@@ -218,11 +218,11 @@ class Writer(NamedTuple):
         return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: of several, the first that it contradicts least."""
+        """Return the memory that a draft repeats: the first of those that it contradicts least."""
         if len(same) < 2 and not any("corrected_by" in record.fields for record in same):
             return same[0] if same else None
         repetitions = [self.repetition(record, draft, vectors) for record in same]
-        # A correction by a more trusted writer stands: saying the old text again makes a new memory.
+        # A correction by a more trusted writer stands: the old text becomes a new memory.
         allowed = [
             repetition
             for repetition in repetitions

@@ -65,8 +65,8 @@ _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\
 
 
 class _Change(NamedTuple):
-    """The one place in which two texts differ: the words before it, the removed and the added words, and
-    the words after it.
+    """The one place in which two texts differ: the words before it, the removed words, the added
+    words, and the words after it.
     """
 
     head: Sequence[Word]

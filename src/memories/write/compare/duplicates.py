@@ -268,8 +268,8 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     """Return whether, without aligning them, a word of one text is known to have no counterpart in
     the other; if False, it may still have none.
 
-    It has none if no other word of either text shares a meaning with it: then `align_words` leaves it as
-    it is.
+    It has none if no other word of either text shares a meaning with it: then `align_words` does
+    not change it.
     """
     if new.compounds != old.compounds:
         return False
@@ -366,7 +366,7 @@ def _singulars(key: str) -> list[str]:
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return what differs between the align_texts words of two texts; empty if they say the same."""
+    """Return what differs between the aligned words of two texts; empty if they say the same."""
     added, removed = _find_unmatched(new, old), _find_unmatched(old, new)
     if added or removed:
         return _describe_words(removed, added)

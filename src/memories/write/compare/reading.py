@@ -117,7 +117,7 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages that two texts may be in, if not English; together they show it better."""
+    """Return the languages that two texts may be in, if not English; two show it better."""
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
