@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bench import corpus as corpora
 from bench import report
 from memories import Draft, Memories, load_config
-from memories.core.disk import tried
+from memories.core.disk import try_lock
 
 _TESTS = (
     Path(__file__).parents[1] / "tests" / "processes"
@@ -165,7 +165,7 @@ def _session(place: _Place, agents: Any, options: Options, model: Any) -> Taken:
         ended = time.perf_counter()
     inbox = place.data / "inbox"
     if inbox.is_dir():
-        with tried(inbox / ".flush.lock", 60):
+        with try_lock(inbox / ".flush.lock", 60):
             pass
     if noted.at is None:
         raise SystemExit(f"{options.agent} asked its model nothing")

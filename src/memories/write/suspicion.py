@@ -359,13 +359,16 @@ def _find_first(pattern: str, text: str) -> Iterator[re.Match[str]]:
 
 
 def _decode_character(code: re.Match[str]) -> str:
-    return chr(int(code[2]) if code[2] else int(code[1], 16))
+    return chr(_number_of(code))
+
+
+def _number_of(code: re.Match[str]) -> int:
+    return int(code[2]) if code[2] else int(code[1], 16)
 
 
 def _decode_escapes(part: str) -> str:
     codes = _compile(_CODE, re.I).finditer(part)
-    numbers = bytes((int(code[2]) if code[2] else int(code[1], 16)) % 256 for code in codes)
-    return numbers.decode("utf-8", "replace")
+    return bytes(_number_of(code) % 256 for code in codes).decode("utf-8", "replace")
 
 
 def _decode_hex(part: str) -> str:

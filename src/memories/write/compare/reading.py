@@ -256,8 +256,12 @@ def _understand(words: list[Word]) -> list[Word]:
     return _mark_places(words)
 
 
-def _key_after(words: Sequence[Word], i: int) -> str:
-    return words[i + 1].key if i + 1 < len(words) else "."
+def _word_before(words: Sequence[Word], i: int) -> Word:
+    return words[i - 1] if i else _STOP
+
+
+def _word_after(words: Sequence[Word], i: int) -> Word:
+    return words[i + 1] if i + 1 < len(words) else _STOP
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:
@@ -267,7 +271,7 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
     shouted = is_shouted(words)
     marked = []
     for i, word in enumerate(words):
-        after, key = _key_after(words, i), word.key
+        after, key = _word_after(words, i).key, word.key
         if key == "am" and i and words[i - 1].shown[0].isdigit():
             key = "a.m."
         elif key in SOFT and i and (after in SOFT or after in BOUNDARIES):
@@ -323,7 +327,7 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
         return False
     if clause[-1] == "to":
         return clause[0] == "set" or clause[-2:-1] == ["set"] or bool(VALUED & {*clause[-2:-1]})
-    after = _key_after(words, i)
+    after = _word_after(words, i).key
     if clause[-1] not in BE or (after not in _MARKS and after not in BOUNDARIES):
         return False
     is_state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
@@ -358,7 +362,7 @@ def _mark_questions(words: list[Word]) -> list[Word]:
         marked.append(word)
         is_first = not i or words[i - 1].key == "."
         if is_first and word.key in ASKING:
-            after = words[i + 1] if i + 1 < len(words) else _STOP
+            after = _word_after(words, i)
             has_subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (
                 after.shown[:1].isupper() and after.key != "not"
             )
@@ -389,8 +393,7 @@ def _mark_names(words: list[Word]) -> list[Word]:
     """
     marked = []
     for i, word in enumerate(words):
-        before = words[i - 1].key if i else "."
-        after = words[i + 1].key if i + 1 < len(words) else ""
+        before, after = _word_before(words, i).key, _word_after(words, i).key
         if {before, after} & NAMING or after in VALUED or _is_bare_verb(words, i):
             word = word._replace(exact=True, literal=True)  # noqa: PLW2901
         elif word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS:
@@ -406,9 +409,9 @@ def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
     word = words[i]
     if word.key not in VERBS_ALIKE:
         return False
-    before = words[i - 1] if i else _STOP
+    before = _word_before(words, i)
     if before.key in {".", ","} or word.opens:
-        after = _key_after(words, i)
+        after = _word_after(words, i).key
         is_imperative = after in DETERMINERS or after in {"all", "every", "each"}
         return not (is_imperative or word.shown[:1].isupper())
     if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
@@ -426,7 +429,7 @@ def _mark_forms(words: list[Word]) -> list[Word]:
 
 
 def _form(key: str, before: Sequence[Word]) -> str:
-    previous = before[-1].key if before else ""
+    previous = _word_before(before, len(before)).key
     if previous in _ADVERBS and len(before) > 1:
         previous = before[-2].key
     is_participle = _is_participle(key)
@@ -448,7 +451,7 @@ def _mark_places(words: list[Word]) -> list[Word]:
     marked = []
     for i, word in enumerate(words):
         if word.key in PLACES and not word.literal:
-            after = words[i + 1] if i + 1 < len(words) else _STOP
+            after = _word_after(words, i)
             if (after.key in DATES and after.key not in _SPANS) or _DAY.fullmatch(after.key):
                 word = word._replace(key="@when")  # noqa: PLW2901
             elif _ADDRESS.fullmatch(after.shown):
