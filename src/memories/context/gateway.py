@@ -145,7 +145,7 @@ class MemoryGateway:
         """
         fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
         max_characters = self.most_characters if long else MAX_TURN_CHARACTERS
-        turn = HistoryTurn(*self._redact_turn(fields), max_characters=max_characters)
+        turn = HistoryTurn(*self._redact_turn(fields), most=max_characters)
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
         if not turn.message_id:
@@ -420,7 +420,7 @@ class MemoryGateway:
     def _append_queued(self, entry: Entry) -> str:
         """Store a queued turn; an older program may have queued secrets that are removed now."""
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
-        return self._backend.append(HistoryTurn(*fields, max_characters=MAX_MESSAGE_CHARACTERS))
+        return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
     def _queued(self, conversation_id: str) -> list[Entry]:
         with _translate_queue_errors(self.queue):
@@ -567,7 +567,7 @@ def _without_generated_ids(documents: list[Document]) -> list[Document]:
 
 def _parse_queued(entry: Entry) -> HistoryTurn:
     try:
-        return HistoryTurn(**entry, max_characters=MAX_MESSAGE_CHARACTERS)
+        return HistoryTurn(**entry, most=MAX_MESSAGE_CHARACTERS)
     except TypeError as exc:
         raise InvalidInput(f"a queued entry is not a turn: {exc}") from exc
 

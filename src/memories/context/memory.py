@@ -317,7 +317,7 @@ def _storable(text: str, max_characters: int) -> str:
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     kept = whole
-    if len(whole) > max_characters // 4:  # normalizing may make a text up to four times as long
+    if len(whole) > max_characters // 4:  # normalizing never makes a text four times as long
         kept = unicodedata.normalize("NFC", whole)[:max_characters]
     if whole != text or len(kept) == max_characters:
         logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))

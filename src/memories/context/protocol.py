@@ -61,7 +61,7 @@ class HistoryTurn:
         suspicious: The rules by which the text may be an instruction to a model; see `Turn`.
 
     Args:
-        max_characters: The maximum length of the text; more for a turn that is stored in parts.
+        most: The maximum length of the text; more for a turn that is stored in parts.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -77,12 +77,12 @@ class HistoryTurn:
     speaker: str | None = None
     origin: Origin | None = field(default=None, init=False)
     suspicious: tuple[str, ...] = field(default=(), init=False)
-    max_characters: InitVar[int] = field(default=MAX_TURN_CHARACTERS, kw_only=True)
+    most: InitVar[int] = field(default=MAX_TURN_CHARACTERS, kw_only=True)
 
-    def __post_init__(self, max_characters: int) -> None:
+    def __post_init__(self, most: int) -> None:
         self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
         _check_choice(self.role, ROLES, "role")
-        _check_text(self.text, max_characters, "a turn", "cut it")
+        _check_text(self.text, most, "a turn", "cut it")
         if type(self.turn_index) is not int or self.turn_index < 0:
             raise InvalidInput("turn_index must be a whole number, 0 or more")
         parse_time(self.ts)
@@ -256,7 +256,7 @@ def turn_of(document: Document) -> HistoryTurn:
     if fields["role"] == "tool":
         fields["role"] = "assistant"
         fields["channel"] = fields["channel"] or "tool"
-    turn = HistoryTurn(text=document["text"], max_characters=MAX_MESSAGE_CHARACTERS, **fields)
+    turn = HistoryTurn(text=document["text"], most=MAX_MESSAGE_CHARACTERS, **fields)
     turn.origin = document.get("origin")  # not in the metadata, which other writers may set
     turn.suspicious = document.get("suspicious", ())
     return turn
