@@ -60,9 +60,9 @@ class Conversations:
         names = talks(memories, 7)
         seen, cursor = [], None
         while True:
-            found = memories.list_conversations(limit=3, cursor=cursor)
-            seen += [each.id for each in found.conversations]
-            cursor = found.next_cursor
+            page = memories.list_conversations(limit=3, cursor=cursor)
+            seen += [entry.id for entry in page.conversations]
+            cursor = page.next_cursor
             if cursor is None:
                 break
         assert seen == names
@@ -92,10 +92,12 @@ class Conversations:
         assert memories.update_conversation("talk 1", remove_tags=["team"]).tags == {
             "project": "shop"
         }
-        assert [each.id for each in memories.conversations(title="RELEASE of")] == ["talk 1"]
-        assert [each.id for each in memories.conversations(tags={"project": "shop"})] == ["talk 1"]
+        assert [entry.id for entry in memories.conversations(title="RELEASE of")] == ["talk 1"]
+        assert [entry.id for entry in memories.conversations(tags={"project": "shop"})] == [
+            "talk 1"
+        ]
         assert memories.conversations(user="ann") == []
-        assert [each.title for each in memories.conversations()] == [None, "Release of May", None]
+        assert [entry.title for entry in memories.conversations()] == [None, "Release of May", None]
 
     def test_the_title_of_a_conversation_is_not_part_of_its_turns(self, store: Store) -> None:
         memories = of(store)
@@ -134,7 +136,7 @@ class Conversations:
         names = talks(memories, 4)
 
         def ids(**filters: object) -> list[str]:
-            return [each.id for each in memories.conversations(**filters)]  # type: ignore[arg-type]
+            return [entry.id for entry in memories.conversations(**filters)]  # type: ignore[arg-type]
 
         assert ids(speaker="Ann") == names
         assert ids(speaker="Bot 1") == ["talk 3", "talk 1"]
@@ -265,8 +267,11 @@ class Conversations:
         assert [turn.created_at.isoformat() for turn in memories.turns("talk")] == given
         hits = memories.search("2025", scope="history")
         assert {hit.date.isoformat() for hit in hits} == set(given)
-        found = memories.conversation("talk")
-        assert (found.first_at.isoformat(), found.last_at.isoformat()) == (given[0], given[2])
+        conversation = memories.conversation("talk")
+        assert (conversation.first_at.isoformat(), conversation.last_at.isoformat()) == (
+            given[0],
+            given[2],
+        )
         since = datetime.fromisoformat("2025-12-25T13:45:00+01:00")
         assert [turn.index for turn in memories.turns("talk", since=since)] == [0, 1]
         assert [turn.index for turn in memories.turns("talk", until=since)] == [2]
@@ -332,12 +337,12 @@ class Conversations:
         memories.add_turns("talk", [TurnDraft(text, message_id="a"), "a plum is a fruit"])
         hits = memories.search("quokka purple plum", scope="history")
         assert sorted(hit.id for hit in hits if "plum" in hit.content)[0] == "talk#0"
-        found = hits[0].turn
-        assert (found.id, found.index, found.message_id) == ("talk#0", 0, "a")
-        assert "The quokka eats a purple plum." in found.content
-        assert len(found.content) <= 5_000
-        assert found.part is not None
-        assert 1 < found.part < found.parts
+        result = hits[0].turn
+        assert (result.id, result.index, result.message_id) == ("talk#0", 0, "a")
+        assert "The quokka eats a purple plum." in result.content
+        assert len(result.content) <= 5_000
+        assert result.part is not None
+        assert 1 < result.part < result.parts
         assert len({hit.id for hit in hits}) == len(hits)
         many = memories.search("ferry", scope="history", limit=50)
         assert [hit.id for hit in many].count("talk#0") == 1

@@ -83,8 +83,8 @@ class Durability(Opened):
             accesses=99,
         )
         open_store(SPACE).append([written])
-        (found,) = everything(open_store(SPACE), pool())
-        assert found._replace(labels=dict(found.labels), fields=dict(found.fields)) == written
+        (result,) = everything(open_store(SPACE), pool())
+        assert result._replace(labels=dict(result.labels), fields=dict(result.fields)) == written
 
     def test_vectors_are_not_given_back(self, store: Store) -> None:
         store.append([record("m")])
@@ -102,12 +102,12 @@ class Durability(Opened):
                 for name, moment in moments.items()
             ]
         )
-        found = {
+        results = {
             entry.ref.group: (entry.created_at, entry.ended_at)
             for entry in everything(store, pool())
         }
-        assert found == {name: (moment, moment) for name, moment in moments.items()}
-        assert {moment.utcoffset() for pair in found.values() for moment in pair if moment} == {
+        assert results == {name: (moment, moment) for name, moment in moments.items()}
+        assert {moment.utcoffset() for pair in results.values() for moment in pair if moment} == {
             timedelta(0)
         }
 
@@ -207,9 +207,9 @@ class Durability(Opened):
                 )
             ]
         )
-        (found,) = everything(store, pool())
-        assert (found.ended_at, found.ended_by) == (at(9), "delete")
-        assert found.fields == {"kept": 1, "changed": "b", "added": 2.5}
+        (result,) = everything(store, pool())
+        assert (result.ended_at, result.ended_by) == (at(9), "delete")
+        assert result.fields == {"kept": 1, "changed": "b", "added": 2.5}
         assert store.count(pool()) == 0
 
     def test_a_patch_makes_a_record_live_again(self, store: Store) -> None:
@@ -221,8 +221,8 @@ class Durability(Opened):
             ]
         )
         store.patch([Patch(Ref(MEMORY, "ann", "m", 1), None, None, {})])
-        (found,) = store.scan(pool(key="k"), limit=9)
-        assert (found.ended_at, found.ended_by, found.text, found.labels) == (
+        (result,) = store.scan(pool(key="k"), limit=9)
+        assert (result.ended_at, result.ended_by, result.text, result.labels) == (
             None,
             None,
             "apple",
@@ -245,8 +245,12 @@ class Durability(Opened):
         store.append([record("m")])
         ref = Ref(MEMORY, "ann", "m", 1)
         store.patch([Patch(ref, at(8), "update", {"a": 1}), Patch(ref, at(9), "delete", {"b": 2})])
-        (found,) = everything(store, pool())
-        assert (found.ended_at, found.ended_by, found.fields) == (at(9), "delete", {"a": 1, "b": 2})
+        (result,) = everything(store, pool())
+        assert (result.ended_at, result.ended_by, result.fields) == (
+            at(9),
+            "delete",
+            {"a": 1, "b": 2},
+        )
 
     def test_a_touch_counts_one_access(self, store: Store) -> None:
         store.append([record("m"), record("n")])
@@ -294,8 +298,8 @@ class Durability(Opened):
         store.touch([Ref(MEMORY, "ann", "m", 1)])
         store.remove([Ref(MEMORY, "ann", "m", 1)])
         store.append([record("m", text="pear", key="k")])
-        (found,) = store.scan(pool(), limit=9)
-        assert (found.text, found.accesses, dict(found.labels)) == ("pear", 0, {})
+        (result,) = store.scan(pool(), limit=9)
+        assert (result.text, result.accesses, dict(result.labels)) == ("pear", 0, {})
         assert by_words(store, ["apple"]) == {}
 
     def test_the_last_record_may_be_removed(self, store: Store) -> None:
@@ -330,9 +334,9 @@ class Durability(Opened):
 
         _run_threads([lambda worker=worker: use(worker) for worker in range(8)])
         assert failures == []
-        found = store.scan(pool(), limit=999)
-        assert len({entry.ref for entry in found}) == len(found) == 48
-        assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in found)
+        records = store.scan(pool(), limit=999)
+        assert len({entry.ref for entry in records}) == len(records) == 48
+        assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in records)
 
     def test_no_error_of_a_driver_gets_through(self, store: Store) -> None:
         store.append([record("m", key="k")])

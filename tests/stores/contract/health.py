@@ -108,7 +108,7 @@ class Health:
             [record("bad", text="note of the bad one", **values), record("good"), record("other")]
         )
         bad = Ref(MEMORY, "ann", "bad", 1)
-        assert [found.ref.group for found in everything(store, pool())] == ["good", "other"]
+        assert [entry.ref.group for entry in everything(store, pool())] == ["good", "other"]
         for newest_first in (False, True):
             assert len(pages(store, pool(state="any"), size=1, newest_first=newest_first)) == 2
         assert store.read([bad]) == []
@@ -121,7 +121,7 @@ class Health:
         assert bad in store.refs(pool(state="any"))
         store.remove([bad])
         assert store.damaged.since() == ()
-        assert [found.ref.group for found in everything(open_store(OTHER), pool())] == [
+        assert [entry.ref.group for entry in everything(open_store(OTHER), pool())] == [
             "good",
             "other",
         ]
@@ -135,7 +135,7 @@ class Health:
     ) -> None:
         store = open_store(SPACE)
         store.append([turn(0), turn(1, labels=labels), turn(2)])
-        assert [found.ref.position for found in everything(store, turns())] == [0, 2]
+        assert [entry.ref.position for entry in everything(store, turns())] == [0, 2]
         assert [finding.ref and finding.ref.position for finding in store.damaged.since()] == [1]
 
     def test_fields_of_a_newer_program_are_kept(self, open_store: OpenStore) -> None:
@@ -143,5 +143,5 @@ class Health:
         fields = {"mood": "glad", "weight": 0.5, "pinned": True, "operation": "split"}
         newer: Record = record("m", fields=fields, ended_at=at(5), ended_by="archived")
         store.append([newer])
-        assert [found.fields for found in everything(store, pool())] == [fields]
+        assert [entry.fields for entry in everything(store, pool())] == [fields]
         assert store.damaged.since() == ()

@@ -87,7 +87,9 @@ class Isolation(Opened):
             Memories(store, namespace=name, embedder="fake") for name in ("ann", "shared")
         )
         for one in (ann, shared):
-            drafts = [Draft(f"common words {each}", decay="reinforceable", id=each) for each in ids]
+            drafts = [
+                Draft(f"common words {entry}", decay="reinforceable", id=entry) for entry in ids
+            ]
             assert all(made.stored for made in one.create_many(drafts, force=True))
         before = everything(store, pool("shared"))
         listed, cursor = list[tuple[str, str]](), ""
@@ -95,7 +97,9 @@ class Isolation(Opened):
             page = ann.list(limit=3, cursor=cursor or None)
             listed += [(memory.id, memory.namespace) for memory in page.memories]
             cursor = page.next_cursor  # type: ignore[assignment]
-        assert sorted(listed) == sorted((each, name) for each in ids for name in ("ann", "shared"))
+        assert sorted(listed) == sorted(
+            (entry, name) for entry in ids for name in ("ann", "shared")
+        )
         assert ann.forget(ids[0]).versions == 1
         assert ann.delete(ids[1]).namespace == "ann"
         assert ann.restore(ids[1]).namespace == "ann"
@@ -115,10 +119,10 @@ class Isolation(Opened):
                 for entry in everything(twins, pool("ann", "bob", collection=collection))
                 if _means(where, entry)
             ]
-            found = twins.scan(where, limit=1000)
-            assert sorted(entry.ref for entry in found) == sorted(entry.ref for entry in own)
-            assert {entry.ref.namespace for entry in found} <= {"ann"}
-            assert {entry.ref.collection for entry in found} <= {collection}
+            records = twins.scan(where, limit=1000)
+            assert sorted(entry.ref for entry in records) == sorted(entry.ref for entry in own)
+            assert {entry.ref.namespace for entry in records} <= {"ann"}
+            assert {entry.ref.collection for entry in records} <= {collection}
             assert twins.count(where) == len(own)
             assert set(twins.groups(where, limit=100)) == {
                 ("ann", entry.ref.group) for entry in own
@@ -301,11 +305,11 @@ class Isolation(Opened):
 
         def nearest(collection: Collection, number: int) -> list[int]:
             query, where = own[collection][number], pool(collection=collection)
-            (found,) = store.candidates(where, vector=query, terms=[], k=1)
+            (result,) = store.candidates(where, vector=query, terms=[], k=1)
             matches = store.matches(where, TurnQuery(query, [], 1))
             best = refs_of(matches, collection)[int(np.nanargmax(matches.similarity))]
-            assert {found.record.ref.collection, best.collection} == {collection}
-            return [int(found.record.ref.group), int(best.group)]
+            assert {result.record.ref.collection, best.collection} == {collection}
+            return [int(result.record.ref.group), int(best.group)]
 
         some = (0, 1, 49, 50, 700, 1023, 1024, 1025, 1070, count - 1)
         for collection in (MEMORY, HISTORY):

@@ -44,13 +44,13 @@ def chain(store: Store) -> list[Record]:
 
 def check(memories: Memories, against: str | None = None) -> LogCheck:
     """Return the findings of a check of the log."""
-    (found,) = memories.verify_log(against=against)
-    return found
+    (result,) = memories.verify_log(against=against)
+    return result
 
 
 def replace(store: Store, records: list[Record]) -> None:
     """Put other records in the place of a log."""
-    store.remove([found.ref for found in chain(store)])
+    store.remove([entry.ref for entry in chain(store)])
     store.append(records)
 
 
@@ -110,8 +110,8 @@ class Log(Opened):
             (Change("forget", None, said, 0, 0), Change("forget", None, said, 2, 3)),
             (Change("forget", first.id, None, 1, 3),),
         ]
-        found = check(memories)
-        assert (found.entries, found.head, found.problem, found.unlogged) == (
+        findings = check(memories)
+        assert (findings.entries, findings.head, findings.problem, findings.unlogged) == (
             11,
             entries[-1].hash,
             None,
@@ -213,8 +213,8 @@ class Log(Opened):
         replace(store, [*entries[:2], *entries[3:]])
         assert check(memories).problem == "entry 3 is missing"
         shifted = [
-            found._replace(ref=found.ref._replace(position=at))
-            for at, found in enumerate(entries[3:], 3)
+            results._replace(ref=results.ref._replace(position=at))
+            for at, results in enumerate(entries[3:], 3)
         ]
         replace(store, [*entries[:2], *shifted])
         assert "entry 3 was changed or moved" in str(check(memories).problem)
@@ -252,10 +252,10 @@ class Log(Opened):
         memories, entries = self.five(store)
         head = check(memories).head
         last, forged = link_of(entries[1]), entries[:2]
-        for found in entries[2:]:
-            link = link_of(found)
+        for entry in entries[2:]:
+            link = link_of(entry)
             last = follow(link._replace(actor=link.actor._replace(user="mallory")), last)
-            forged = [*forged, record_of(last, found.ref.position)]
+            forged = [*forged, record_of(last, entry.ref.position)]
         replace(store, forged)
         assert check(memories).problem is None
         assert "rewritten" in str(check(memories, against=head).problem)
@@ -276,16 +276,16 @@ class Log(Opened):
                 failed.append(exc)
 
         threads = [
-            threading.Thread(target=write, args=(each, f"writer {at}"))
-            for at, each in enumerate(both)
+            threading.Thread(target=write, args=(entry, f"writer {at}"))
+            for at, entry in enumerate(both)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        found = check(both[0])
+        findings = check(both[0])
         assert failed == []
-        assert (found.entries, found.problem, found.forks) == (11, None, ())
+        assert (findings.entries, findings.problem, findings.forks) == (11, None, ())
 
     # --- the past
 
@@ -323,11 +323,11 @@ class Log(Opened):
                 memories.update(made.id, "The office dog is called Bello")
             else:
                 memories.update(made.id, tags={"project": "shop"})
-        found = [
+        results = [
             memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at
             for day in (1.5, 2.5, 3.5, 4.5, 5.5)
         ]
-        assert found == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
+        assert results == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
 
     def test_a_reinforcement_from_before_the_log_stays_known(self, store: Store) -> None:
         clock = Clock()
@@ -341,11 +341,11 @@ class Log(Opened):
         )  # as an older version of the program left it
         clock.now = T0 + 3 * DAY
         memories.reinforce(made.id)
-        found = [
+        results = [
             memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at
             for day in (0.5, 2, 4)
         ]
-        assert found == [None, T0 + DAY, T0 + 3 * DAY]
+        assert results == [None, T0 + DAY, T0 + 3 * DAY]
 
     # --- moving
 

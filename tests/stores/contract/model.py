@@ -416,18 +416,18 @@ class Operations(RuleBasedStateMachine):
 
     @rule(who=names, on=openings, wanted=tags, limit=st.integers(1, 4))
     def list_the_present(self, who: str, on: int, wanted: dict[str, str], limit: int) -> None:
-        memories, found, cursor = self.users[on][who], [], None
+        memories, results, cursor = self.users[on][who], [], None
         while True:
             page = memories.list(tags=wanted, limit=limit, cursor=cursor)
-            found += page.memories
+            results += page.memories
             cursor = page.next_cursor
             assert len(page.memories) == limit or cursor is None
             if cursor is None:
                 break
         expected = [known for known in self.model.visible(who) if known.live]
         expected = [known for known in expected if wanted.items() <= known.latest.tags.items()]
-        assert shown(found) == {known.id: facts(known) for known in expected}
-        assert len(found) == len(expected)
+        assert shown(results) == {known.id: facts(known) for known in expected}
+        assert len(results) == len(expected)
         deleted = memories.list(deleted=True, limit=1000).memories
         assert {memory.id for memory in deleted} == {
             known.id for known in self.model.visible(who) if known.deleted
@@ -458,10 +458,10 @@ class Operations(RuleBasedStateMachine):
         known = self.chosen(number)
         text = known.latest.text if known else "copper number0"
         hits = self.users[on][who].search(text, limit=1000, min_confidence=0.0)
-        found = {hit.id: hit.content for hit in hits}
-        expected = {each.id: each.latest.text for each in self.model.visible(who) if each.live}
-        assert found.items() <= expected.items()
-        assert len(found) == len(hits)
+        results = {hit.id: hit.content for hit in hits}
+        expected = {entry.id: entry.latest.text for entry in self.model.visible(who) if entry.live}
+        assert results.items() <= expected.items()
+        assert len(results) == len(hits)
         if known and known.id in expected:
             assert hits[0].id == known.id
 
@@ -476,7 +476,8 @@ class Operations(RuleBasedStateMachine):
             if turns and namespace in (who, "shared")
         }
         listed = {
-            (each.namespace, each.id): each.turn_count for each in memories.conversations(limit=100)
+            (entry.namespace, entry.id): entry.turn_count
+            for entry in memories.conversations(limit=100)
         }
         assert listed == readable
         if expected:
@@ -500,16 +501,16 @@ class Operations(RuleBasedStateMachine):
         history = memories.history(known.id)
         assert [
             Version(
-                each.content,
-                dict(each.tags),
-                each.created_at,
-                each.operation,
-                each.ended_at,
-                each.ended_by,
+                entry.content,
+                dict(entry.tags),
+                entry.created_at,
+                entry.operation,
+                entry.ended_at,
+                entry.ended_by,
             )
-            for each in history.versions
+            for entry in history.versions
         ] == known.versions
-        assert [each.version for each in history.versions] == list(
+        assert [entry.version for entry in history.versions] == list(
             range(1, len(known.versions) + 1)
         )
         assert history.supersedes == known.supersedes

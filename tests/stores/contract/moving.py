@@ -140,9 +140,9 @@ class Moving(Opened):
             Ref(HISTORY, "ann", "one", 1),
         ]
         for space in (SPACE, None, OTHER):
-            found = open_store(space).vectors([*missing, *refs])
-            assert found.keys() == set(refs)
-            for ref, vectors in found.items():
+            results = open_store(space).vectors([*missing, *refs])
+            assert results.keys() == set(refs)
+            for ref, vectors in results.items():
                 assert vectors.dtype == np.float32
                 assert vectors.shape == windows[ref.group].shape
                 assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-3)
@@ -190,9 +190,9 @@ class Moving(Opened):
             done = migrate(source, target, FakeEmbedder(), progress=_quiet)
             assert (done.copied, done.without_vector) == (41, 0)
             assert migrate(source, target, FakeEmbedder(), progress=_quiet).copied == 0
-        for each in (first, store, last):
+        for entry in (first, store, last):
             lines: list[str] = []
-            export(each, lines.append, namespaces=None, progress=_quiet)
+            export(entry, lines.append, namespaces=None, progress=_quiet)
             exported.append(lines)
         assert exported[0] == exported[1] == exported[2]
         assert search(store, "note zebra 0", turns(group="zebra"))[
@@ -237,10 +237,10 @@ class Moving(Opened):
         assert unstaged(embedded, SPACE) == {"x1", "x2", "x3"}
         assert unstaged(embedded, SPACE, HISTORY) == {"talk"}
         assert len(embedded.unstaged(SPACE, MEMORY, limit=2)) == 2
-        (found,) = [
+        (result,) = [
             entry for entry in embedded.unstaged(SPACE, MEMORY, limit=9) if entry.ref.group == "x1"
         ]
-        assert found == embedded.read([found.ref])[0]
+        assert result == embedded.read([result.ref])[0]
 
     def test_vectors_of_the_space_in_use_are_used_at_once(self, embedded: Store) -> None:
         embedded.append(
@@ -265,15 +265,15 @@ class Moving(Opened):
         plain.stage(SPACE, {Ref(MEMORY, "ann", "m", 1): embed("apple")})
         assert plain.info(pool()).model == SPACE.model
         assert unstaged(plain, SPACE) == {"n"}
-        found = search(open_store(SPACE), "apple")
-        assert found["m"].similarity == pytest.approx(1.0, abs=0.01)
+        hits = search(open_store(SPACE), "apple")
+        assert hits["m"].similarity == pytest.approx(1.0, abs=0.01)
 
     def test_staged_vectors_change_no_search(self, open_store: OpenStore, embedded: Store) -> None:
         where = [pool("ann", "bob", state="any"), turns()]
-        before = [seen(embedded, each) for each in where]
-        total = sum(embedded.count(each._replace(state="any")) for each in where)
+        before = [seen(embedded, entry) for entry in where]
+        total = sum(embedded.count(entry._replace(state="any")) for entry in where)
         assert len(stage_all(embedded)) == total
-        assert [seen(embedded, each) for each in where] == before
+        assert [seen(embedded, entry) for entry in where] == before
         assert embedded.info(pool()).model == SPACE.model
         assert {
             len(vectors[0]) for vectors in embedded.vectors([Ref(MEMORY, "ann", "m1", 1)]).values()
@@ -307,9 +307,9 @@ class Moving(Opened):
         for store in (early, open_store(OTHER)):
             assert store.info(pool()).model == OTHER.model
             assert store.info(pool("ann", "bob", state="any")).without_vector_count == 0
-            found = by_other(store, "apple pie")
-            assert found["m0"] == pytest.approx(1.0, abs=0.01)
-            assert found["m2"] == pytest.approx(
+            hits = by_other(store, "apple pie")
+            assert hits["m0"] == pytest.approx(1.0, abs=0.01)
+            assert hits["m2"] == pytest.approx(
                 float(embed_other("cherry cake")[0] @ embed_other("apple pie")[0]), abs=0.01
             )
             assert by_other(store, "apple tart", pool(state="ended"))["m0"] == pytest.approx(
@@ -359,12 +359,12 @@ class Moving(Opened):
         before = [seen(embedded, each) for each in where]
         if missing != "everything":
             for collection in SEARCHED:
-                found = embedded.unstaged(OTHER, collection, limit=99)
+                records = embedded.unstaged(OTHER, collection, limit=99)
                 embedded.stage(
                     OTHER,
                     {
                         entry.ref: embed_other(entry.text)
-                        for entry in found
+                        for entry in records
                         if entry.ref not in left_out[missing]
                     },
                 )
@@ -479,12 +479,14 @@ class Moving(Opened):
             embedded.switch(OTHER)
 
     def test_a_space_may_be_changed_back(self, open_store: OpenStore, embedded: Store) -> None:
-        before = [seen(embedded, each) for each in (pool("ann", "bob", state="any"), turns())]
+        before = [seen(embedded, entry) for entry in (pool("ann", "bob", state="any"), turns())]
         for space in (OTHER, SPACE):
             stage_all(embedded, space)
             embedded.switch(space)
         store = open_store(SPACE)
-        assert [seen(store, each) for each in (pool("ann", "bob", state="any"), turns())] == before
+        assert [
+            seen(store, entry) for entry in (pool("ann", "bob", state="any"), turns())
+        ] == before
 
     def test_a_store_that_was_emptied_may_change_its_space(self, open_store: OpenStore) -> None:
         store = open_store(SPACE)
@@ -518,8 +520,8 @@ class Moving(Opened):
         other = open_store(OTHER)
         assert other.info(pool(state="any")).without_vector_count == 0
         for number in (0, 4, 76, 78, 150, 298):
-            (found,) = other.candidates(pool(), vector=vectors[number], terms=[], k=1)
-            assert found.record.ref == refs[number]
+            (result,) = other.candidates(pool(), vector=vectors[number], terms=[], k=1)
+            assert result.record.ref == refs[number]
             matches = other.matches(turns(), TurnQuery(vectors[count + number], [], 5))
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
@@ -542,8 +544,8 @@ class Moving(Opened):
                 },
             )
         for number in range(0, count, 7):
-            (found,) = store.candidates(pool(), vector=vectors[number], terms=[], k=1)
-            assert found.record.ref.group == f"{number:03}"
+            (result,) = store.candidates(pool(), vector=vectors[number], terms=[], k=1)
+            assert result.record.ref.group == f"{number:03}"
 
 
 def _quiet(_what: str, _done: int, _whole: int) -> None:

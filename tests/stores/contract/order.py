@@ -58,9 +58,11 @@ class Order(Opened):
     def test_a_scan_is_in_order_of_group_and_position(
         self, filled: Store, groups: list[str]
     ) -> None:
-        found = [(entry.ref.group, entry.ref.position) for entry in filled.scan(pool(), limit=1000)]
-        names = list(dict.fromkeys(group for group, _ in found))
-        assert found == [(group, position) for group in names for position in (0, 1, 2, 10)]
+        records = [
+            (entry.ref.group, entry.ref.position) for entry in filled.scan(pool(), limit=1000)
+        ]
+        names = list(dict.fromkeys(group for group, _ in records))
+        assert records == [(group, position) for group in names for position in (0, 1, 2, 10)]
         assert sorted(names) == sorted(groups)
         for kind in (True, False):  # ids come in order among ids, names among names
             of_kind = [
@@ -87,8 +89,8 @@ class Order(Opened):
         store.append(
             [record(group, namespace="ann" if at % 3 else "bob") for at, group in enumerate(ids)]
         )
-        found = pages(store, pool("bob", "ann"), size=3, newest_first=newest_first)
-        assert [entry.ref.group for entry in found] == (ids[::-1] if newest_first else ids)
+        records = pages(store, pool("bob", "ann"), size=3, newest_first=newest_first)
+        assert [entry.ref.group for entry in records] == (ids[::-1] if newest_first else ids)
 
     @pytest.mark.parametrize("newest_first", [False, True])
     def test_a_scan_returns_each_record_of_a_group_shared_by_namespaces(

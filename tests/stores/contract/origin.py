@@ -51,7 +51,7 @@ class Origins:
             assert memories.search(query, scope="all", **given) == ()
             assert memories.list(**given).memories == ()
         seen = [hit.found.origin for hit in memories.search(query, scope="all", limit=200)]
-        assert {each.client for each in seen if each} == {"cursor 2.0", "codex 1.1"}
+        assert {entry.client for entry in seen if entry} == {"cursor 2.0", "codex 1.1"}
         for wrong in ("", "king", "=trust", "User"):
             with pytest.raises(
                 InvalidInput, match="trust must be user, agent, captured or imported"
@@ -84,7 +84,7 @@ class Origins:
         copy = SQLiteStore(tmp_path / "copy.db", SPACE)
         migrate(store, copy, FakeEmbedder(), progress=lambda *_: None)
         with Memories(copy, namespace="ann", embedder=FakeEmbedder()) as copied:
-            assert [found.origin for found in copied.list().memories] == [
+            assert [entry.origin for entry in copied.list().memories] == [
                 origin("mcp", "ann", CODEX)
             ]
             assert [turn.origin for turn in copied.turns("talk")] == [origin("mcp", "ann", CURSOR)]
@@ -94,8 +94,8 @@ class Origins:
         store = open_store(SPACE)
         old = record("01a1fdf1-92cd-72f2-8000-000000000001")
         store.append([old])
-        [found] = store.read([old.ref])
-        assert origin_of(found.labels) is None
+        [result] = store.read([old.ref])
+        assert origin_of(result.labels) is None
         memories = Memories(store, namespace=old.ref.namespace, embedder=FakeEmbedder())
         assert memories.get(old.ref.group).origin is None
         assert memories.list(trust="agent").memories == ()

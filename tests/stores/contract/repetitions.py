@@ -84,11 +84,11 @@ class Repetitions:
                 writers[writer].create(TEXT, tags={f"w{writer}": "1", f"n{turn}": "1"})
                 for turn in range(3)
             ]
-            return [each.merged for each in said]
+            return [entry.merged for entry in said]
 
         with ThreadPoolExecutor(WRITERS) as pool:
             merged = list(pool.map(say, range(WRITERS)))
-        assert [each[0] for each in merged] == [("tags",)] * WRITERS
+        assert [entry[0] for entry in merged] == [("tags",)] * WRITERS
         [kept] = writers[0].list().memories
         assert set(kept.tags) == {f"w{writer}" for writer in range(WRITERS)} | {"n0", "n1", "n2"}
-        assert kept.version == 1 + sum(each == ("tags",) for of_one in merged for each in of_one)
+        assert kept.version == 1 + sum(entry == ("tags",) for of_one in merged for entry in of_one)

@@ -71,15 +71,15 @@ class Review:
             assert waits.id not in ids(memories, as_of=moment)
             assert waits.id not in [hit.id for hit in memories.search(QUERY, as_of=moment)]
         words = Memories(open_store(None), namespace="ann", shared=False, embedder="none")
-        for each in (memories, words):
-            assert waits.id not in [hit.id for hit in each.search(QUERY)]
-            assert waits.id not in [hit.id for hit in each.search(QUERY, scope="all")]
-            assert waits.id not in [item.id for item in each.explain(QUERY).considered]
-            assert [hit.id for hit in each.search(QUERY, pending=True)] == [waits.id]
+        for entry in (memories, words):
+            assert waits.id not in [hit.id for hit in entry.search(QUERY)]
+            assert waits.id not in [hit.id for hit in entry.search(QUERY, scope="all")]
+            assert waits.id not in [item.id for item in entry.explain(QUERY).considered]
+            assert [hit.id for hit in entry.search(QUERY, pending=True)] == [waits.id]
         assert memories.tags() == {"kind": 1}
         assert memories.tags("only") == {}
-        found = memories.status()
-        assert (found.memory_count, found.deleted_count, found.pending_count) == (1, 0, 1)
+        status = memories.status()
+        assert (status.memory_count, status.deleted_count, status.pending_count) == (1, 0, 1)
         assert ids(memories, pending=True) == [waits.id]
         assert ids(memories, pending=True, tags={"only": "waiting"}) == [waits.id]
         assert ids(memories, pending=True, tags={"only": "other"}) == []
@@ -304,11 +304,11 @@ class Review:
         )
         before = memories.log()
         done = memories.review.accept([waits.id, other.id], dry_run=True)
-        assert [(each.id, each.done, each.memory.pending) for each in done] == [
+        assert [(entry.id, entry.done, entry.memory.pending) for entry in done] == [
             (waits.id, True, False),
             (other.id, True, False),
         ]
-        assert [each.done for each in memories.review.reject([waits.id], dry_run=True)] == [True]
+        assert [entry.done for entry in memories.review.reject([waits.id], dry_run=True)] == [True]
         assert set(ids(memories, pending=True)) == {waits.id, other.id}
         assert ids(memories) == []
         assert memories.log() == before
@@ -339,13 +339,13 @@ class Review:
             (all_ids[::2], {"as_of": T0 + HOUR / 2}),
             (all_ids, {"as_of": clock.now}),
         ):
-            found: list[str] = []
+            results: list[str] = []
             cursor: str | None = None
             while True:
                 page = memories.list(limit=3, cursor=cursor, **filters)  # type: ignore[arg-type]
-                found += [memory.id for memory in page.memories]
+                results += [memory.id for memory in page.memories]
                 cursor = page.next_cursor
                 if cursor is None:
                     break
                 assert len(page.memories) == 3
-            assert found == sorted(expected, reverse=True)
+            assert results == sorted(expected, reverse=True)

@@ -79,14 +79,14 @@ def everything(
 
 def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list[Record]:
     """Return the records of a scan in pages of that size."""
-    found: list[Record] = []
+    results: list[Record] = []
     after = None
     while True:
         page = store.scan(where, limit=size, after=after, newest_first=newest_first)
         assert len(page) <= size
         if not page:
-            return found
-        found += page
+            return results
+        results += page
         after = (page[-1].ref.group, page[-1].ref.position)
 
 
@@ -94,9 +94,11 @@ def search(
     store: Store, query: str, where: Filter | None = None, *, k: int = 10
 ) -> dict[str, Candidate]:
     """Return the candidates for a query, by words and by vector, by the name of their group."""
-    found = store.candidates(where or pool(), vector=embed(query)[0], terms=query_terms(query), k=k)
-    by_group = {candidate.record.ref.group: candidate for candidate in found}
-    assert len(by_group) == len(found), "a record came twice"
+    candidates = store.candidates(
+        where or pool(), vector=embed(query)[0], terms=query_terms(query), k=k
+    )
+    by_group = {candidate.record.ref.group: candidate for candidate in candidates}
+    assert len(by_group) == len(candidates), "a record came twice"
     return by_group
 
 
@@ -104,16 +106,16 @@ def by_words(
     store: Store, terms: Sequence[str], where: Filter | None = None, *, k: int = 10
 ) -> dict[str, float]:
     """Return the word scores of the candidates for terms alone."""
-    found = store.candidates(where or pool(), vector=None, terms=terms, k=k)
-    return {candidate.record.ref.group: candidate.words for candidate in found}
+    candidates = store.candidates(where or pool(), vector=None, terms=terms, k=k)
+    return {candidate.record.ref.group: candidate.words for candidate in candidates}
 
 
 def by_other(
     store: Store, query: str, where: Filter | None = None, *, k: int = 10
 ) -> dict[str, float | None]:
     """Return the similarities of the candidates in the other space."""
-    found = store.candidates(where or pool(), vector=embed_other(query)[0], terms=[], k=k)
-    return {candidate.record.ref.group: candidate.similarity for candidate in found}
+    candidates = store.candidates(where or pool(), vector=embed_other(query)[0], terms=[], k=k)
+    return {candidate.record.ref.group: candidate.similarity for candidate in candidates}
 
 
 def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref]:
@@ -122,13 +124,13 @@ def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref
     staged: list[Ref] = []
     for collection in SEARCHED:
         for _ in range(10_000):
-            found = store.unstaged(space, collection, limit=limit)
-            assert len(found) <= limit
-            if not found:
+            records = store.unstaged(space, collection, limit=limit)
+            assert len(records) <= limit
+            if not records:
                 break
-            assert not {entry.ref for entry in found} & set(staged), "what is staged came again"
-            store.stage(space, {entry.ref: make(entry.text) for entry in found})
-            staged += [entry.ref for entry in found]
+            assert not {entry.ref for entry in records} & set(staged), "what is staged came again"
+            store.stage(space, {entry.ref: make(entry.text) for entry in records})
+            staged += [entry.ref for entry in records]
     return staged
 
 

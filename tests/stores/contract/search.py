@@ -117,17 +117,17 @@ class Search(Opened):
     def test_a_filter_means_the_same_in_every_read(self, varied: Store) -> None:
         def check(conditions: Mapping[str, Any], expected: str) -> None:
             where = pool(**conditions)
-            found = varied.scan(where, limit=99)
+            records = varied.scan(where, limit=99)
             assert (
-                " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
+                " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in records) == expected
             )
-            assert varied.count(where) == len(found)
-            assert varied.count(where, at_most=2) == min(2, len(found))
+            assert varied.count(where) == len(records)
+            assert varied.count(where, at_most=2) == min(2, len(records))
             assert varied.groups(where, limit=99) == [
-                ("ann", g) for g in dict.fromkeys(entry.ref.group for entry in found)
+                ("ann", g) for g in dict.fromkeys(entry.ref.group for entry in records)
             ]
             counted: dict[str, int] = {}
-            for entry in found:
+            for entry in records:
                 for key in entry.labels:
                     counted[key] = counted.get(key, 0) + 1
             assert varied.labels(where, None) == counted
@@ -138,14 +138,16 @@ class Search(Opened):
             ):
                 candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
                 embedded = [
-                    entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms
+                    entry.ref
+                    for entry in records
+                    if entry.ref != ("memory", "ann", "m4", 2) or terms
                 ]
                 assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
                 assert set(embedded) <= set(
                     refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY)
                 )
             matches = varied.matches(where, TurnQuery(embed("apple")[0], ["apple"], 50))
-            assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
+            assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in records)
             assert varied.info(where).without_vector_count == ("m4.2" in expected)
 
         assert failed_cases(check, _FILTERS) == []
@@ -214,10 +216,10 @@ class Search(Opened):
             [record(f"m{number:03}", text="x", vectors=vectors[[number]]) for number in range(300)]
         )
         query = unit_vectors(1, seed=2)[0]
-        found = store.candidates(pool(), vector=query, terms=[], k=300)
+        candidates = store.candidates(pool(), vector=query, terms=[], k=300)
         exact = vectors @ query
-        assert len(found) == 300
-        for candidate in found:
+        assert len(candidates) == 300
+        for candidate in candidates:
             assert candidate.similarity == pytest.approx(
                 exact[int(candidate.record.ref.group[1:])], abs=0.01
             )
@@ -227,17 +229,17 @@ class Search(Opened):
         near, far, other = unit_vectors(3)
         store.append([record("windows", text="x", vectors=np.stack([far, -near, near]))])
         store.append([record("single", text="x", vectors=other[np.newaxis])])
-        found = store.candidates(pool(), vector=near, terms=[], k=10)
-        scores = {candidate.record.ref.group: candidate.similarity for candidate in found}
+        candidates = store.candidates(pool(), vector=near, terms=[], k=10)
+        scores = {candidate.record.ref.group: candidate.similarity for candidate in candidates}
         assert scores["windows"] == pytest.approx(1.0, abs=0.01)
         assert scores["single"] == pytest.approx(float(near @ other), abs=0.01)
-        assert len(found) == 2
+        assert len(candidates) == 2
 
     def test_an_opposite_vector_has_a_similarity_of_minus_one(self, store: Store) -> None:
         vector = unit_vectors(1)
         store.append([record("m", text="x", vectors=-vector)])
-        (found,) = store.candidates(pool(), vector=vector[0], terms=[], k=1)
-        assert found.similarity == pytest.approx(-1.0, abs=0.01)
+        (result,) = store.candidates(pool(), vector=vector[0], terms=[], k=1)
+        assert result.similarity == pytest.approx(-1.0, abs=0.01)
 
     def test_k_limits_the_best_by_vector(self, store: Store) -> None:
         vectors = unit_vectors(60)
@@ -245,17 +247,17 @@ class Search(Opened):
             [record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(60)]
         )
         query = unit_vectors(1, seed=2)[0]
-        found = store.candidates(pool(), vector=query, terms=[], k=5)
+        candidates = store.candidates(pool(), vector=query, terms=[], k=5)
         best = sorted(range(60), key=lambda number: -float(vectors[number] @ query))
-        assert len(found) == 5
-        assert {int(candidate.record.ref.group[1:]) for candidate in found} <= set(best[:7])
-        assert best[0] in {int(candidate.record.ref.group[1:]) for candidate in found}
+        assert len(candidates) == 5
+        assert {int(candidate.record.ref.group[1:]) for candidate in candidates} <= set(best[:7])
+        assert best[0] in {int(candidate.record.ref.group[1:]) for candidate in candidates}
 
     def test_a_record_without_a_vector_has_no_similarity(self, store: Store) -> None:
         store.append([record("with", text="apple"), record("without", text="apple", vectors=None)])
-        found = search(store, "apple")
-        assert found["without"].similarity is None
-        assert found["with"].similarity == pytest.approx(1.0, abs=0.01)
+        hits = search(store, "apple")
+        assert hits["without"].similarity is None
+        assert hits["with"].similarity == pytest.approx(1.0, abs=0.01)
 
     # --- matches
 
@@ -321,10 +323,12 @@ class Search(Opened):
             matches = matching(talks, query, where)
             scores = zip(matches.words.tolist(), matches.similarity.tolist(), strict=True)
             rows = dict(zip(refs_of(matches, collection), scores, strict=True))
-            found = talks.candidates(where, vector=embed(query)[0], terms=query_terms(query), k=60)
-            assert len(found) > 10
-            assert rows.keys() >= {candidate.record.ref for candidate in found}
-            for candidate in found:
+            candidates = talks.candidates(
+                where, vector=embed(query)[0], terms=query_terms(query), k=60
+            )
+            assert len(candidates) > 10
+            assert rows.keys() >= {candidate.record.ref for candidate in candidates}
+            for candidate in candidates:
                 words, similarity = rows[candidate.record.ref]
                 assert words == pytest.approx(candidate.words, abs=0.01)
                 if candidate.similarity is None:
@@ -381,11 +385,11 @@ class Search(Opened):
     @pytest.mark.parametrize("vector", [False, True])
     def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
         asked = embed("banana iris")[0] if vector else None
-        found = talks.candidates(
+        candidates = talks.candidates(
             turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5
         )
         matches = talks.matches(turns(), TurnQuery(asked, [] if vector else ["banana", "iris"], 5))
-        assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
+        assert set(refs_of(matches)) >= {candidate.record.ref for candidate in candidates}
 
     def test_matches_return_group_names_as_written(self, store: Store) -> None:
         names = [
@@ -464,10 +468,10 @@ class Search(Opened):
         )
         wanted = [Ref(HISTORY, "ann", name, position) for name in names for position in (0, 7)]
         wanted.append(Ref(MEMORY, "ann", names[0], 1))
-        found = {entry.ref: entry for entry in store.read(wanted)}
-        assert found.keys() == set(wanted)
+        results = {entry.ref: entry for entry in store.read(wanted)}
+        assert results.keys() == set(wanted)
         known = [*everything(store, turns()), *everything(store, pool())]
-        assert found == {entry.ref: entry for entry in known if entry.ref in found}
+        assert results == {entry.ref: entry for entry in known if entry.ref in results}
 
     def test_read_leaves_out_missing_records(self, store: Store) -> None:
         store.append([turn(1), turn(2, ended_at=at(9), ended_by="delete")])

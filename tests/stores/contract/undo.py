@@ -35,15 +35,15 @@ def latest(store: Store) -> dict[str, Record]:
 
 def state(store: Store, *, aging: bool = True) -> dict[str, Any]:
     """Return the state of every memory: its content if it is current, else what ended it."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for group, record in latest(store).items():
         if record.ended_at is None:
             declared = [record.fields.get(name) for name in ("decay", "confidence", "supersedes")]
             said = [record.text, tags_of(record.labels), plain_key(record.key), *declared]
-            found[group] = [*said, confidence(record, LATER, 20_000) if aging else None]
+            results[group] = [*said, confidence(record, LATER, 20_000) if aging else None]
         else:
-            found[group] = [record.ended_by, record.fields.get("superseded_by")]
-    return found
+            results[group] = [record.ended_by, record.fields.get("superseded_by")]
+    return results
 
 
 def current(store: Store) -> dict[str, Any]:
@@ -371,7 +371,7 @@ class Undo(Opened):
         memories.forget_where("role = tool", scope="history")
         assert [turn.index for turn in memories.turns("standup")] == [0, 2, 4]
         assert memories.forget_where("conversation = standup", scope="all").counts == {"forget": 4}
-        assert [found.id for found in memories.conversations()] == ["retro"]
+        assert [entry.id for entry in memories.conversations()] == ["retro"]
 
     def test_tags_of_many_change_as_one_step_that_can_be_undone(self, store: Store) -> None:
         clock = Clock()
@@ -392,7 +392,7 @@ class Undo(Opened):
             {"type": "preference", "old": "x"},
             {"type": "fact", "project": "shop"},
         ]
-        assert [found.score > 0 for found in memories.search("memory 2", limit=1)] == [True]
+        assert [entry.score > 0 for entry in memories.search("memory 2", limit=1)] == [True]
         clock.now += MINUTE
         assert done.undo_to is not None
         memories.rollback(done.undo_to, where=done.undo_where)
@@ -406,16 +406,16 @@ class Undo(Opened):
             memories.create(
                 f"memory {number}", tags={"type": "fact" if number % 3 else "rule"}, force=True
             )
-        found, cursor = [], None
+        results, cursor = [], None
         while True:
             page = memories.list(
                 where="type != fact or content ~ 'memory 7'", limit=4, cursor=cursor
             )
-            found += [memory.content for memory in page.memories]
+            results += [memory.content for memory in page.memories]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert found == [
+        assert results == [
             f"memory {number}" for number in range(29, -1, -1) if number % 3 == 0 or number == 7
         ]
         clock.now += MINUTE

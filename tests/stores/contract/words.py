@@ -113,22 +113,22 @@ def _mixtures(
 
 def _candidates(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
     """Return the result of `candidates` by address."""
-    found = store.candidates(where, vector=vector, terms=terms, k=20)
-    return sorted((one.record.ref, one.words, one.similarity) for one in found)
+    candidates = store.candidates(where, vector=vector, terms=terms, k=20)
+    return sorted((one.record.ref, one.words, one.similarity) for one in candidates)
 
 
 def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
     """Return the rows of `matches` by address."""
-    found = store.matches(where, TurnQuery(vector, terms, 20))
+    matches = store.matches(where, TurnQuery(vector, terms, 20))
     columns = (
-        found.words.tolist(),
-        np.nan_to_num(found.similarity, nan=9.0).tolist(),
-        found.holds.T.tolist(),
+        matches.words.tolist(),
+        np.nan_to_num(matches.similarity, nan=9.0).tolist(),
+        matches.holds.T.tolist(),
     )
     return [
-        found.searched,
-        list(found.terms),
-        sorted(zip(refs_of(found, where.collection), *columns, strict=True)),
+        matches.searched,
+        list(matches.terms),
+        sorted(zip(refs_of(matches, where.collection), *columns, strict=True)),
     ]
 
 
@@ -182,16 +182,16 @@ class Words(Opened):
         near, far = unit_vectors(2)
         store.append([record("by-vector", text="banana", vectors=near[np.newaxis])])
         store.append([record("by-words", text="zanzibar", vectors=far[np.newaxis])])
-        found = store.candidates(pool(), vector=near, terms=["zanzibar"], k=1)
-        scores = {candidate.record.ref.group: candidate for candidate in found}
+        candidates = store.candidates(pool(), vector=near, terms=["zanzibar"], k=1)
+        scores = {candidate.record.ref.group: candidate for candidate in candidates}
         assert set(scores) == {"by-vector", "by-words"}
         assert scores["by-words"].words > 0.0 == scores["by-vector"].words
         assert scores["by-words"].similarity == pytest.approx(float(near @ far), abs=0.01)
 
     def test_without_a_query_vector_there_is_no_similarity(self, store: Store) -> None:
         store.append([record("m", text="apple")])
-        (found,) = store.candidates(pool(), vector=None, terms=["apple"], k=5)
-        assert found.similarity is None
+        (result,) = store.candidates(pool(), vector=None, terms=["apple"], k=5)
+        assert result.similarity is None
 
     def test_neither_vector_nor_terms_find_nothing(self, store: Store) -> None:
         store.append([record("m", text="apple")])
@@ -211,8 +211,8 @@ class Words(Opened):
             ]
         )
         store.append([record("other", text="nothing alike", vectors=None)])
-        found = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
-        assert found == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
+        results = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
+        assert results == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
 
     def test_no_character_in_a_term_is_an_operator(self, store: Store) -> None:
         store.append(
@@ -347,10 +347,12 @@ class Words(Opened):
                 entries = everything(store, where)
                 scores = score([tokens_of(entry) for entry in entries], terms).scores.tolist()
                 expected = {
-                    entry.ref: found for entry, found in zip(entries, scores, strict=True) if found
+                    entry.ref: candidates
+                    for entry, candidates in zip(entries, scores, strict=True)
+                    if candidates
                 }
-                found = store.candidates(where, vector=None, terms=terms, k=200)
-                assert {one.record.ref: one.words for one in found} == pytest.approx(
+                candidates = store.candidates(where, vector=None, terms=terms, k=200)
+                assert {one.record.ref: one.words for one in candidates} == pytest.approx(
                     expected, abs=1e-6
                 )
                 matches = store.matches(where, TurnQuery(None, terms, 200))

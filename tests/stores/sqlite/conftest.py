@@ -98,10 +98,10 @@ def run_python(run_python: RunPython, start_python: StartPython) -> RunPython:
     ) -> subprocess.CompletedProcess[str]:
         if prefix:
             return run_python(script, *arguments, prefix=prefix, check=check)
-        done = start_python(script, *arguments).finish()
-        if check and done.returncode:
-            raise AssertionError(f"the script ended with {done.returncode}: {done.stderr}")
-        return done
+        process = start_python(script, *arguments).finish()
+        if check and process.returncode:
+            raise AssertionError(f"the script ended with {process.returncode}: {process.stderr}")
+        return process
 
     return run
 

@@ -179,8 +179,8 @@ def test_a_record_without_an_address_can_still_be_removed(path: Path, sql: str) 
     assert ref is not None
     where = Filter(MEMORY, ("ann",), group=ref.group, state="any")
     assert [namespace for namespace, _ in store.groups(where, limit=2)] == ["ann"]
-    [found] = store.refs(where)
-    store.remove([found])
+    [result] = store.refs(where)
+    store.remove([result])
     store.repair()
     assert list(store.check(deep=True)) == []
     assert len(everything(store, pool(state="any"))) == 42
@@ -199,12 +199,12 @@ def test_a_conversation_named_like_a_damaged_record_is_an_ordinary_one(store: SQ
 def test_a_page_of_damaged_records_does_not_end_a_scan(path: Path) -> None:
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq BETWEEN 10 AND 60")
     store = SQLiteStore(path, SPACE)
-    found = []
+    results = []
     after = None
     while page := store.scan(pool(), limit=3, after=after):
-        found += page
+        results += page
         after = (page[-1].ref.group, page[-1].ref.position)
-    assert len(found) == 40 - 25
+    assert len(results) == 40 - 25
     newest = store.scan(pool(), limit=3, newest_first=True)
     assert [entry.text for entry in newest] == [
         f"word{number} of every note" for number in (39, 38, 37)
@@ -231,8 +231,8 @@ def test_a_search_of_turns_leaves_out_a_damaged_one(path: Path, sql: str) -> Non
             patched.setattr(sqlite_vectors, "BLOCK_ROWS", max(16, exact // 4))
             store = SQLiteStore(path, SPACE)
             for _ in range(2):
-                found = refs_of(matching(store, "said20 of every turn"))
-                assert Ref(HISTORY, "ann", "talk", 20) in found
+                matches = refs_of(matching(store, "said20 of every turn"))
+                assert Ref(HISTORY, "ann", "talk", 20) in matches
             store.close()
 
 
@@ -311,9 +311,9 @@ def whole(sound: Path) -> Iterator[SQLiteStore]:
 def test_derived_parts_are_reported_and_rebuilt(path: Path, whole: SQLiteStore, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
-    found = list(store.check(deep=True))
-    assert found
-    assert all(finding.derived and finding.ref is None for finding in found)
+    findings = list(store.check(deep=True))
+    assert findings
+    assert all(finding.derived and finding.ref is None for finding in findings)
     assert store.repair()
     assert list(store.check(deep=True)) == []
     assert everything(store, pool(state="any")) == everything(whole, pool(state="any"))
@@ -443,9 +443,9 @@ def test_nothing_is_rebuilt_from_unreadable_records(path: Path) -> None:
     content[4_096 * (root - 1)] = 0
     path.write_bytes(bytes(content))
     store = SQLiteStore(path, SPACE)
-    found = list(store.check(deep=True))
-    assert found
-    assert all("--salvage" in finding.remedy for finding in found)
+    findings = list(store.check(deep=True))
+    assert findings
+    assert all("--salvage" in finding.remedy for finding in findings)
     with pytest.raises(StoreDamaged, match="--salvage"):
         store.repair()
     store.close()
@@ -461,8 +461,8 @@ def test_a_check_changes_nothing_and_needs_no_lock(store: SQLiteStore, path: Pat
 def test_damaged_vectors_are_not_copied(path: Path) -> None:
     run(path, "UPDATE vector SET codes = zeroblob(length(codes)) WHERE seq = 15")
     store = SQLiteStore(path, SPACE)
-    found = store.vectors([M7, M7._replace(group=M7.group[:-1] + "8")])
-    assert list(found) == [M7._replace(group=M7.group[:-1] + "8")]
+    vectors = store.vectors([M7, M7._replace(group=M7.group[:-1] + "8")])
+    assert list(vectors) == [M7._replace(group=M7.group[:-1] + "8")]
     store.close()
 
 
@@ -514,8 +514,8 @@ def test_a_cheap_check_reads_few_records_of_any_store(tmp_path: Path) -> None:
 def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
     run(path, "UPDATE block SET bits = substr(bits, 2)")
     store = SQLiteStore(path, SPACE)
-    [found] = store.candidates(pool(), vector=embed("word30 of every note")[0], terms=[], k=1)
-    assert found.record.text == "word30 of every note"
+    [result] = store.candidates(pool(), vector=embed("word30 of every note")[0], terms=[], k=1)
+    assert result.record.text == "word30 of every note"
     store.close()
 
 
@@ -661,7 +661,7 @@ def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
         lambda: store.values(HISTORY, ["ann"], "speaker"),
         lambda: sorted(by_words(store, ["word7", "every"], k=100).items()),
         lambda: sorted(
-            (found.record.ref, found.similarity, found.words) for found in candidates(store)
+            (entry.record.ref, entry.similarity, entry.words) for entry in candidates(store)
         ),
         lambda: list(matching(store, "said20 of every turn").similarity),
         lambda: sorted(
@@ -690,10 +690,10 @@ def told_of(path: Path, expected: list[Any]) -> str:
         if told or store.damaged.since():
             return "told"
         try:
-            found = list(store.check(deep=True))
+            findings = list(store.check(deep=True))
         except MemoriesError:
             return "checked"
-        return "checked" if found else f"silently wrong: {wrong}" if wrong else "harmless"
+        return "checked" if findings else f"silently wrong: {wrong}" if wrong else "harmless"
     finally:
         with contextlib.suppress(MemoriesError):
             store.close()

@@ -31,18 +31,18 @@ def looked_up(
 ) -> tuple[int, int, dict[str, int], dict[str, int]]:
     """Return the true counts: live, deleted, the label keys, the values of one."""
     fits = [
-        each
-        for each in records
-        if each.ref.collection is where.collection and each.ref.namespace in where.namespaces
+        entry
+        for entry in records
+        if entry.ref.collection is where.collection and entry.ref.namespace in where.namespaces
     ]
-    live = [each for each in fits if each.ended_at is None]
+    live = [entry for entry in fits if entry.ended_at is None]
     keys, values = dict[str, int](), dict[str, int]()
-    for each in live:
-        for key, value in each.labels.items():
+    for entry in live:
+        for key, value in entry.labels.items():
             keys[key] = keys.get(key, 0) + 1
             if key == "project":
                 values[value] = values.get(value, 0) + 1
-    deleted = sum(each.ended_at is not None and each.ended_by == "delete" for each in fits)
+    deleted = sum(entry.ended_at is not None and entry.ended_by == "delete" for entry in fits)
     return len(live), deleted, dict(sorted(keys.items())), dict(sorted(values.items()))
 
 
@@ -108,15 +108,17 @@ def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> No
                 store.remove([old.ref])
                 del there[old.ref]
     for collection in Collection:
-        for namespaces in (*((each,) for each in NAMESPACES), NAMESPACES, ("nobody",)):
+        for namespaces in (*((entry,) for entry in NAMESPACES), NAMESPACES, ("nobody",)):
             where = Filter(collection, namespaces)
             assert counted(store, where) == looked_up(list(there.values()), where)
             live = [
-                each
-                for each in there.values()
-                if each.ref[0] is collection and each.ended_at is None
+                entry
+                for entry in there.values()
+                if entry.ref[0] is collection and entry.ended_at is None
             ]
-            bare = sum(each.ref.namespace in namespaces and each.vectors is None for each in live)
+            bare = sum(
+                entry.ref.namespace in namespaces and entry.vectors is None for entry in live
+            )
             assert store.info(where).without_vector_count == bare
     store.close()
     assert wrong(path) == []
@@ -126,13 +128,13 @@ def filled(path: Path, number: int = 12) -> None:
     """A store of memories, a third of them without a vector, a quarter deleted."""
     store = SQLiteStore(path, SPACE)
     made = [
-        record(f"g{each}", labels={"project": f"p{each % 5}", f"k{each % 3}": "x"})
-        for each in range(number)
+        record(f"g{entry}", labels={"project": f"p{entry % 5}", f"k{entry % 3}": "x"})
+        for entry in range(number)
     ]
     store.append(
-        [each._replace(vectors=None) if at_ % 3 == 0 else each for at_, each in enumerate(made)]
+        [entry._replace(vectors=None) if at_ % 3 == 0 else entry for at_, entry in enumerate(made)]
     )
-    store.patch([Patch(each.ref, at(5), "delete", {}) for each in made[::4]])
+    store.patch([Patch(entry.ref, at(5), "delete", {}) for entry in made[::4]])
     store.close()
 
 
@@ -190,7 +192,7 @@ def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: s
     filled(path)
     assert wrong(path) == []
     changed(path, damage)
-    assert [said in f"{found} " for found in wrong(path)] == [True]
+    assert [said in f"{entry} " for entry in wrong(path)] == [True]
     db = apsw.Connection(str(path))
     with db:
         counts.repair(db)
@@ -205,7 +207,7 @@ def test_a_record_with_damaged_labels_can_be_removed(path: Path) -> None:
     store = SQLiteStore(path, SPACE)
     assert store.count(pool()) == 8
     store.close()
-    assert all("tag" in found for found in wrong(path))
+    assert all("tag" in entry for entry in wrong(path))
 
 
 def test_a_forgotten_memory_leaves_no_label_key(path: Path) -> None:
@@ -275,8 +277,8 @@ def test_a_search_by_label_begins_at_the_rarer_side(store: SQLiteStore, key: str
     steps: list[int] = []
     with store._file.read() as db:
         db.set_progress_handler(lambda: bool(steps.append(1)), 1)
-        found = store.scan(pool(labels={key: "1"}), limit=5)
+        records = store.scan(pool(labels={key: "1"}), limit=5)
         db.set_progress_handler(None)
     step = 400 if key == "rare" else 1
-    assert [each.ref.group for each in found] == [f"m{n:04}" for n in range(0, 5 * step, step)]
+    assert [entry.ref.group for entry in records] == [f"m{n:04}" for n in range(0, 5 * step, step)]
     assert len(steps) < 5_000

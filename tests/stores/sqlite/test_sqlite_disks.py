@@ -42,10 +42,10 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({resource.RLIM_INFINITY}, {resource.R
 add("later"); written.append("later"); kept()
 """
     )
-    done = run_python(script, path)
-    assert done.stderr == ""
-    assert done.stdout.count("\n") == 1
-    assert f"the disk of {path} reported an error" in done.stdout
+    process = run_python(script, path)
+    assert process.stderr == ""
+    assert process.stdout.count("\n") == 1
+    assert f"the disk of {path} reported an error" in process.stdout
     assert run_python(CHECK, path).stdout == "ok\n"
 
 
@@ -65,13 +65,15 @@ fill(); kept()
 add("later"); written.append("later"); kept()
 """
     )
-    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700"))
-    assert done.stderr == ""
+    process = run_python(
+        script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700")
+    )
+    assert process.stderr == ""
     sentence = (
         f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try "
         "again\n"
     )
-    assert done.stdout == 2 * sentence
+    assert process.stdout == 2 * sentence
 
 
 @pytest.mark.usefixtures("mounting")
@@ -93,9 +95,9 @@ def test_a_disk_with_no_room_for_a_store_gives_one_sentence(
         + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\n"
         + "print(store.count(mine))"
     )
-    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
-    assert done.stderr == ""
-    sentence, count = done.stdout.splitlines()
+    process = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
+    assert process.stderr == ""
+    sentence, count = process.stdout.splitlines()
     assert str(folder / "memories.db") in sentence
     assert count == "0"
 
@@ -137,10 +139,10 @@ def test_a_read_only_file_is_read_or_refused_in_one_sentence(
     for file in path.parent.iterdir():
         file.chmod(file_mode)
     path.parent.chmod(folder_mode)
-    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    process = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
     path.parent.chmod(0o755)
-    assert done.stderr == ""
-    scanned, searched, touched, added = done.stdout.splitlines()
+    assert process.stderr == ""
+    scanned, searched, touched, added = process.stdout.splitlines()
     refusals = (
         f"refused: {path} or its folder can't be written",
         f"refused: cannot open {path}: it or its folder can't",
@@ -163,10 +165,10 @@ def test_a_folder_that_may_not_be_entered_is_refused_in_one_sentence(
     path = tmp_path / "folder" / "memories.db"
     run_python(STORE + "add('m')", path)
     path.parent.chmod(0)
-    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    process = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
     path.parent.chmod(0o700)
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
+    assert process.stderr == ""
+    lines = process.stdout.splitlines()
     assert len(lines) == 4
     for line in (*lines[:2], lines[3]):
         assert line == f"refused: cannot use {path}: {os.strerror(errno.EACCES)}"
@@ -191,9 +193,9 @@ add("n")
 print(store.count(mine))
 """
     )
-    done = run_python(script, path)
-    assert done.stderr == ""
-    *sentences, count = done.stdout.splitlines()
+    process = run_python(script, path)
+    assert process.stderr == ""
+    *sentences, count = process.stdout.splitlines()
     assert len(sentences) == 2
     assert all(str(path) in sentence and "too many" in sentence.lower() for sentence in sentences)
     assert count == "2"
@@ -238,10 +240,10 @@ def test_a_full_disk_is_reported_while_reading(path: Path, run_python: RunPython
     """SQLite can make no shared memory there."""
     run_python(STORE + "add('m'); store.close()", path)
     small = f'cp "{path}" kept; mount -t tmpfs -o size=1m,mode=700 tmpfs store; cp -p kept "{path}"'
-    done = run_python(
+    process = run_python(
         READS, path, prefix=mounted(path.parent, f"{small}; cat /dev/zero > store/z || true")
     )
-    first, second = done.stdout.splitlines()
+    first, second = process.stdout.splitlines()
     for sentence in (first, second):
         assert str(path) in sentence
         assert "full" in sentence or "no room is left" in sentence
@@ -268,13 +270,13 @@ def test_a_store_that_can_not_be_written_can_be_read(
             "-dac_override,-dac_read_search",
         )
         prefix = (*prefix, "setpriv", *plain)
-    done = run_python(READS, path, prefix=prefix)
+    process = run_python(READS, path, prefix=prefix)
     path.parent.chmod(0o700)
-    assert done.stderr == ""
-    count, sentence = done.stdout.splitlines()
+    assert process.stderr == ""
+    count, sentence = process.stdout.splitlines()
     assert count == "1"
     assert str(path) in sentence
-    assert {found.name for found in path.parent.iterdir()} == {"memories.db", "memories.db.lock"}
+    assert {entry.name for entry in path.parent.iterdir()} == {"memories.db", "memories.db.lock"}
 
 
 @pytest.mark.usefixtures("mounting")
@@ -307,8 +309,8 @@ print(told(lambda: SQLiteStore(path, None).count(mine)))
 """
     )
     view = path.parent.with_name("view") / path.name
-    done = run_python(script, view, prefix=mounted(path.parent, ro))
-    first, second, third = done.stdout.splitlines()
+    process = run_python(script, view, prefix=mounted(path.parent, ro))
+    first, second, third = process.stdout.splitlines()
     assert (first, third) == ("1", "2")
     assert "was written by another process" in second
 

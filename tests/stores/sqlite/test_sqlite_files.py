@@ -152,7 +152,7 @@ def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes) ->
         store.close()
         assert str(path) in str(caught.value)
         assert path.read_bytes() == content
-    assert {found.name for found in path.parent.iterdir() if found.is_file()} == {
+    assert {entry.name for entry in path.parent.iterdir() if entry.is_file()} == {
         path.name,
         f"{path.name}.lock",
     }

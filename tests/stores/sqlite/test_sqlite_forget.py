@@ -244,19 +244,19 @@ def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: P
     words = [f"key{number:05}" for number in range(1_600)]
     for some in by_count(drawn.sample(words, len(words)), 20):
         store.append([record(word, text=f"{word} is common", vectors=None) for word in some])
-    found = [
+    results = [
         key.partition("z")[2]
         for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")
     ]
-    first = {word for word in words if word.startswith(tuple(found))}
+    first = {word for word in words if word.startswith(tuple(results))}
     assert len(first) > 8
     store.remove([Ref(MEMORY, "ann", word, 1) for word in sorted(first)])
     left = [*sorted({*words} - first), "is", "common"]
-    found = [
+    results = [
         key.partition("z")[2]
         for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")
     ]
-    assert [key for key in found if not any(word.startswith(key) for word in left)] == []
+    assert [key for key in results if not any(word.startswith(key) for word in left)] == []
     assert by_words(store, ["key*"], k=len(words)).keys() == {*words} - first
     assert list(store.check(deep=True)) == []
     store.close()
@@ -536,7 +536,7 @@ def test_a_failure_after_the_commit_of_an_erasure_says_so(
             files = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
             assert [word for word in ERASED[verb] if word.encode() in files] == [], number
         if "turns" not in verb:
-            assert made.id not in {found.id for found in again.list().memories}
+            assert made.id not in {entry.id for entry in again.list().memories}
         again.close()
         if not failing.failed:
             assert number > 3

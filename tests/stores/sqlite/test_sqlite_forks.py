@@ -56,8 +56,8 @@ with store.transaction():
 print(store.count(mine), SQLiteStore(path, None).count(mine))
 """
     )
-    done = run_python(script, path)
-    assert (done.stdout, done.stderr) == ("3 3\n", "")
+    process = run_python(script, path)
+    assert (process.stdout, process.stderr) == ("3 3\n", "")
 
 
 def test_a_child_forked_during_a_transaction_is_refused(path: Path, run_python: RunPython) -> None:

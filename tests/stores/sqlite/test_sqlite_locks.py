@@ -41,7 +41,7 @@ def test_counting_a_read_does_not_wait_for_other_programs(
     assert not thread.is_alive()  # a writer would wait for an hour
     foreign.execute("ROLLBACK")
     foreign.close()
-    assert [found.accesses for found in everything(store, pool())] == [0]
+    assert [entry.accesses for entry in everything(store, pool())] == [0]
 
 
 HOLD = (

@@ -79,8 +79,8 @@ def killed(start_python: StartPython) -> Killed:
     """
 
     def run(path: Path, *names: str, checkpoint: str = "none") -> None:
-        done = start_python(KILLED, path, checkpoint, *names).finish()
-        assert done.returncode == -9, done.stderr
+        process = start_python(KILLED, path, checkpoint, *names).finish()
+        assert process.returncode == -9, process.stderr
         assert log(path).stat().st_size > 0
 
     return run
@@ -431,10 +431,10 @@ def marker(path: Path) -> tuple[str, str]:
     """Return the id of a closed store, and how many commits it has had."""
     db = apsw.Connection(str(path))
     try:
-        [(found, commits)] = db.execute("SELECT * FROM store").fetchall()
+        [(results, commits)] = db.execute("SELECT * FROM store").fetchall()
     finally:
         db.close()
-    return found, commits
+    return results, commits
 
 
 @pytest.mark.parametrize(
@@ -580,9 +580,9 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPa
     store.append([record("a")])
 
     def noted() -> int:
-        found = sidefile.read(side(path))[1]
-        assert found is not None
-        return found.marker.commits
+        result = sidefile.read(side(path))[1]
+        assert result is not None
+        return result.marker.commits
 
     before = noted()
     with pytest.raises(ZeroDivisionError), store.transaction():

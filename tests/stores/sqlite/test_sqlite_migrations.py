@@ -106,7 +106,7 @@ def test_a_migration_of_several_steps_leaves_one_snapshot(
     assert store.count(pool()) == 3
     assert store.info(pool()).schema_version == KNOWN + 2
     store.close()
-    assert [found.name for found in old.parent.glob("*.backup")] == [f"{old.name}.v{KNOWN}.backup"]
+    assert [entry.name for entry in old.parent.glob("*.backup")] == [f"{old.name}.v{KNOWN}.backup"]
 
 
 def test_a_migration_that_fails_leaves_the_old_version(
@@ -158,7 +158,7 @@ def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: Sta
         process.stdin.write("go\n")
         process.stdin.flush()
     done = [process.finish() for process in running]
-    assert [(each.stdout, each.stderr) for each in done] == [("True\n", "")] * 4
+    assert [(entry.stdout, entry.stderr) for entry in done] == [("True\n", "")] * 4
     assert look(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
@@ -296,8 +296,8 @@ def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
     store.append([turn(number, text=f"common words of turn {number}") for number in range(1, 4)])
     assert {ref.position for ref in refs_of(matching(store, "common words"))} >= {1, 2, 3}
     assert by_words(store, ["w7"]).keys() == {"m0007"}
-    (found,) = store.candidates(pool(), vector=unit_vectors(1_100)[1_050], terms=[], k=1)
-    assert found.record.ref.group == "m1050"
+    (result,) = store.candidates(pool(), vector=unit_vectors(1_100)[1_050], terms=[], k=1)
+    assert result.record.ref.group == "m1050"
     assert list(store.remove([Ref(MEMORY, "bob", "b", 1)])) == [f"{path}.v1.backup"]
     assert store.values(MEMORY, ["bob"], "who") == []
     store.close()

@@ -206,7 +206,7 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
 ) -> None:
     command = f'ulimit -v {megabytes * 1024}; exec "{sys.executable}" -m memories search hello'
     environment = clean_environment | {"EMBEDDER": "minilm", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", command],
         capture_output=True,
         text=True,
@@ -215,11 +215,11 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
         timeout=300,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "memory" in done.stderr or "address space" in done.stderr
-    assert "ulimit -v" in done.stderr
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert process.stderr.count("\n") == 1, process.stderr
+    assert "memory" in process.stderr or "address space" in process.stderr
+    assert "ulimit -v" in process.stderr
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])

@@ -30,7 +30,7 @@ def open_store(path: Path) -> Iterator[OpenStore]:
         yield lambda: opened.enter_context(contextlib.closing(SQLiteStore(path, SPACE)))
 
 
-def found(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
+def results(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
     """Return what some queries find, single words, phrases, beginnings and several words, with
     their scores.
     """
@@ -45,7 +45,7 @@ def found(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]
 
 
 def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
-    return {each.ref.group: dict(each.labels) for each in store.scan(pool(), limit=1_000)}
+    return {entry.ref.group: dict(entry.labels) for entry in store.scan(pool(), limit=1_000)}
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -72,7 +72,7 @@ def test_searches_see_the_writes_of_any_connection(
                 for group, text in texts.items()
             ]
             writer.append(records)
-            live |= {each.ref.group: each.ref for each in records}
+            live |= {entry.ref.group: entry.ref for entry in records}
         elif change < 0.75:
             writer.remove([live.pop(dice.choice(list(live)))])
         elif change < 0.9:
@@ -81,15 +81,15 @@ def test_searches_see_the_writes_of_any_connection(
             assert writer.touch(list(live.values())[:3])
         fresh = open_store()
         expected = (
-            found(fresh),
-            found(fresh, where=pool(labels={"kind": "kind 1"})),
+            results(fresh),
+            results(fresh, where=pool(labels={"kind": "kind 1"})),
             labelled(fresh),
         )
         fresh.close()
         for store in (ours, theirs):
             assert (
-                found(store),
-                found(store, where=pool(labels={"kind": "kind 1"})),
+                results(store),
+                results(store, where=pool(labels={"kind": "kind 1"})),
                 labelled(store),
             ) == expected
 
@@ -97,7 +97,7 @@ def test_searches_see_the_writes_of_any_connection(
 def test_rolled_back_writes_are_not_cached(open_store: OpenStore) -> None:
     store = open_store()
     store.append([record("one", text="apple and pear", labels={"kind": "old"}, vectors=None)])
-    before = found(store)
+    before = results(store)
     with pytest.raises(RuntimeError), store.transaction():
         store.append(
             [record("two", text="apple apple apple", labels={"kind": "new"}, vectors=None)]
@@ -105,11 +105,11 @@ def test_rolled_back_writes_are_not_cached(open_store: OpenStore) -> None:
         assert set(by_words(store, ["apple"])) == {"one", "two"}
         assert labelled(store)["two"] == {"kind": "new"}
         raise RuntimeError
-    assert found(store) == before
+    assert results(store) == before
     store.append(
         [record("three", text="a pear, a fig and an apple", labels={"kind": "other"}, vectors=None)]
     )
-    assert found(store) == found(open_store())
+    assert results(store) == results(open_store())
     assert labelled(store) == {"one": {"kind": "old"}, "three": {"kind": "other"}}
 
 
@@ -121,16 +121,16 @@ def test_a_repair_by_another_process_invalidates_the_cache(
     store.append(
         [record(f"m{n}", text=f"apple pear fig {'plum ' * n}", vectors=None) for n in range(4)]
     )
-    right = found(store)
+    right = results(store)
     db = apsw.Connection(str(path))
     [(seq, number)] = db.execute("SELECT seq, pool FROM record WHERE grp = 'm1'").fetchall()
     db.execute("DELETE FROM words_docsize WHERE id = ?", (seq,))
     db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (seq, f"{number}zappl " * 30))
     db.close()
     other = open_store()
-    assert found(other) != right
+    assert results(other) != right
     assert open_store().repair()
-    assert found(other) == right
+    assert results(other) == right
 
 
 def test_a_large_store_limits_the_cached_counts_of_terms(

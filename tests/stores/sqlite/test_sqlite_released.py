@@ -50,12 +50,12 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
         if first_use == "write":
             bob.create("written by today's program")
         assert ann.status().schema_version == NEWEST
-        assert {found.content for found in ann.list().memories} == {
+        assert {entry.content for entry in ann.list().memories} == {
             "The user prefers Rust",
             "Deploys need two reviews",
         }
         [preference] = (
-            found for found in ann.list().memories if found.content == "The user prefers Rust"
+            entry for entry in ann.list().memories if entry.content == "The user prefers Rust"
         )
         assert (preference.version, preference.key) == (2, "user/language")
         assert preference.tags == {"type": "preference"}
@@ -69,7 +69,7 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
             {"project": "alpha", "team": "blue"},
         )
         assert ann.restore(deleted.id).content == "The build runs on Fridays"
-        assert "Bob's own note" in {found.content for found in bob.list().memories}
+        assert "Bob's own note" in {entry.content for entry in bob.list().memories}
         with pytest.raises(NotFound):
             bob.get(preference.id)
         for query in ("Rust", "reviews", "Fridays"):
@@ -126,7 +126,7 @@ def test_the_snapshot_of_a_migration_can_be_put_back(path: Path, version: int) -
         memories.create("after the migration")
     Path(f"{path}.v{version}.backup").rename(path)
     with Memories(url, embedder="fake", namespace="ann") as memories:
-        assert "after the migration" not in {found.content for found in memories.list().memories}
+        assert "after the migration" not in {entry.content for entry in memories.list().memories}
         memories.create("written into the copy")
         assert memories.status().schema_version == NEWEST
     assert looked_at(path) == [str(NEWEST), "ok"]
@@ -143,7 +143,7 @@ def test_the_snapshot_of_a_migration_can_be_restored(path: Path, version: int) -
     copy = Path(f"{path}.v{version}.backup")
     restore(config, copy, None, replace=True, now=datetime.now(UTC), progress=lambda *_: None)
     with Memories(config=config, namespace="ann") as memories:
-        assert "after the migration" not in {found.content for found in memories.list().memories}
+        assert "after the migration" not in {entry.content for entry in memories.list().memories}
         memories.create("written into the copy")
         assert memories.status().schema_version == NEWEST
     assert looked_at(path) == [str(NEWEST), "ok"]

@@ -46,15 +46,15 @@ def kept(path: Path) -> dict[Ref, Record]:
     store.append([record("m0", 2, text="note 0 again")])
     store.touch([Ref(MEMORY, "ann", "m1", 1)])
     places = (pool("ann", "bob"), pool("ann", "bob", collection=HISTORY))
-    found = {each.ref: each for where in places for each in everything(store, where)}
+    results = {entry.ref: entry for where in places for entry in everything(store, where)}
     store.close()
-    return found
+    return results
 
 
 def saved(path: Path) -> tuple[dict[Ref, Record], list[Lost]]:
-    found = list(salvage(path))
-    lost = [each for each in found if isinstance(each, Lost)]
-    return {each.ref: each for each in found if isinstance(each, Record)}, lost
+    results = list(salvage(path))
+    lost = [entry for entry in results if isinstance(entry, Lost)]
+    return {entry.ref: entry for entry in results if isinstance(entry, Record)}, lost
 
 
 def run(path: Path, sql: str) -> None:
@@ -72,8 +72,8 @@ def test_lost_records_are_named_with_their_namespace(path: Path, kept: dict[Ref,
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (2, 7)")
     left, lost = saved(path)
     refs = [Ref(MEMORY, "ann", "m1", 1), Ref(MEMORY, "bob", "b", 1)]
-    assert [(each.seq, each.ref) for each in lost] == [(2, refs[0]), (7, refs[1])]
-    assert left == {ref: each for ref, each in kept.items() if ref not in refs}
+    assert [(entry.seq, entry.ref) for entry in lost] == [(2, refs[0]), (7, refs[1])]
+    assert left == {ref: entry for ref, entry in kept.items() if ref not in refs}
 
 
 @pytest.mark.parametrize("end", [16, 100, 4096])
@@ -86,7 +86,7 @@ def test_a_file_without_its_first_page_is_read_from_the_others(
     path.write_bytes(data)
     left, lost = saved(path)
     assert left == kept
-    assert all("is not known" in each.why or "was removed" in each.why for each in lost)
+    assert all("is not known" in entry.why or "was removed" in entry.why for entry in lost)
 
 
 def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, Record]) -> None:
@@ -97,7 +97,7 @@ def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, 
     path.write_bytes(bytes(4096) + data[4096:])
     left, lost = saved(path)
     assert len(left) == len(kept) - 2
-    assert [each.why.partition(":")[0] for each in lost] == [
+    assert [entry.why.partition(":")[0] for entry in lost] == [
         "2 records are lost or were removed before"
     ]
 
@@ -128,8 +128,8 @@ def test_rows_are_read_from_pages_of_any_size(tmp_path: Path, size: int) -> None
         "INSERT INTO t VALUES (?, ?, ?)", [(number, *values) for number, values in given.items()]
     )
     db.close()
-    found = {number: values[1:] for number, values in page_rows(path) if len(values) == 3}
-    assert found == given
+    results = {number: values[1:] for number, values in page_rows(path) if len(values) == 3}
+    assert results == given
 
 
 def test_numbers_take_up_to_nine_bytes() -> None:

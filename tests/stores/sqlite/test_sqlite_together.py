@@ -69,22 +69,22 @@ def tables_of(path: Path) -> dict[str, list[Any]]:
     # Which write a word came with, and in which part of the index it is, depends on how many writes
     # there were.
     own = {f"{name}_{part}" for name in indexes for part in ("data", "idx", "docsize")} | {*indexes}
-    found = {
+    results = {
         name: sorted(map(repr, db.execute(f"SELECT * FROM {name}")))
         for name in names
         if name not in own
     }
     for name in indexes:
-        found[f"{name}_where"] = sorted(map(repr, db.execute(f"SELECT * FROM temp.{name}_where")))
+        results[f"{name}_where"] = sorted(map(repr, db.execute(f"SELECT * FROM temp.{name}_where")))
         pages = db.execute(
             f"SELECT id & 0x1fffffffff, block FROM {name}_data WHERE id <> 10 ORDER BY id"
         )
-        found[f"{name}_data"] = [repr(page) for page in pages]
-        found[f"{name}_docsize"] = [
+        results[f"{name}_data"] = [repr(page) for page in pages]
+        results[f"{name}_docsize"] = [
             repr(row) for row in db.execute(f"SELECT id, sz FROM {name}_docsize ORDER BY id")
         ]
     db.close()
-    return found
+    return results
 
 
 def mixed(count: int) -> list[Record]:
@@ -94,7 +94,7 @@ def mixed(count: int) -> list[Record]:
     drawn = random.Random(5)
     vectors = iter(unit_vectors(4 * count))
     words = "vim emacs Zürich 東京 naïve port 8080 the a of x-y_z e\u0301".split()
-    found: list[Record] = []
+    results: list[Record] = []
     for n in range(count):
         windows = drawn.choice([1, 1, 1, 2, 3])
         given = np.stack([next(vectors) for _ in range(windows)])
@@ -103,10 +103,10 @@ def mixed(count: int) -> list[Record]:
         values["vectors"] = drawn.choice([given, given, given, None])
         if n % 11 == 10:
             ref = Ref(Collection.LOG, namespace, "chain", n)
-            found.append(Record(ref, values["text"], at(n)))
+            results.append(Record(ref, values["text"], at(n)))
             continue
         if n % 5 == 4:
-            found.append(turn(n, namespace=namespace, **values))
+            results.append(turn(n, namespace=namespace, **values))
             continue
         values["labels"] = dict(
             drawn.sample([("team", "web"), ("team2", "é"), ("type", "fact"), ("a", "b")], k=n % 4)
@@ -118,8 +118,8 @@ def mixed(count: int) -> list[Record]:
         elif n % 7 == 1:
             values["key"] = f"key/{n}"
         group = drawn.choice([f"m{n}", f"01a1fdf1-92cd-72f2-8abc-{n:012x}"])
-        found.append(record(group, namespace=namespace, created_at=at(n), **values))
-    return found
+        results.append(record(group, namespace=namespace, created_at=at(n), **values))
+    return results
 
 
 @pytest.mark.parametrize("compact", [False, pytest.param(True, marks=pytest.mark.thorough)])
@@ -131,7 +131,7 @@ def test_records_added_together_leave_the_same_bytes_as_one_by_one(
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
     monkeypatch.setattr("os.urandom", bytes)  # in the id of the store and of each commit
     records = mixed(600)
-    found = []
+    results = []
     for name, sizes in (
         ("alone", [1] * 600),
         ("together", [2, 1, 5, 92, 3, 37, 256, 200, 4]),
@@ -145,8 +145,8 @@ def test_records_added_together_leave_the_same_bytes_as_one_by_one(
         assert next(left, None) is None
         assert list(store.check(deep=True)) == []
         store.close()
-        found.append(tables_of(tmp_path / f"{name}.db"))
-    alone, *others = found
+        results.append(tables_of(tmp_path / f"{name}.db"))
+    alone, *others = results
     assert len(alone["block"]) > 2
     assert len(alone["words_where"]) > 1_000
     assert {name for name, rows in alone.items() if not rows} == {

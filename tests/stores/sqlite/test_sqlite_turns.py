@@ -96,15 +96,15 @@ def test_matches_of_a_filter_are_the_same_by_the_blocks(
     exact = [matching(store, "cherry date", where, k=10) for where in wheres]
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 32)
     for where, every in zip(wheres, exact, strict=True):
-        found = matching(store, "cherry date", where, k=10)
-        assert set(refs_of(found)) <= set(refs_of(every))
+        matches = matching(store, "cherry date", where, k=10)
+        assert set(refs_of(matches)) <= set(refs_of(every))
         best = {
             ref
             for ref, similar in zip(refs_of(every), every.similarity, strict=True)
             if similar > 0.7
         }
         assert best
-        assert best <= set(refs_of(found))
+        assert best <= set(refs_of(matches))
 
 
 def test_turns_and_memories_fill_separate_blocks(
@@ -127,8 +127,8 @@ for table in ("block", "turn_block"):
     store.remove([Ref(HISTORY, "ann", "talk", number) for number in range(10, 60)])
     assert run_python(script, path).stdout == "(99,) (199,)\n(20,) (200,)\n"
     for number in (0, 9, 60, 119):
-        found = matching(store, f"note {number}", k=1)
-        assert found.position[int(np.nanargmax(found.similarity))] == number
+        matches = matching(store, f"note {number}", k=1)
+        assert matches.position[int(np.nanargmax(matches.similarity))] == number
     assert "m30" in search(store, "note 30", k=1)
 
 
@@ -170,14 +170,20 @@ def test_the_cost_of_an_append_does_not_grow(store: SQLiteStore, memories: int) 
 
 def _all_matches(store: SQLiteStore) -> Any:
     """Return all results of a search of turns in a comparable form."""
-    found = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
+    matches = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
     rows = zip(
-        found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
-        found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(),
+        matches.group.tolist(),
+        matches.position.tolist(),
+        matches.session.tolist(),
+        matches.label.tolist(),
+        matches.words.round(6).tolist(),
+        matches.similarity.round(6).tolist(),
+        matches.holds.T.tolist(),
         strict=True,
-    )  # fmt: skip
+    )
     return sorted(
-        (found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows
+        (matches.groups[row[0]], row[1:3], matches.labels[row[3]].get("who"), *row[4:])
+        for row in rows
     )
 
 

@@ -92,7 +92,7 @@ def recall_at_10(
     0.002, counts as well.
     """
     drawn = np.random.default_rng(6)
-    found = 0
+    results = 0
     for _ in range(queries):
         query = vectors[drawn.integers(ROWS)] + 0.03 * drawn.standard_normal(384)
         query = (query / np.linalg.norm(query)).astype(np.float32)
@@ -100,10 +100,10 @@ def recall_at_10(
         tenth = sorted(scores.values())[-10]
         candidates = store.candidates(where, vector=query, terms=[], k=10)
         assert len(candidates) == 10
-        found += sum(
+        results += sum(
             scores[int(candidate.record.ref.group[1:])] >= tenth - 0.002 for candidate in candidates
         )
-    return found / (10 * queries)
+    return results / (10 * queries)
 
 
 OF_ANN = [number for number in range(ROWS) if number % 5 != 4]
@@ -185,8 +185,8 @@ def test_vectors_after_the_last_block_are_found(many: SQLiteStore) -> None:
     vectors = unit_vectors(1, seed=9)
     vector = np.pad(vectors[0], (0, 384 - SPACE.dimension))
     many.append([record("new", text="new", vectors=vector[np.newaxis])])
-    (found,) = many.candidates(pool(), vector=vector, terms=[], k=1)
-    assert found.record.ref.group == "new"
+    (result,) = many.candidates(pool(), vector=vector, terms=[], k=1)
+    assert result.record.ref.group == "new"
 
 
 def test_texts_of_several_windows_fill_blocks_too(
@@ -198,9 +198,9 @@ def test_texts_of_several_windows_fill_blocks_too(
         [record(f"m{n:04}", text="x", vectors=vectors[3 * n : 3 * n + 3]) for n in range(1100)]
     )
     for number in (0, 500, 1023, 1024, 1099):
-        (found,) = store.candidates(pool(), vector=vectors[3 * number + 2], terms=[], k=1)
-        assert found.record.ref.group == f"m{number:04}"
-        assert found.similarity == pytest.approx(1.0, abs=0.01)
+        (result,) = store.candidates(pool(), vector=vectors[3 * number + 2], terms=[], k=1)
+        assert result.record.ref.group == f"m{number:04}"
+        assert result.similarity == pytest.approx(1.0, abs=0.01)
 
 
 def test_cached_indexes_of_a_label_follow_writes(
@@ -232,10 +232,10 @@ def test_cached_indexes_of_a_label_follow_writes(
                 group: float((vectors[3 * n : 3 * n + 3] @ vectors[7]).max())
                 for group, n in wanted.items()
             }
-            found = store.candidates(pool(labels=labels), vector=vectors[7], terms=[], k=5)
+            candidates = store.candidates(pool(labels=labels), vector=vectors[7], terms=[], k=5)
             best = [
                 each.record.ref.group
-                for each in sorted(found, key=lambda each: -(each.similarity or 0.0))
+                for each in sorted(candidates, key=lambda each: -(each.similarity or 0.0))
             ]
             assert best == sorted(scores, key=lambda group: -scores[group])[:5]
 
@@ -320,9 +320,9 @@ def test_the_form_of_codes_changes_only_with_new_vectors(path: Path) -> None:
     refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(40)]
 
     def similarity(store: SQLiteStore, number: int) -> float | None:
-        [found] = store.candidates(pool(), vector=vectors[number], terms=[], k=1)
-        assert found.record.ref == refs[number]
-        return found.similarity
+        [result] = store.candidates(pool(), vector=vectors[number], terms=[], k=1)
+        assert result.record.ref == refs[number]
+        return result.similarity
 
     def expect(store: SQLiteStore, compact: bool) -> None:
         assert store.info(pool()).compact is compact
@@ -381,11 +381,13 @@ def test_vectors_of_other_namespaces_change_no_result_of_the_blocks(
                 ]
             )
         store.remove([Ref(MEMORY, "ann", f"m{n:05}", 1) for n in range(40, 700, 60)])
-        found = [
+        candidates = [
             store.candidates(pool(), vector=query, terms=[], k=10)
             for query in clusters[4_000:4_060]
         ]
-        told.append(repr([[(one.record.ref, one.similarity) for one in each] for each in found]))
+        told.append(
+            repr([[(one.record.ref, one.similarity) for one in entry] for entry in candidates])
+        )
         store.close()
     assert told[0] == told[1]
 
@@ -414,8 +416,8 @@ def test_removing_needs_no_matching_embedder(
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
     open_store(SPACE).append([record(f"m{number:02}") for number in range(64)])
     open_store(space).remove([Ref(MEMORY, "ann", f"m{number:02}", 1) for number in (0, 17, 63)])
-    found = search(open_store(SPACE), "note m18 1", k=1)
-    assert found.popitem()[0] == "m18"
+    hits = search(open_store(SPACE), "note m18 1", k=1)
+    assert hits.popitem()[0] == "m18"
 
 
 def test_cached_blocks_are_read_again_after_changes(
@@ -434,8 +436,8 @@ def test_cached_blocks_are_read_again_after_changes(
     )
 
     def nearest(vector: Any) -> Ref:
-        (found,) = reader.candidates(pool(), vector=vector, terms=[], k=1)
-        return found.record.ref
+        (result,) = reader.candidates(pool(), vector=vector, terms=[], k=1)
+        return result.record.ref
 
     assert [nearest(vectors[number]) for number in (3, 70, 199)] == [
         refs[number] for number in (3, 70, 199)
@@ -463,8 +465,8 @@ def test_all_candidates_are_scored_if_as_many_are_wanted(
     )
     for least in (63, 64, 65):
         monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", least)
-        found = store.candidates(pool(), vector=vectors[7], terms=[], k=10)
-        assert "m07" in {each.record.ref.group for each in found}
+        candidates = store.candidates(pool(), vector=vectors[7], terms=[], k=10)
+        assert "m07" in {entry.record.ref.group for entry in candidates}
 
 
 def test_rolled_back_blocks_are_not_cached(
@@ -479,8 +481,8 @@ def test_rolled_back_blocks_are_not_cached(
     vectors = unit_vectors(192, seed=37)
 
     def nearest(vector: Any) -> str:
-        (found,) = store.candidates(pool(), vector=vector, terms=[], k=1)
-        return found.record.ref.group
+        (result,) = store.candidates(pool(), vector=vector, terms=[], k=1)
+        return result.record.ref.group
 
     store.append(
         [record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(64)]
@@ -528,8 +530,8 @@ def test_a_scan_of_unstaged_records_starts_again_when_staged_ones_were_dropped(
     store, rival = open_store(SPACE), open_store(SPACE)
     store.append([record(f"m{number}") for number in range(20)])
     for _ in range(2):
-        found = store.unstaged(OTHER, MEMORY, limit=8)
-        store.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in found})
+        records = store.unstaged(OTHER, MEMORY, limit=8)
+        store.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in records})
     rival.stage(OTHER._replace(model="third/1"), {Ref(MEMORY, "ann", "m0", 1): embed_other("x")})
     assert len(store.unstaged(OTHER, MEMORY, limit=99)) == 20
     assert len(stage_all(store)) == 20

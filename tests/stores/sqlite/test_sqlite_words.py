@@ -50,9 +50,9 @@ def test_rare_words_find_records_in_a_large_store(
     store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
     store.append([record("rare", text="weekly report zanzibar", vectors=None)])
     assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}
-    found = by_words(store, ["weekly", "report"], k=10)
-    assert len(found) == 10
-    assert min(set(found) - {"rare"}) >= "m41"  # of so many, the newest are ranked
+    hits = by_words(store, ["weekly", "report"], k=10)
+    assert len(hits) == 10
+    assert min(set(hits) - {"rare"}) >= "m41"  # of so many, the newest are ranked
 
 
 def test_common_words_find_records_with_all_of_them_in_a_large_store(
@@ -73,8 +73,8 @@ def test_common_words_find_records_with_all_of_them_in_a_large_store(
             ]
         )
     terms = ["plan", "weekly", "report", "missing"]
-    found = by_words(store, terms, k=8)
-    assert next(iter(found)) == "all"
+    hits = by_words(store, terms, k=8)
+    assert next(iter(hits)) == "all"
     assert {f"two{n}" for n in range(5)} <= set(by_words(store, terms[1:3], k=8))
     with store._file.read() as db:
         ranked = sqlite_words.rank(db, Postings(), selection(db, pool()), terms)
@@ -99,11 +99,11 @@ def test_common_words_find_records_with_a_rare_label_in_a_large_store(
             for n in range(300)
         ]
     )
-    found = {
+    results = {
         c.record.ref.group
         for c in store.candidates(pool(labels={"topic": "1"}), vector=None, terms=TOPICS, k=50)
     }
-    assert found == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
+    assert results == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
 
 
 TOPICS = ["zanzibar", "weekly", "report"]
@@ -159,15 +159,15 @@ TERMS = [
 def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
     """Return BM25 of `TERMS` by the formula; live and ended records are two corpora."""
     entries = everything(store, where)
-    found: dict[Ref, float] = {}
+    results: dict[Ref, float] = {}
     for ended in (False, True):
         corpus = [entry for entry in entries if (entry.ended_at is not None) == ended]
         scores = bm25([tokens_of(entry) for entry in corpus], TERMS).scores.tolist()
         if not ended or where.state != "live":
-            found |= {
+            results |= {
                 entry.ref: value for entry, value in zip(corpus, scores, strict=True) if value
             }
-    return found
+    return results
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,10 @@ def test_words_are_scored_by_the_formula_through_all_changes(
         for where in filters:
             expected = _expected(store, where)
             assert len(expected) > 5
-            found = store.candidates(where, vector=None, terms=TERMS, k=500)
-            assert {one.record.ref: one.words for one in found} == pytest.approx(expected, abs=1e-9)
+            candidates = store.candidates(where, vector=None, terms=TERMS, k=500)
+            assert {one.record.ref: one.words for one in candidates} == pytest.approx(
+                expected, abs=1e-9
+            )
             matches = store.matches(where, TurnQuery(None, TERMS, 500))
             rows = zip(refs_of(matches, where.collection), matches.words.tolist(), strict=True)
             assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-9)
