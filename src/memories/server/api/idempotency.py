@@ -34,6 +34,7 @@ from memories.stores.claims import Claim, Claims, Taken
 from memories.stores.sqlite.errors import filesystem_errors, sqlite_errors
 
 SWEEP_EVERY = 500  # requests between two deletions of old rows
+_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _BUSY_MS = 10_000  # another process holds the file for less than a millisecond
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS request (
@@ -45,7 +46,8 @@ CREATE TABLE IF NOT EXISTS request (
 ) WITHOUT ROWID
 """
 _SELECT = "SELECT digest, begun_at, holder, summary FROM request WHERE name = ?"
-_BEGIN = "INSERT OR REPLACE INTO request VALUES (?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR IGNORE INTO request VALUES (?, ?, ?, ?, NULL) RETURNING name"
+_REPLACE = "INSERT OR REPLACE INTO request VALUES (?, ?, ?, ?, ?)"
 _SETTLE = "UPDATE request SET holder = NULL, summary = coalesce(?, summary) WHERE name = ?"
 _DROP = "DELETE FROM request WHERE name = ?"
 _SWEEP = """
@@ -97,68 +99,87 @@ class FileClaims:
             unnamed.rename(self._life_file(self._holder))
         try:
             self._database = self._open()
-        except StoreDamaged:  # the keys of a day are not worth refusing every write
+        except StoreDamaged:  # losing the keys of a day is better than refusing every write
             for suffix in ("", "-wal", "-shm"):
                 file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
             self._database = self._open()
+        with filesystem_errors(file):
+            self._log = os.open(file.with_name(f"{file.name}-wal"), os.O_RDONLY | _ON_EXEC)
 
     def _open(self) -> apsw.Connection:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
+            database.execute("PRAGMA page_size = 1024")  # a row is a tenth of a usual page
             database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
+            database.execute("PRAGMA user_version = 1")  # a write, so that the log exists
         return database
 
     @contextlib.contextmanager
-    def _transaction(self, *, sync: bool = False) -> Iterator[apsw.Connection]:
-        """Begin a transaction; with `sync`, its commit waits for the disk."""
+    def _access(self) -> Iterator[apsw.Connection]:
+        """Lock the connection; a statement or transaction of it does not wait for the disk."""
         with self._lock, sqlite_errors(self._file):
-            self._database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+            yield self._database
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
         """See `Claims.claim`."""
         now = time.time()
-        oldest = now - claims.KEPT_SECONDS
-        with self._transaction(sync=sync) as database:
+        with self._access() as database:
             if self._count % SWEEP_EVERY == 0:
-                database.execute(_SWEEP, (oldest, claims.MAX_KEPT))
-            row = database.execute(_SELECT, (name,)).fetchone()
-            if row is not None and row[2] is not None and self._is_alive(row[2]):
-                raise Taken(other=row[0] != digest)
-            if row is None or row[1] < oldest:
+                database.execute(_SWEEP, (now - claims.KEPT_SECONDS, claims.MAX_KEPT))
+            self._count += 1
+            if database.execute(_INSERT, (name, digest, now, self._holder)).fetchall():
                 claim = Claim(name, 1, now)
-            elif row[0] != digest:
+            else:
+                claim = self._take_over(database, name, digest, now)
+        if sync and claim.number == 1:
+            os.fsync(self._log)  # outside of the lock, so that several threads wait together
+        return claim
+
+    def _take_over(self, database: apsw.Connection, name: str, digest: str, now: float) -> Claim:
+        """Claim a request that has a row already.
+
+        Raises:
+            Taken: A server is doing it, or the key belongs to another request.
+        """
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            row = database.execute(_SELECT, (name,)).fetchone()
+            old_digest, begun_at, holder, summary = row or (digest, now, None, None)
+            if holder is not None and self._is_alive(holder):
+                raise Taken(other=old_digest != digest)
+            if row is None or begun_at < now - claims.KEPT_SECONDS:
+                claim = Claim(name, 1, now)
+            elif old_digest != digest:
                 raise Taken(other=True)
             else:
-                claim = Claim(name, 2, row[1], None if row[3] is None else json.loads(row[3]))
+                claim = Claim(name, 2, begun_at, None if summary is None else json.loads(summary))
             values = (name, digest, claim.begun_at, self._holder, _json(claim.summary))
-            database.execute(_BEGIN, values)
-            self._count += 1
+            database.execute(_REPLACE, values)
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
         return claim
 
     def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
         """See `Claims.settle`."""
-        with self._transaction() as database:
+        with self._access() as database:
             database.execute(_SETTLE, (_json(summary), claim.name))
 
     def drop(self, claim: Claim) -> None:
         """See `Claims.drop`."""
-        with self._transaction() as database:
+        with self._access() as database:
             database.execute(_DROP, (claim.name,))
 
     def close(self) -> None:
         """See `Claims.close`."""
         with self._lock:
             self._database.close()
+            os.close(self._log)
         self._life_file(self._holder).unlink(missing_ok=True)
         os.close(self._life)
 
@@ -172,7 +193,7 @@ class FileClaims:
         if not holder.isalnum():  # it becomes part of a file's name
             return False
         try:
-            fd = os.open(self._life_file(holder), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            fd = os.open(self._life_file(holder), os.O_RDWR | _ON_EXEC)
         except FileNotFoundError:
             return False
         try:
