@@ -177,26 +177,26 @@ def find_marks(text: str) -> tuple[str, ...]:
         has_unseen = any(map(is_unseen, set(text).difference("\n\t\r")))
         plain = unicodedata.normalize("NFKC", text)
     folded = _fold(plain)
-    found = dict.fromkeys(_match_structures(plain))
+    marks = dict.fromkeys(_match_structures(plain))
     if has_unseen and _has_hidden_message(text):
-        found["hidden"] = None
-    found |= dict.fromkeys(_match_orders(folded))
+        marks["hidden"] = None
+    marks |= dict.fromkeys(_match_orders(folded))
     for revealed in _reveal(plain, folded):
         orders = list(_match_orders(_with_words(revealed)))
         if orders:
-            found |= dict.fromkeys([*orders, "disguised"])
+            marks |= dict.fromkeys([*orders, "disguised"])
     # Codes for single characters, which disguise a part of a word.
     if _contains(plain, _CODES):
         unescaped = _compile(_CODE, re.I).sub(_decode_character, plain)
         orders = [] if unescaped == plain else list(_match_orders(_fold(unescaped)))
-        hidden_orders = [mark for mark in orders if mark not in found]
+        hidden_orders = [mark for mark in orders if mark not in marks]
         if hidden_orders:
-            found |= dict.fromkeys(["encoded", *hidden_orders])
+            marks |= dict.fromkeys(["encoded", *hidden_orders])
     for decoded in _decode_parts(plain):
         decoded_marks = [*_match_orders(_fold(decoded)), *_match_structures(decoded)]
         if decoded_marks or not decoded.startswith(_DATA):
-            found |= dict.fromkeys(["encoded", *decoded_marks])
-    return tuple(found)
+            marks |= dict.fromkeys(["encoded", *decoded_marks])
+    return tuple(marks)
 
 
 def mark_record(record: "Record") -> "Record":
