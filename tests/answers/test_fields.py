@@ -48,7 +48,7 @@ def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: M
     assert made.keys() - set(usual) == {"key", "origin"}
 
 
-def test_a_value_that_says_nothing_is_left_out_and_every_other_one_is_told() -> None:
+def test_defaults_are_left_out_and_other_values_shown() -> None:
     class Item:
         count, share, names, name = 0, 0.0, ("a",), None
 
@@ -61,7 +61,7 @@ def test_a_value_that_says_nothing_is_left_out_and_every_other_one_is_told() -> 
     assert shape(Item(), rows) == {"share": 0.0, "names": ["a"], "name": None}
 
 
-def test_what_the_library_tells_is_in_the_table() -> None:
+def test_every_attribute_of_the_library_is_in_the_table() -> None:
     tables = {Memory: MEMORY, Turn: TURN}
     for kind, table in tables.items():
         names = {RENAMED.get(field.name, field.name) for field in fields(kind)}

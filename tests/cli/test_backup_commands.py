@@ -64,8 +64,7 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-# --- backup
-# ----------------------------------------------------------------------------------------------------------
+# --- backup ---
 
 
 @pytest.mark.usefixtures("ids")
@@ -92,9 +91,7 @@ def test_a_backup_has_everything_and_is_for_its_owner_only(
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_is_never_written_over_what_is_none(
-    memory: Command, folder: Path, store: Path
-) -> None:
+def test_a_backup_overwrites_only_backups(memory: Command, folder: Path, store: Path) -> None:
     precious = folder / "precious.db"
     precious.write_text("precious")
     (folder / "link.db").symlink_to(precious)
@@ -150,7 +147,7 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_removes_what_one_left_that_was_killed_and_not_what_another_one_writes(
+def test_a_backup_removes_leftovers_of_a_killed_one_but_not_a_running_one(
     memory: Command,
 ) -> None:
     done = Path(memory("backup", "all/").json["backup"])
@@ -197,7 +194,7 @@ def test_another_store_becomes_an_export_with_vectors(memory: Command, folder: P
 
 
 @pytest.mark.usefixtures("ids")
-def test_turns_that_wait_are_told(memory: Command, store: Path) -> None:
+def test_backup_reports_queued_turns(memory: Command, store: Path) -> None:
     (store.parent / f"{store.name}.ann.turns.jsonl").write_text('{"conversation_id": "c"}\n' * 2)
     answer = memory("backup")
     assert answer.json["queued"] == 2
@@ -218,8 +215,7 @@ def test_a_full_disk_leaves_the_backup_from_before(memory: Command, small_disk: 
     ]
 
 
-# --- restore
-# ---------------------------------------------------------------------------------------------------------
+# --- restore ---
 
 
 @pytest.mark.usefixtures("ids")
@@ -242,7 +238,7 @@ def test_a_backup_is_restored_and_the_old_store_is_kept(memory: Command, store: 
     assert "The store from before is kept as" in shown
 
 
-def test_a_scratchpad_shows_what_was_restored(
+def test_a_scratchpad_shows_restored_memories(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/kept")
@@ -319,7 +315,7 @@ def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
     assert "Written later" in everything(memory)
 
 
-def test_a_file_beside_the_log_of_another_is_saved_alone_and_told(
+def test_salvage_ignores_the_log_of_another_file(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
     before = said(everything(memory))
@@ -350,7 +346,7 @@ def test_a_touched_file_is_saved_with_its_log(
     assert "Written later" in (folder / "saved.jsonl").read_text("utf-8")
 
 
-def test_what_is_no_sound_backup_is_refused_in_one_sentence(
+def test_restore_refuses_unsound_backups_in_one_sentence(
     memory: Command, ids: list[str], store: Path, folder: Path, run_python: RunPython
 ) -> None:
     file, before = Path(memory("backup", "mine.db").json["backup"]), everything(memory)
@@ -463,8 +459,7 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
     ]
 
 
-# --- doctor
-# ----------------------------------------------------------------------------------------------------------
+# --- doctor ---
 
 
 def test_a_sound_store_has_no_findings_and_is_left_as_it_is(
@@ -489,12 +484,12 @@ def test_a_sound_store_has_no_findings_and_is_left_as_it_is(
     assert contents() == before
 
 
-def test_a_store_that_is_not_there_is_no_fault(memory: Command, home: Path) -> None:
+def test_doctor_accepts_a_missing_store(memory: Command, home: Path) -> None:
     assert memory("doctor").json["records"] == 0
     assert not home.exists()
 
 
-def test_the_model_is_compared_with_what_was_packaged(
+def test_doctor_compares_the_model_with_its_package(
     memory: Command, monkeypatch: Any, tmp_path: Path
 ) -> None:
     from memories.embedders import minilm
@@ -511,7 +506,7 @@ def test_the_model_is_compared_with_what_was_packaged(
     assert "int8.onnx of the packaged model is missing or was altered" in answer.out
 
 
-def test_what_is_derived_is_mended_after_a_copy_was_made(
+def test_fix_rebuilds_derived_data_after_a_backup(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
     run_python(
@@ -532,7 +527,7 @@ def test_what_is_derived_is_mended_after_a_copy_was_made(
     assert everything(memory, "--store", url(Path(shape["backup"]))) == before
 
 
-def test_a_damaged_record_is_told_by_doctor_and_status_and_left_as_it_is(
+def test_doctor_and_status_report_a_damaged_record_and_leave_it(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
     run_python(
@@ -573,7 +568,9 @@ def test_a_store_that_can_not_be_opened_is_examined(
     assert store.read_bytes() == damaged
 
 
-def test_what_others_may_read_is_told(memory: Command, ids: list[str], store: Path) -> None:
+def test_doctor_reports_files_that_others_can_read(
+    memory: Command, ids: list[str], store: Path
+) -> None:
     store.chmod(0o644)
     answer = memory("doctor")
     assert answer.code == 1
@@ -584,7 +581,7 @@ def test_what_others_may_read_is_told(memory: Command, ids: list[str], store: Pa
     )
 
 
-def test_what_killed_processes_left_is_told(
+def test_doctor_reports_leftovers_of_killed_processes(
     memory: Command, ids: list[str], store: Path, monkeypatch: Any
 ) -> None:
     left = store.parent / ".memories.db.0a1b2c3d.restore"
@@ -596,7 +593,7 @@ def test_what_killed_processes_left_is_told(
     assert "make room on it" in memory("doctor").out
 
 
-def test_another_program_of_the_same_name_is_told(memory: Command, folder: Path) -> None:
+def test_doctor_reports_another_program_of_the_same_name(memory: Command, folder: Path) -> None:
     folder.chmod(0o755)
     (folder / "memory").write_text("#!/bin/sh\necho another program\n")
     (folder / "memory").chmod(0o755)
@@ -605,14 +602,13 @@ def test_another_program_of_the_same_name_is_told(memory: Command, folder: Path)
     assert "the first memory on PATH, is another program" in answer.out
 
 
-def test_a_store_that_no_server_answers_for_is_told(memory: Command) -> None:
+def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
     answer = memory("doctor", "--store", "postgresql://127.0.0.1:1/x")
     assert answer.code == 1
     assert "nothing listens" in answer.out
 
 
-# --- salvage
-# ---------------------------------------------------------------------------------------------------------
+# --- salvage ---
 
 
 def pages_with(data: bytes, text: bytes) -> list[int]:
@@ -702,7 +698,7 @@ def test_every_sound_record_is_saved_and_the_others_are_named(
     "what", ["first page", "header", "root", "one leaf", "every 20th page", "half"]
 )
 @pytest.mark.thorough
-def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
+def test_salvage_reads_around_lost_pages(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython, what: str
 ) -> None:
     sound = store.read_bytes()
@@ -732,7 +728,7 @@ def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
         assert {"one leaf": 400, "every 20th page": 350, "half": 50}[what] <= len(saved) < 500
 
 
-def test_what_was_forgotten_is_not_saved(
+def test_salvage_leaves_forgotten_memories_out(
     memory: Command, ids: list[str], store: Path, folder: Path
 ) -> None:
     memory("forget", ids[0], "--yes")

@@ -255,7 +255,7 @@ def test_what_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
         assert told_well(answer.error)
 
 
-def test_a_link_to_what_is_no_export_tells_nothing_of_it(memory: Command, folder: Path) -> None:
+def test_a_link_to_another_file_reveals_nothing_of_it(memory: Command, folder: Path) -> None:
     """Row 64."""
     (folder / "secret").write_text("root:$6$topsecret:19000:0:99999:7:::\n")
     (folder / "link").symlink_to("secret")
@@ -294,7 +294,7 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
     ],
 )
 @pytest.mark.thorough
-def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(
     process: Callable[..., Any],
     tmp_path: Path,
     name: str,

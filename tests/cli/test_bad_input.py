@@ -441,7 +441,7 @@ def test_a_bad_config_file_is_named(memory: Command, home: Path, text: str, part
     assert one_clean_sentence(answer.error)
 
 
-def test_a_config_file_that_is_no_text_is_named(memory: Command, home: Path, folder: Path) -> None:
+def test_a_binary_config_file_is_named(memory: Command, home: Path, folder: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in memory("list").error
@@ -451,8 +451,7 @@ def test_a_config_file_that_is_no_text_is_named(memory: Command, home: Path, fol
     assert (answer.code, "cannot read" in answer.error) == (2, True)
 
 
-# --- rows about what is accepted
-# -------------------------------------------------------------------------------------
+# --- rows about what is accepted ---
 
 SIGNS = [
     '"',
@@ -557,8 +556,7 @@ def test_accepted_though_strange(memory: Command) -> None:
     assert memory("create", active, "--force").json["content"] == active
 
 
-# --- stores that can't be used (rows 77 to 79)
-# -----------------------------------------------------------------------
+# --- stores that can't be used (rows 77 to 79) ---
 
 
 def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Command) -> None:
@@ -601,7 +599,9 @@ def test_a_store_of_another_model_is_not_searched(memory: Command) -> None:
     "data",
     [b"", b"not a database, only text\n" * 400, b"\0" * 8192, b"SQLite format 3\0" + b"x" * 9000],
 )
-def test_what_is_no_store_is_not_touched(memory: Command, home: Path, data: bytes) -> None:
+def test_a_file_that_is_not_a_store_is_not_touched(
+    memory: Command, home: Path, data: bytes
+) -> None:
     home.mkdir(mode=0o700, parents=True)
     file = home / "memories.db"
     file.write_bytes(data)
@@ -613,8 +613,7 @@ def test_what_is_no_store_is_not_touched(memory: Command, home: Path, data: byte
     assert file.read_bytes() == data
 
 
-# --- what else there may be
-# ------------------------------------------------------------------------------------------
+# --- what else there may be ---
 
 
 @pytest.fixture(scope="module")
@@ -652,7 +651,7 @@ def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, t
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
-def test_anything_that_is_said_comes_back(
+def test_any_text_comes_back(
     long_lived: Memories, text: str, name: str, speaker: str | None
 ) -> None:
     try:

@@ -132,7 +132,7 @@ def test_a_line_that_is_refused_costs_no_other_one(
     assert contents(memory) == ["The first", "Something else"]
 
 
-def test_what_is_there_is_not_stored_twice(memory: Command) -> None:
+def test_existing_memories_are_not_stored_twice(memory: Command) -> None:
     memory(
         "create", "--lines", "-", stdin="Deploys happen on Tuesdays at 9:30\nThe user prefers tabs"
     )
@@ -146,7 +146,7 @@ def test_what_is_there_is_not_stored_twice(memory: Command) -> None:
     assert told(forced.out)[1]["stored"] == 600
 
 
-def test_what_is_very_similar_is_not_stored(
+def test_very_similar_lines_are_not_stored(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
@@ -220,7 +220,7 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
         (("--lines", "a\0b"), "cannot read"),
     ],
 )
-def test_what_can_not_be_is_refused(
+def test_impossible_values_are_refused(
     memory: Command, home: Path, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory("create", *arguments)
@@ -229,13 +229,13 @@ def test_what_can_not_be_is_refused(
     assert not home.exists()
 
 
-def test_text_of_two_bytes_a_letter_is_told_once(memory: Command) -> None:
+def test_utf16_input_is_reported_once(memory: Command) -> None:
     answer = memory("create", "--lines", "-", stdin="Ann leads\n".encode("utf-16"))
     assert answer.error == "the input looks like UTF-16; save it as UTF-8"
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_what_was_told_is_stored_when_it_is_interrupted(folder: Path) -> None:
+def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
     command = [sys.executable, "-m", "memories", "create", "--lines", "-"]
     running = subprocess.Popen(
         command,
@@ -266,7 +266,7 @@ def test_what_was_told_is_stored_when_it_is_interrupted(folder: Path) -> None:
         }
 
 
-def test_a_reader_that_leaves_ends_it_with_what_was_done(process: Command) -> None:
+def test_a_leaving_reader_ends_it_with_a_report(process: Command) -> None:
     stdin = "".join(f"The {n}. thing lies in place {n * n}\n" for n in range(600)).encode()
     answer = process("create", "--lines", "-", "--force", stdin=stdin, shell="| head -1")
     assert json.loads(answer.out)["line"] == 1

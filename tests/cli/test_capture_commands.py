@@ -58,7 +58,7 @@ def test_a_session(memory: Command, home: Path, folder: Path) -> None:
     )
 
 
-def test_on_says_what_else_keeps_it_off(memory: Command, folder: Path) -> None:
+def test_on_names_other_switches_that_keep_it_off(memory: Command, folder: Path) -> None:
     (folder / ".memories-off").touch()
     answer = memory("on").json
     assert (answer["on"], ".memories-off" in answer["why"]) == (False, True)

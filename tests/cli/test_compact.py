@@ -39,7 +39,7 @@ def test_a_line_names_dates_and_attributes_a_memory(
     assert lines(memory, "list", "--type", "none") == ["nothing found"]
 
 
-def test_what_is_unusual_stands_in_brackets(memory: Command, stored: Callable[..., str]) -> None:
+def test_unusual_properties_stand_in_brackets(memory: Command, stored: Callable[..., str]) -> None:
     stored("The licence is MIT", "--global", "--confidence", "0.5")
     stored("The licence is MIT or Apache")
     stored("The year is 2026")
@@ -99,7 +99,7 @@ def test_a_page_and_a_long_text_say_that_there_is_more(
     assert lines(memory, "get", name)[1].endswith("x" * 5000)
 
 
-def test_a_create_says_in_a_line_what_became_of_it(
+def test_a_create_reports_its_result_in_one_line(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
@@ -176,13 +176,10 @@ def test_an_id_is_as_short_as_it_can_be(memory: Command) -> None:
         assert memories.short_ids(["a file's own id"]) == {"a file's own id": "a file's own id"}
 
 
-# --- fields
-# ----------------------------------------------------------------------------------------------------------
+# --- fields ---
 
 
-def test_only_the_fields_that_are_asked_for_are_shown(
-    memory: Command, stored: Callable[..., str]
-) -> None:
+def test_only_the_requested_fields_are_shown(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("Deploys happen", "--project", "shop", "--tag", "mood=good")
     [found] = memory("list", "--fields", "content, id,tags.mood,key").json["results"]
     assert list(found.items()) == [
@@ -232,7 +229,7 @@ def test_a_field_that_is_not_there_is_refused(memory: Command, given: str) -> No
         assert answer.error.startswith('there is no field "')
 
 
-def test_every_field_of_an_answer_can_be_asked_for(
+def test_every_field_of_an_answer_can_be_requested(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     name = stored("Deploys happen", "--key", "a", "--source", "standup#1")

@@ -204,7 +204,7 @@ def test_a_second_run_changes_nothing(host: str, memory: Command, user: Path) ->
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_what_was_changed_since_stays(host: str, memory: Command, user: Path) -> None:
+def test_later_changes_stay(host: str, memory: Command, user: Path) -> None:
     """Only entries of ours go from a file that something else has written to, and the register is
     not needed.
     """
@@ -324,7 +324,7 @@ def test_hooks_of_others_stay_beside_ours_in_cursor(memory: Command, user: Path)
     assert json.loads(file.read_text()) == mine
 
 
-def test_a_hook_of_cursor_that_is_gone_is_told(memory: Command, user: Path, folder: Path) -> None:
+def test_a_missing_hook_of_cursor_is_reported(memory: Command, user: Path, folder: Path) -> None:
     memory("connect", "cursor", "--capture")
     file = user / ".cursor" / "hooks.json"
     file.write_text(file.read_text().replace(str(PROGRAM), "/gone/memory"))
@@ -361,7 +361,7 @@ def test_hooks_of_others_stay_even_in_a_group_with_ours(memory: Command, user: P
     }
 
 
-def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) -> None:
+def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> None:
     memory("connect", "claude-code")
     file = user / ".claude.json"
     found = json.loads(file.read_text())
@@ -415,7 +415,7 @@ def test_what_its_user_has_added_to_an_entry_stays(memory: Command, user: Path) 
         (".config/zed/settings.json", '\xff{"a": 1}', "zed", "is not UTF-8"),
     ],
 )
-def test_what_is_broken_is_refused_and_nothing_changes(
+def test_broken_files_are_refused_and_stay(
     name: str, text: str, host: str, why: str, memory: Command, user: Path
 ) -> None:
     write_mine(user, host)
@@ -483,7 +483,7 @@ def test_a_file_of_another_user_is_refused(
     assert "belongs to user" in answer.error
 
 
-def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(memory: Command, user: Path) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(memory: Command, user: Path) -> None:
     (user / ".gemini").mkdir()
     os.mkfifo(user / ".gemini" / "settings.json")
     assert "cannot read" in memory("connect", "gemini").error
@@ -529,7 +529,7 @@ def test_a_diff_shows_no_secret(memory: Command, user: Path) -> None:
 
 
 @pytest.mark.parametrize("host", [name for name, host in load_hosts().items() if host.project])
-def test_what_a_project_gets_tells_nothing_of_this_machine(
+def test_project_files_reveal_nothing_of_this_machine(
     host: str, memory: Command, user: Path, folder: Path
 ) -> None:
     (folder / ".git").mkdir()
@@ -567,7 +567,7 @@ def test_a_host_without_projects_says_so(host: str, memory: Command) -> None:
     assert "omit --scope project" in memory("connect", host, "--scope", "project").error
 
 
-def test_the_home_is_no_project(memory: Command, user: Path) -> None:
+def test_the_home_is_not_a_project(memory: Command, user: Path) -> None:
     os.chdir(user)
     assert "is your home" in memory("connect", "gemini", "--scope", "project").error
 
@@ -669,7 +669,7 @@ def test_a_project_s_own_folder_memories_is_not_run(
     assert not is_hook(["python", "-m", "other", "hook", "stop"])
 
 
-def test_a_program_that_may_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / ".cache" / "uv" / "archive-v0" / "x" / "bin"
     place.mkdir(parents=True)
     for name in ("python", "memory"):
@@ -764,7 +764,7 @@ def test_doctor_names_commands_that_are_gone(
         ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
     ],
 )
-def test_a_plugin_beside_it_is_told(
+def test_a_plugin_beside_the_entry_is_reported(
     host: str, file: str, on: str, off: str | None, memory: Command, user: Path
 ) -> None:
     (user / file).parent.mkdir(parents=True)
@@ -790,9 +790,7 @@ def test_the_store_that_is_set_is_carried_but_no_password(
     memory("disconnect", "gemini")
 
 
-def test_hooks_that_may_use_another_store_than_the_server_are_told_of(
-    memory: Command, user: Path
-) -> None:
+def test_hooks_that_may_use_another_store_are_reported(memory: Command, user: Path) -> None:
     told = "its hooks take MEMORY_HOME, MEMORY_STORE from"
     set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
     assert told in " ".join(
@@ -807,7 +805,7 @@ def test_hooks_that_may_use_another_store_than_the_server_are_told_of(
     assert told not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
 
 
-def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:
+def test_the_list_shows_installed_hosts(memory: Command, user: Path) -> None:
     (user / ".gemini").mkdir()
     rows = {row["host"]: row for row in memory("connect", env={"PATH": "/nowhere"}).json["hosts"]}
     assert list(rows) == list(load_hosts())
@@ -840,7 +838,7 @@ def test_a_change_that_fails_half_way_is_put_back(
     } == before
 
 
-def test_what_a_host_writes_meanwhile_is_not_lost(
+def test_concurrent_writes_of_a_host_are_not_lost(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claude Code keeps its own state in the file that the server is written into, and writes it

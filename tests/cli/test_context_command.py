@@ -132,9 +132,7 @@ def test_a_broken_store_leaves_the_message_and_says_so(memory: Command, tmp_path
         (("--conversation", "c", "--budget", "1e3"), "budget must be a whole number of tokens"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(
-    memory: Command, options: tuple[str, ...], said: str
-) -> None:
+def test_refusals_are_one_sentence(memory: Command, options: tuple[str, ...], said: str) -> None:
     answer = memory("context", "what now?", *options)
     assert answer.code == 2
     assert said in answer.error

@@ -65,7 +65,7 @@ def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[s
     assert "tecond" not in answer.out
 
 
-def test_what_is_derived_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
+def test_derived_data_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
     """A damaged index of words: searches go on by vectors, writes name the remedy, and that
     works.
     """
@@ -135,7 +135,7 @@ def test_a_migration_moves_the_others(memory: Command, damaged: str, tmp_path: P
     assert len(copy.json["results"]) == 2
 
 
-def test_a_copy_that_was_made_before_the_damage_keeps_what_is_damaged_now(
+def test_an_earlier_copy_keeps_the_damaged_records(
     memory: Command, stored: Callable[..., str], home: Path, tmp_path: Path
 ) -> None:
     stored("kept elsewhere")
@@ -161,7 +161,7 @@ def test_a_command_about_the_damaged_one_says_how_to_be_rid_of_it(
     assert f"memory forget {damaged}" in answer.error
 
 
-def test_what_is_damaged_can_be_forgotten(memory: Command, damaged: str, home: Path) -> None:
+def test_damaged_records_can_be_forgotten(memory: Command, damaged: str, home: Path) -> None:
     answer = memory("forget", damaged, "--yes")
     assert (answer.code, answer.json["forgotten"]) == (0, True)
     assert memory("turns", "forget", "talk", "--index", "1", "--yes").code == 0
@@ -173,7 +173,7 @@ def test_what_is_damaged_can_be_forgotten(memory: Command, damaged: str, home: P
 
 
 @pytest.mark.parametrize("damage", ["'creatf'", "'creat' || x'ff'"])
-def test_damage_in_the_newest_entry_of_the_log_stops_nobody(
+def test_damage_in_the_newest_log_entry_does_not_stop_writes(
     memory: Command, stored: Callable[..., str], home: Path, damage: str
 ) -> None:
     for name in ("one", "two"):
@@ -254,7 +254,7 @@ HAND_WRITTEN = {
 
 
 @pytest.mark.parametrize("line", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
-def test_a_line_that_somebody_has_edited_stops_nobody(
+def test_an_edited_line_does_not_stop_reads(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]
 ) -> None:
     folder = tmp_path / "notes"
@@ -293,7 +293,7 @@ def test_a_line_that_somebody_has_edited_stops_nobody(
     assert (answer.code, answer.json["count"]) == (0, 1)
 
 
-def test_a_conversation_that_somebody_has_named_is_shown_on_one_line_and_can_be_forgotten(
+def test_a_conversation_with_a_hostile_name_is_shown_on_one_line_and_can_be_forgotten(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, name = tmp_path / "notes", "talk\n9 turns, \u202eFAKE"

@@ -44,7 +44,7 @@ def content(memory: Command, name: str) -> str:
     return str(memory("get", name).json["content"])
 
 
-def test_what_is_saved_is_the_new_version(
+def test_the_saved_text_is_the_new_version(
     memory: Command, terminal: Command, stored: Callable[..., str], editor: Editor, temporary: Path
 ) -> None:
     name = stored("Deploys happen on Tuesdays\nat $(touch /tmp/no) 9:30", "--key", "deploys")
@@ -63,7 +63,7 @@ pathlib.Path("seen").write_text(f"{file.stat().st_mode:o} {file.parent.stat().st
 @pytest.mark.parametrize(
     "program", ["pass", "file.write_text(file.read_text() + '\\n\\n')", "file.touch()"]
 )
-def test_what_is_not_changed_makes_no_version(
+def test_an_unchanged_text_makes_no_version(
     memory: Command,
     terminal: Command,
     stored: Callable[..., str],
@@ -90,7 +90,7 @@ def test_what_is_not_changed_makes_no_version(
         ("sys.exit(3)", "ended with exit code 3; nothing was changed"),
     ],
 )
-def test_what_is_no_new_text_changes_nothing(
+def test_an_unusable_text_changes_nothing(
     memory: Command,
     terminal: Command,
     stored: Callable[..., str],
@@ -117,7 +117,7 @@ def test_what_is_no_new_text_changes_nothing(
         ),
     ],
 )
-def test_what_can_not_be_stored_is_kept(
+def test_a_text_that_can_not_be_stored_is_kept(
     memory: Command,
     terminal: Command,
     stored: Callable[..., str],
@@ -138,7 +138,7 @@ def test_what_can_not_be_stored_is_kept(
     assert content(memory, name) != "Mine"
 
 
-def test_line_ends_of_another_system_are_no_change(
+def test_line_ends_of_another_system_are_not_a_change(
     memory: Command, terminal: Command, stored: Callable[..., str], editor: Editor
 ) -> None:
     name = stored("one\ntwo")
@@ -167,7 +167,7 @@ def test_line_ends_of_another_system_are_no_change(
     ],
 )
 @pytest.mark.usefixtures("temporary")
-def test_an_editor_that_is_none_is_told(
+def test_an_unusable_editor_is_reported(
     terminal: Command, stored: Callable[..., str], env: dict[str, str], error: str
 ) -> None:
     answer = terminal("edit", stored("Deploys happen on Tuesdays"), env={"VISUAL": "", **env})

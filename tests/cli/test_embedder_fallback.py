@@ -177,7 +177,7 @@ def test_a_service_that_cannot_be_reached(
     )
 
 
-def test_what_was_stored_without_a_vector_gets_one_later(
+def test_memories_without_a_vector_get_one_later(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reembedding does not heed the pause, and tries again as often as may help."""
@@ -229,7 +229,7 @@ def test_processes_of_a_home_share_the_pause(
 
 
 @pytest.mark.parametrize("code", [401, 429, 500])
-def test_the_pause_tells_no_caller_what_another_one_asked(
+def test_the_pause_reveals_no_query_of_another_caller(
     memory: Command, service: Server, home: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """Services quote the text in their errors."""

@@ -87,7 +87,7 @@ def test_each_surface_offers_every_filter(tmp_path: Path) -> None:
     assert set(tool.input_schema["properties"]) == {"query", *FILTERS}
 
 
-def test_the_help_says_of_each_filter_what_the_table_says() -> None:
+def test_the_help_of_each_filter_matches_the_table() -> None:
     page = " ".join(CliRunner().invoke(search, ["--help"]).output.split())
     assert [row.name for row in FILTERS.values() if row.about not in page] == []
 

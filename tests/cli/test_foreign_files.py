@@ -90,7 +90,7 @@ def records(memory: Command) -> list[Any]:
     return [json.loads(each) for each in memory("export").out.splitlines()[1:-1]]
 
 
-def test_what_a_foreign_file_brings_waits_for_review(memory: Command) -> None:
+def test_memories_of_a_foreign_file_wait_for_review(memory: Command) -> None:
     dry = memory("import", "-", "--dry-run", stdin=FILE).json
     assert (dry["imported"], dry["pending"], dry["trusted"], "import" in dry) == (
         6,
@@ -132,7 +132,7 @@ def test_nothing_that_a_foreign_file_says_of_itself_counts(memory: Command) -> N
     assert shape["tags"] == {"type": "fact"}
 
 
-def test_an_import_can_be_repeated_whatever_was_decided(memory: Command) -> None:
+def test_an_import_can_be_repeated_after_any_decision(memory: Command) -> None:
     memory("import", "-", stdin=FILE)
     memory("review", "accept", "--yes", IDS[0])
     memory("review", "reject", "--yes", IDS[1])
@@ -187,7 +187,7 @@ def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> No
     assert memory("export", *other).out == before
 
 
-def test_only_who_has_the_key_can_write_an_own_export(
+def test_only_the_holder_of_the_key_can_write_an_own_export(
     memory: Command, home: Path, folder: Path
 ) -> None:
     memory("create", "The ferry leaves at nine")
@@ -217,7 +217,7 @@ def test_only_who_has_the_key_can_write_an_own_export(
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o602])
-def test_a_key_that_others_can_reach_is_no_key(memory: Command, home: Path, mode: int) -> None:
+def test_a_key_that_others_can_read_is_not_trusted(memory: Command, home: Path, mode: int) -> None:
     memory("create", "The ferry leaves at nine")
     exported = memory("export").out
     (home / "export.key").chmod(mode)
@@ -262,7 +262,7 @@ def test_an_export_from_where_no_key_can_be_kept_says_so(memory: Command, folder
     assert memory("import", "-", "--dry-run", stdin=answer.out).json["trusted"] is False
 
 
-def test_a_foreign_file_adds_nothing_to_what_is_there(memory: Command) -> None:
+def test_a_foreign_file_adds_nothing_to_existing_memories(memory: Command) -> None:
     own = memory("create", "The ferry leaves at nine").json["id"]
     memory("turns", "add", "talk", "Zoe said hello")
     before = memory("export").out
@@ -297,7 +297,7 @@ def test_a_conversation_that_was_imported_goes_on(memory: Command) -> None:
     assert memory("turns", "show", "talk").json["count"] == 3
 
 
-def test_accepting_what_was_imported_uses_the_key_and_what_it_replaces(memory: Command) -> None:
+def test_accepting_an_import_uses_its_key_and_replaces_its_predecessor(memory: Command) -> None:
     mine = memory("create", "The ferry leaves at seven", "--key", "ferry/time").json["id"]
     old = memory("create", "Bob likes coffee").json["id"]
     file = written(
@@ -331,7 +331,7 @@ def test_exports_of_older_programs_are_read(memory: Command, version: int) -> No
     assert (done["imported"], done["pending"], done["trusted"]) == (1, 1, False)
 
 
-def test_a_backup_is_restored_with_what_waits(memory: Command, folder: Path) -> None:
+def test_a_backup_is_restored_with_waiting_memories(memory: Command, folder: Path) -> None:
     memory("import", "-", stdin=FILE)
     exported = memory("export").out
     memory("backup", "backup.db")

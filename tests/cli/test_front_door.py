@@ -74,7 +74,7 @@ def test_ctrl_c_while_something_is_changed_leaves_a_doubt(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_after_the_commit_says_what_was_stored(memory: Command) -> None:
+def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> None:
     """The answer is larger than a pipe holds, and nobody reads it."""
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "create", "-"],
@@ -95,7 +95,7 @@ def test_ctrl_c_after_the_commit_says_what_was_stored(memory: Command) -> None:
     running.stdout.close()
 
 
-def test_ctrl_c_is_told_as_text_where_that_is_asked() -> None:
+def test_ctrl_c_is_reported_in_the_chosen_format() -> None:
     done = interrupted("memories.memories", "list", "--format", "text")
     assert (done.returncode, done.stderr) == (1, f"error: {INTERRUPTED}\n")
 
@@ -133,7 +133,7 @@ main()
 """
 
 
-def test_a_reader_of_help_who_leaves_is_no_error(process: Command) -> None:
+def test_a_reader_of_help_who_leaves_is_not_an_error(process: Command) -> None:
     answer = process("--help", shell="| true")
     assert (answer.code, answer.err) == (0, "")
     assert "No space left" in process("--help", shell=">/dev/full").err

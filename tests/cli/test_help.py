@@ -49,11 +49,10 @@ def options() -> Iterator[tuple[str, click.Option]]:
         yield from ((name, option) for option in found.params if isinstance(option, click.Option))
 
 
-# --- the table
-# -------------------------------------------------------------------------------------------------------
+# --- the table ---
 
 
-def test_the_table_says_what_the_command_says() -> None:
+def test_the_table_matches_the_commands() -> None:
     said = {}
     for name in COMMANDS:
         found = command(name)
@@ -87,16 +86,15 @@ def test_the_groups_stand_together() -> None:
     assert headings == [f"{group}:" for group in dict.fromkeys(groups)]
 
 
-# --- pages
-# -----------------------------------------------------------------------------------------------------------
+# --- pages ---
 
 
-def test_help_is_what_no_command_gets(memory: Command) -> None:
+def test_no_command_prints_the_help(memory: Command) -> None:
     assert memory().out == memory("--help").out == memory("-h").out == f"{help_page()}\n"
     assert memory().code == 0
 
 
-def test_the_page_of_all_commands_has_each_of_them_and_what_holds_for_all() -> None:
+def test_the_page_lists_every_command_and_the_common_rules() -> None:
     page = help_page()
     for name, (_, _, line) in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", page, re.M)
@@ -242,8 +240,7 @@ def test_version(memory: Command) -> None:
     assert memory("--version").out == f"{__version__}\n"
 
 
-# --- what is wrong with a command line
-# -------------------------------------------------------------------------------
+# --- what is wrong with a command line ---
 
 
 @pytest.mark.parametrize(
@@ -295,8 +292,7 @@ def test_an_option_with_one_value_is_given_once(
     assert not home.exists()
 
 
-# --- completion
-# ------------------------------------------------------------------------------------------------------
+# --- completion ---
 
 
 @pytest.fixture
@@ -342,7 +338,7 @@ def test_commands_options_and_choices_are_completed(completed: Completed) -> Non
     assert found == CHOICES
 
 
-def test_what_the_store_knows_is_completed(memory: Command, completed: Completed) -> None:
+def test_names_in_the_store_are_completed(memory: Command, completed: Completed) -> None:
     memory(
         "create",
         "The editor is Vim",
@@ -382,7 +378,7 @@ def test_ids_are_completed_newest_first(memory: Command, completed: Completed) -
         {"MEMORY_NAMESPACE": "No Name"},
     ],
 )
-def test_completion_is_silent_whatever_is_wrong(
+def test_completion_prints_no_errors(
     completed: Completed, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     for name, value in environment.items():
@@ -407,8 +403,7 @@ def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
     assert (done.returncode, b"_memory_completion" in done.stdout) == (0, True)
 
 
-# --- the modules
-# -----------------------------------------------------------------------------------------------------
+# --- the modules ---
 
 
 def test_no_import_goes_in_a_circle() -> None:
@@ -424,8 +419,7 @@ def test_no_import_goes_in_a_circle() -> None:
     assert imported == {}
 
 
-# --- documentation
-# ---------------------------------------------------------------------------------------------------
+# --- documentation ---
 
 
 def test_the_page_of_the_command_lists_every_command() -> None:

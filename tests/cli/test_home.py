@@ -48,7 +48,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
-def test_doctor_names_what_is_damaged_beside_the_store(
+def test_doctor_names_damaged_files_beside_the_store(
     memory: Command, home: Path, damage: Callable[[Path], Path]
 ) -> None:
     memory("create", "The office is in Berlin", "-n", "bob")

@@ -41,7 +41,7 @@ def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository(folder)
 
 
-def test_what_is_written_in_a_repository_has_its_project_and_branch(
+def test_memories_written_in_a_repository_have_its_project_and_branch(
     memory: Command, shop: Path
 ) -> None:
     made = memory("create", "Deploys happen on Tuesdays").json
@@ -95,7 +95,7 @@ def test_a_folder_in_the_repository_and_a_clone_are_the_same_project(
     assert memory("search", "deploys", "--project", ".").json["count"] == 1
 
 
-def test_memories_of_other_projects_are_found_unless_one_is_asked_for(
+def test_memories_of_other_projects_are_found_without_a_filter(
     memory: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Deploys of the shop happen on Tuesdays")
@@ -170,7 +170,7 @@ def test_an_alias_makes_two_names_one_project(memory: Command, shop: Path) -> No
     assert memory("list", "--project", "shop").json["count"] == 2
 
 
-def test_a_merge_tags_anew_and_can_be_undone(memory: Command, shop: Path) -> None:
+def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> None:
     made = memory("create", "Deploys happen on Tuesdays", "--key", "deploy/day").json["id"]
     assert memory("projects", "merge", ACME, "shop", "--dry-run").json["counts"] == {"tag": 1}
     assert memory("projects").json["aliases"] == {}

@@ -47,7 +47,7 @@ def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
         ("reinforced", "cba"),
     ],
 )
-def test_a_list_has_the_order_that_is_asked_for(memory: Command, order: str, found: str) -> None:
+def test_a_list_has_the_requested_order(memory: Command, order: str, found: str) -> None:
     assert contents(memory, "list", "--sort", order) == list(found)
     assert contents(memory, "list", "--sort", order, "--reverse") == list(found[::-1])
     cursor, paged = None, []
@@ -101,7 +101,7 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
         ),
     ],
 )
-def test_what_can_not_be_asked_is_refused(
+def test_impossible_filters_are_refused(
     memory: Command, arguments: tuple[str, ...], error: str
 ) -> None:
     answer = memory(*arguments)
@@ -109,11 +109,10 @@ def test_what_can_not_be_asked_is_refused(
     assert error in answer.error
 
 
-# --- a project, and what holds in all
-# --------------------------------------------------------------------------------
+# --- a project, and what holds in all ---
 
 
-def test_a_project_has_what_is_valid_everywhere(
+def test_a_project_has_memories_valid_everywhere(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("deploys of the shop", "--project", "shop")
@@ -147,11 +146,10 @@ def test_pages_of_a_project_mix_both_in_order(stored: Callable[..., str]) -> Non
         assert [hit.content for hit in memories.search("another", project="shop")] == []
 
 
-# --- search by an expression
-# -----------------------------------------------------------------------------------------
+# --- search by an expression ---
 
 
-def test_a_search_finds_what_meets_an_expression(
+def test_a_search_finds_memories_that_match_an_expression(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("deploys happen on Tuesdays", "--type", "fact")
@@ -172,7 +170,7 @@ def test_a_search_finds_what_meets_an_expression(
     ]
 
 
-def test_what_meets_it_is_found_behind_much_that_does_not(memory: Command) -> None:
+def test_matches_are_found_behind_many_others(memory: Command) -> None:
     with Memories(embedder="none") as memories:
         memories.create_many(
             [f"deploys deploys deploys {number}" for number in range(400)], force=True
@@ -196,8 +194,7 @@ def test_what_meets_it_is_found_behind_much_that_does_not(memory: Command) -> No
         assert len(memories.search("deploys", where="not kind exists", limit=7)) == 7
 
 
-# --- namespaces
-# ------------------------------------------------------------------------------------------------------
+# --- namespaces ---
 
 
 def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
@@ -222,8 +219,7 @@ def test_namespaces_are_listed_with_their_numbers_and_nothing_else(
     assert [line.split()[:2] for line in text] == [["ann", "1"], ["bob", "0"], ["shared", "1"]]
 
 
-# --- what a version changed
-# ------------------------------------------------------------------------------------------
+# --- what a version changed ---
 
 
 def test_history_shows_what_each_version_changed(

@@ -197,7 +197,7 @@ def test_every_part_of_an_entry_is_in_its_hash() -> None:
     assert len(hashes) == 2 + len(others)
 
 
-def test_what_is_too_much_for_one_entry_goes_on_in_the_next_one() -> None:
+def test_a_long_log_entry_continues_in_the_next() -> None:
     items = [f"m{number}" for number in range(chain.MAX_ITEMS + 1)]
     entries = chain.split_into_entries({"create": items[:3], "update": items[3:]})
     assert [sum(len(change) - 1 for change in changes) for changes in entries] == [

@@ -105,7 +105,7 @@ def named(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def test_each_command_either_reads_or_says_what_it_changed() -> None:
+def test_each_command_reads_or_reports_its_change() -> None:
     changes = {name.split()[0] for name in CHANGES}
     assert {name for name in COMMANDS if name not in changes} <= {*READS, *BESIDE}
     assert {
@@ -168,7 +168,7 @@ def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Co
     assert answer.error.endswith("; running it again would store it twice")
 
 
-def test_what_was_not_stored_is_not_said_to_be(
+def test_refused_memories_are_not_reported_as_stored(
     memory: Command, process: Command, stored: Callable[..., str]
 ) -> None:
     known = stored("the ferry is red")
@@ -179,6 +179,6 @@ def test_what_was_not_stored_is_not_said_to_be(
     assert memory("list").json["count"] == 1
 
 
-def test_it_is_told_as_text_where_that_is_asked(process: Command) -> None:
+def test_a_lost_answer_is_reported_in_the_chosen_format(process: Command) -> None:
     answer = process("create", "x", "--format", "text", shell=">/dev/full")
     assert answer.err.startswith("error: stored as ")

@@ -22,8 +22,7 @@ def setting(
     return row["value"], row["source"]
 
 
-# --- status
-# ----------------------------------------------------------------------------------------------------------
+# --- status ---
 
 
 def test_status_of_a_healthy_memory(
@@ -70,12 +69,12 @@ def test_status_of_a_store_that_can_not_be_created_says_so(memory: Command, outp
     assert memory("create", "content", env=env).code == 1
 
 
-def test_status_counts_what_has_no_vector(memory: Command) -> None:
+def test_status_counts_memories_without_vectors(memory: Command) -> None:
     memory("create", "content", env={"EMBEDDER": "none"})
     assert memory("status").json["without_vector_count"] == 1
 
 
-def test_status_of_what_is_no_store_is_unhealthy(memory: Command, home: Path) -> None:
+def test_status_of_another_file_is_unhealthy(memory: Command, home: Path) -> None:
     home.mkdir(mode=0o700, parents=True)
     (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
     answer = memory("status")
@@ -88,8 +87,7 @@ def test_status_of_what_is_no_store_is_unhealthy(memory: Command, home: Path) ->
     assert shown.err.startswith("unhealthy: ")
 
 
-# --- settings
-# --------------------------------------------------------------------------------------------------------
+# --- settings ---
 
 
 def test_config_shows_every_setting(memory: Command) -> None:
@@ -166,7 +164,7 @@ def test_dotenv_of_a_parent_folder_is_not_read(
     assert setting(memory, "namespace") == ("shared", "default")
 
 
-def test_lines_of_dotenv_for_other_programs_are_no_concern(memory: Command, folder: Path) -> None:
+def test_dotenv_lines_of_other_programs_are_ignored(memory: Command, folder: Path) -> None:
     (folder / ".env").write_text("this is no assignment\n=x\nMEMORY_NAMESPACE=bob\n")
     memory("trust", "--yes")
     answer = memory("config")
@@ -235,8 +233,7 @@ def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: 
     assert "secret" not in shown.err
 
 
-# --- serve
-# -----------------------------------------------------------------------------------------------------------
+# --- serve ---
 
 
 @pytest.mark.parametrize(
@@ -250,7 +247,7 @@ def test_serve_no_longer_installs_itself(
     assert list(folder.iterdir()) == []
 
 
-def test_serve_uninstall_prints_what_makes_the_system_forget_it(
+def test_serve_uninstall_prints_the_commands_that_unload_it(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")

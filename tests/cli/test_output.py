@@ -83,9 +83,7 @@ def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[...
     assert f"just now · by {user()} · project=shop" in shown.out
 
 
-def test_a_terminal_gets_no_colours_where_that_is_asked(
-    terminal: Command, stored: Callable[..., str]
-) -> None:
+def test_no_color_switches_colours_off(terminal: Command, stored: Callable[..., str]) -> None:
     stored("Deploys happen on Tuesdays")
     assert ESCAPE not in terminal("list", env={"NO_COLOR": "1"}).out
 
@@ -164,8 +162,7 @@ def test_a_long_list_item_is_cut(memory: Command, stored: Callable[..., str]) ->
     assert len(memory("list", "--format", "text").out) < 3_000
 
 
-# --- processes and their streams
-# -------------------------------------------------------------------------------------
+# --- processes and their streams ---
 
 
 def test_answers_and_errors_use_different_streams(process: Command) -> None:
@@ -200,7 +197,7 @@ def test_broken_streams_are_borne(
     assert "Traceback" not in answer.err
 
 
-def test_a_reader_who_leaves_is_no_error(memory: Command, folder: Path) -> None:
+def test_a_reader_who_leaves_is_not_an_error(memory: Command, folder: Path) -> None:
     import subprocess
     import sys
 
@@ -274,7 +271,7 @@ def test_no_content_passes_for_a_line_of_ours(
         assert "who=x" not in answer.out
 
 
-def test_what_is_shown_in_one_line_stays_there(
+def test_one_line_excerpts_stay_on_one_line(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_FORMAT", "text")

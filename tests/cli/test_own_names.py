@@ -205,14 +205,13 @@ def test_other_names_stay_free(name: str) -> None:
     assert validate.namespace(name) == name
 
 
-# --- where a namespace is named
-# --------------------------------------------------------------------------------------
+# --- where a namespace is named ---
 
 OWN = ["memories.db-journal", "Tokens.JSON", "off", "inbox", "requests-0a1b2c3d"]
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_such_a_name_is_refused_wherever_one_is_given_and_nothing_is_made(
+def test_such_a_name_is_refused_everywhere_and_makes_nothing(
     memory: Command, home: Path, folder: Path, name: str
 ) -> None:
     commands = [

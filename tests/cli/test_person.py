@@ -48,7 +48,7 @@ def trusted(memory: Command) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
-def test_an_agent_decides_nothing_whatever_flag_it_adds(
+def test_an_agent_decides_nothing_with_any_flag(
     memory: Command,
     terminal: Command,
     captured: list[str],  # noqa: F811
@@ -95,7 +95,10 @@ def test_a_person_at_a_terminal_is_not_asked_twice(
     assert waiting(memory) == set(captured[1:])
 
 
-def test_an_agent_may_look_and_a_dry_run_needs_nobody(memory: Command, captured: list[str]) -> None:  # noqa: F811
+def test_an_agent_may_look_and_a_dry_run_needs_no_person(
+    memory: Command,
+    captured: list[str],  # noqa: F811
+) -> None:
     for env in ({}, {"CLAUDECODE": "1"}):
         assert memory("review", env=env).json["count"] == 3
         assert memory("review", "accept", "--all", "--dry-run", env=env).json["accepted"] == 3
@@ -135,8 +138,7 @@ def test_an_agent_decides_nothing_by_the_library(
         assert len(memories.review.accept(captured)) == 3
 
 
-# --- what is said to be a person's
-# ------------------------------------------------------------------------------------
+# --- what is said to be a person's ---
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
@@ -213,7 +215,7 @@ def test_a_file_that_an_agent_trusts_is_the_agents(memory: Command) -> None:
     assert memory("list", "--trust", "user").json["count"] == 0
 
 
-def test_what_an_agent_imports_without_trust_waits(memory: Command) -> None:
+def test_an_untrusted_import_of_an_agent_waits(memory: Command) -> None:
     done = memory("import", "-", stdin=FILE, env={"CLAUDECODE": "1"}).json
     assert (done["trusted"], done["pending"]) == (False, 3)
     assert waiting(memory) == {IDS[0], IDS[1], IDS[3]}

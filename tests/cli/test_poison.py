@@ -69,7 +69,7 @@ def bob(memory: Command, once: Once, monkeypatch: pytest.MonkeyPatch) -> Command
     return memory
 
 
-def test_none_is_in_a_context_by_itself_and_what_was_left_out_is_told(bob: Command) -> None:
+def test_suspicious_memories_stay_out_of_a_context_and_are_counted(bob: Command) -> None:
     with Memories() as memories:
         builder = ContextBuilder.from_config(
             MemoryGateway("memories", backend=EngineBackend(memories)), load_config()
@@ -137,7 +137,7 @@ def test_each_is_found_and_marked_wherever_it_is_shown(bob: Command) -> None:
     assert text.count("suspicious: ") == sum("suspicious" in hit for hit in found) > 0
 
 
-def test_what_is_not_suspicious_is_told_nothing_of_it(memory: Command) -> None:
+def test_plain_memories_carry_no_mark(memory: Command) -> None:
     memory("create", "Ann keeps bees")
     shape = memory("search", "bees").json
     assert "note" not in shape

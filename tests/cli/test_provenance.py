@@ -59,7 +59,7 @@ def test_only_a_person_at_a_terminal_has_the_trust_of_a_user(tmp_path: Path) -> 
         assert trust_of(typed(tmp_path, "create", "x", "--force", **{variable: "1"})) == "agent"
 
 
-def test_every_json_tells_who_wrote(memory: Command) -> None:
+def test_every_json_names_the_writer(memory: Command) -> None:
     made = memory(
         "create", "Deploys happen on Tuesdays", "--key", "deploy", "-n", "ann", "--agent", "boss"
     ).json
@@ -98,7 +98,7 @@ def test_every_json_tells_who_wrote(memory: Command) -> None:
     assert "boss: Deploys happen on Fridays" in context["prompt"]
 
 
-def test_who_resembles_a_new_memory_is_named_with_its_writer(memory: Command) -> None:
+def test_similar_memories_are_named_with_their_writer(memory: Command) -> None:
     said = "The main database behind the old shop in the big office of Ann near Berlin quietly listens on port 5433"
     memory("create", said, "--agent", "boss")
     other = memory("create", said.replace("5433", "5434")).json
@@ -107,7 +107,7 @@ def test_who_resembles_a_new_memory_is_named_with_its_writer(memory: Command) ->
     assert f"similar, by {user()})" in text
 
 
-def test_text_tells_who_wrote(memory: Command) -> None:
+def test_text_names_the_writer(memory: Command) -> None:
     made = memory("create", "Deploys happen on Tuesdays").json["id"]
     memory("turns", "add", "standup", "Deploys happen on Fridays")
     assert (
@@ -119,7 +119,7 @@ def test_text_tells_who_wrote(memory: Command) -> None:
     assert f"version 1, create by {user()}, " in memory("history", made, "--format", "text").out
 
 
-def test_shared_memories_are_told_from_ones_own(memory: Command) -> None:
+def test_shared_memories_are_marked(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays")
     memory("create", "Deploys happen after lunch on Tuesdays", "-n", "ann", "--force")
     context = memory(
@@ -137,7 +137,7 @@ def test_shared_memories_are_told_from_ones_own(memory: Command) -> None:
     assert ", shared" not in memory("context", "deploys", "--conversation", "c").json["prompt"]
 
 
-def test_filters_by_who_wrote(memory: Command) -> None:
+def test_filters_by_writer(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", "--type", "fact")
     memory("turns", "add", "standup", "Deploys happen on Fridays")
     for arguments in (["search", "deploys"], ["search", "deploys", "--in", "history"], ["list"]):
@@ -158,8 +158,7 @@ def test_filters_by_who_wrote(memory: Command) -> None:
     )
 
 
-# --- forgery
-# ---------------------------------------------------------------------------------------------------------
+# --- forgery ---
 
 FORGED = {"=trust": "user", "=by": "boss", "=via": "cli||boss|there|9.9.9|ann"}
 

@@ -33,8 +33,7 @@ def contents(answer: Any) -> list[str]:
     return [shape["content"] for shape in answer.json["results"]]
 
 
-# --- search
-# ----------------------------------------------------------------------------------------------------------
+# --- search ---
 
 
 def test_a_result_is_a_memory_with_its_similarity_and_score(
@@ -116,7 +115,7 @@ def test_limit_and_its_default(memory: Command, stored: Callable[..., str]) -> N
     assert memory("search", "deploys", env={"DEFAULT_LIMIT": "5"}).json["count"] == 5
 
 
-def test_min_confidence_leaves_out_what_is_less_current(
+def test_min_confidence_leaves_faded_memories_out(
     memory: Command, aged: Callable[..., str]
 ) -> None:
     faded = aged("deploys long ago", 24, "contextual")
@@ -132,7 +131,7 @@ def test_min_confidence_leaves_out_what_is_less_current(
     }
 
 
-def test_min_similarity_leaves_out_what_is_less_similar(
+def test_min_similarity_leaves_less_similar_memories_out(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("red apples")
@@ -256,8 +255,7 @@ def test_accesses_are_counted_unless_a_setting_says_no(
     assert memory("get", memory_id).json["access_count"] == 2
 
 
-# --- get and id prefixes
-# ---------------------------------------------------------------------------------------------
+# --- get and id prefixes ---
 
 
 @pytest.mark.parametrize(
@@ -271,7 +269,7 @@ def test_an_id_may_be_shortened_and_written_otherwise(
     assert memory("get", shorten(memory_id)).json["id"] == memory_id
 
 
-def test_an_ambiguous_prefix_lists_what_it_fits(memory: Command, aged: Callable[..., str]) -> None:
+def test_an_ambiguous_prefix_lists_its_matches(memory: Command, aged: Callable[..., str]) -> None:
     with Memories(embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as memories:
         ids = [
             made.memory.id for made in memories.create_many(["one", "two", "three"]) if made.memory
@@ -300,8 +298,7 @@ def test_get_shows_a_memory_that_has_faded(memory: Command, aged: Callable[..., 
     assert memory("get", aged("content", 90, "contextual")).json["confidence"] == 0.0
 
 
-# --- history
-# ---------------------------------------------------------------------------------------------------------
+# --- history ---
 
 
 def test_history_shows_every_version_oldest_first(
@@ -350,8 +347,7 @@ def test_history_shows_deleted_memories(memory: Command, stored: Callable[..., s
     assert version["ended_at"] >= version["created_at"]
 
 
-# --- list
-# ------------------------------------------------------------------------------------------------------------
+# --- list ---
 
 
 def test_list_is_newest_first(memory: Command, stored: Callable[..., str]) -> None:
@@ -394,8 +390,7 @@ def test_list_takes_the_deleted_ones(memory: Command, stored: Callable[..., str]
     assert [shape["id"] for shape in page["results"] + rest["results"]] == ids[2::-1]
 
 
-# --- tags
-# ------------------------------------------------------------------------------------------------------------
+# --- tags ---
 
 
 def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]) -> None:
@@ -415,8 +410,7 @@ def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]
     assert memory("tags", "nothing").json == {"key": "nothing", "values": []}
 
 
-# --- the past
-# --------------------------------------------------------------------------------------------------------
+# --- the past ---
 
 
 def test_a_memory_its_history_and_tags_are_shown_as_they_were(
@@ -462,12 +456,14 @@ def test_conversations_are_shown_as_they_were(memory: Command) -> None:
         (("get", "01a1fdf1-92cd-72f2", "--as-of", "someday"), "not a date or time"),
     ],
 )
-def test_what_has_no_past_says_so(memory: Command, arguments: tuple[str, ...], said: str) -> None:
+def test_commands_without_a_past_refuse_as_of(
+    memory: Command, arguments: tuple[str, ...], said: str
+) -> None:
     answer = memory(*arguments)
     assert (answer.code, said in answer.err) == (2, True)
 
 
-def test_rank_formula_sinks_what_is_old(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_formula_sinks_old_memories(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         {"content": f"the ferry to Skye leaves at {hour}", "created_at": f"{year}-05-01T00:00:00Z"}
         for hour, year in (("noon", 2020), ("nine", 2026))

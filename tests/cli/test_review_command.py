@@ -51,9 +51,7 @@ def waiting(memory: Command) -> set[str]:
     return set(ids(memory("review", "--limit", "1000")))
 
 
-def test_only_the_fields_that_are_asked_for_are_listed(
-    memory: Command, captured: list[str]
-) -> None:
+def test_only_the_requested_fields_are_listed(memory: Command, captured: list[str]) -> None:
     shapes = memory("review", "--fields", "id,content").json["results"]
     assert [list(shape) for shape in shapes] == [["id", "content"]] * 3
     lines = memory("review", "list", "--fields", "id,content", "--format", "text").out.splitlines()
@@ -61,9 +59,7 @@ def test_only_the_fields_that_are_asked_for_are_listed(
     assert memory("review", "--fields", "nothing").code == 2
 
 
-def test_what_was_captured_is_listed_for_review_and_nowhere_else(
-    memory: Command, captured: list[str]
-) -> None:
+def test_captured_memories_are_listed_only_for_review(memory: Command, captured: list[str]) -> None:
     listed = memory("review").json
     assert ids(memory("review")) == ids(memory("review", "list")) == captured[::-1]
     assert (listed["count"], listed["next_cursor"]) == (3, None)
@@ -94,7 +90,7 @@ def test_pages_of_a_review(memory: Command, captured: list[str]) -> None:
     assert ([shape["id"] for shape in rest["results"]], rest["next_cursor"]) == (captured[:1], None)
 
 
-def test_what_is_accepted_is_found(memory: Command, captured: list[str]) -> None:
+def test_accepted_memories_are_found(memory: Command, captured: list[str]) -> None:
     answer = memory("review", "accept", "--yes", captured[0], captured[2])
     assert answer.code == 0
     assert {name: answer.json[name] for name in ("accepted", "left", "dry_run")} == {
@@ -185,7 +181,7 @@ def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> N
         (["--cursor", "x"], "the cursor is not one that a listing returned"),
     ],
 )
-def test_what_is_not_clear_changes_nothing(
+def test_unclear_requests_change_nothing(
     memory: Command, captured: list[str], arguments: list[str], complaint: str
 ) -> None:
     answer = memory("review", *(captured[0] if each == "ID" else each for each in arguments))
@@ -250,9 +246,7 @@ def test_on_a_terminal_the_editor_is_opened(
     assert waiting(memory) == set(captured[1:])
 
 
-def test_a_duplicate_of_what_is_there_is_told_and_left(
-    memory: Command, captured: list[str]
-) -> None:
+def test_a_duplicate_is_reported_and_left_waiting(memory: Command, captured: list[str]) -> None:
     there = memory("create", f"The {TEXTS[0].replace('Deploys', 'deploys')}").json
     same = memory("create", TEXTS[1]).json["id"]
     answer = memory("review", "accept", "--yes", "--all")
@@ -268,7 +262,7 @@ def test_a_duplicate_of_what_is_there_is_told_and_left(
     assert waiting(memory) == set()
 
 
-def test_what_is_suspicious_has_to_be_named(memory: Command, captured: list[str]) -> None:
+def test_suspicious_memories_have_to_be_named(memory: Command, captured: list[str]) -> None:
     mark(captured[1])
     assert ids(memory("review", "--suspicious")) == [captured[1]]
     answer = memory("review", "accept", "--yes", "--all")
@@ -282,7 +276,7 @@ def test_what_is_suspicious_has_to_be_named(memory: Command, captured: list[str]
 
 
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_what_is_suspicious_can_be_chosen_by_a_rule(
+def test_suspicious_memories_can_be_selected_by_a_rule(
     memory: Command, captured: list[str], verb: str
 ) -> None:
     mark(captured[1])
@@ -290,7 +284,7 @@ def test_what_is_suspicious_can_be_chosen_by_a_rule(
     assert set(ids(done)) == (set(captured) if verb == "accept" else {captured[1]})
 
 
-def test_what_waits_is_changed_by_a_review_alone(memory: Command, captured: list[str]) -> None:
+def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[str]) -> None:
     for arguments in (
         ["update", captured[0], "other words"],
         ["update", captured[0], "--tag", "a=b"],
@@ -316,7 +310,7 @@ def test_only_a_person_accepts(memory: Command, captured: list[str], channel: st
     assert waiting(memory) == set(captured)
 
 
-def test_what_can_not_be_combined_is_refused(memory: Command, captured: list[str]) -> None:
+def test_options_that_exclude_each_other_are_refused(memory: Command, captured: list[str]) -> None:
     for arguments in (
         ["list", "--pending", "--deleted"],
         ["list", "--pending", "--as-of", "1d"],

@@ -73,7 +73,9 @@ def test_pins_are_exported(memory: Command, stored: Callable[..., str], tmp_path
     )
 
 
-def test_what_an_import_brings_is_in_it(memory: Command, stored: Callable[..., str]) -> None:
+def test_the_scratchpad_shows_imported_memories(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     stored("The user prefers tabs", "-n", "bob")
     memory("export", "-n", "bob", "--output", "out.jsonl")
     memory("delete", memory("list", "-n", "bob").json["results"][0]["id"], "-n", "bob")
@@ -361,7 +363,7 @@ def test_nothing_of_it_is_there_before_it_is_used(memory: Command, home: Path) -
     assert not home.exists() or [each.name for each in home.iterdir()] == ["events.jsonl"]
 
 
-def test_a_number_that_only_begins_like_the_one_asked_for_goes_on_to_the_store(
+def test_an_id_with_the_same_beginning_is_left_to_the_store(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("The web proxy listens on port 80", "-n", "bob")

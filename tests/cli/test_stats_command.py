@@ -19,7 +19,7 @@ def noted(home: Path) -> list[tuple[str, str]]:
     return [(event["op"], event["outcome"]) for event in events.read(home)]
 
 
-def test_each_command_is_noted_once_and_without_what_it_says(
+def test_each_command_is_recorded_once_and_without_texts(
     memory: Command, stored: Store, home: Path
 ) -> None:
     one = stored("the sky is blue", "--project", "sky-blue-shop")

@@ -10,7 +10,7 @@ import pytest
 Command = Callable[..., Any]
 
 
-def test_a_token_is_told_once_and_only_its_hash_is_kept(memory: Command, home: Path) -> None:
+def test_a_token_is_shown_once_and_only_its_hash_is_kept(memory: Command, home: Path) -> None:
     made = memory("tokens", "create", "laptop", "--allow", "bob:rw", "--allow", "shared:r").json
     assert made["token"].startswith("mem_")
     assert made["namespaces"] == {"bob": "rw", "shared": "r"}

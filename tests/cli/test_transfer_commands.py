@@ -41,12 +41,11 @@ def url(folder: Path, name: str) -> str:
     return f"sqlite:///{folder}/{name}.db"
 
 
-# --- export
-# ----------------------------------------------------------------------------------------------------------
+# --- export ---
 
 
 @pytest.mark.usefixtures("filled")
-def test_export_prints_what_the_caller_reads(memory: Command) -> None:
+def test_export_prints_the_readable_namespaces(memory: Command) -> None:
     header, *shared, last = lines(memory("export").out)
     assert header == {"format": "memories", "version": 2}
     assert (last["end"], last["records"], len(last["sha256"])) == ("memories", 4, 64)
@@ -64,7 +63,7 @@ def test_export_prints_what_the_caller_reads(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_export_tells_nothing_of_other_namespaces_unless_all_are_asked_for(memory: Command) -> None:
+def test_export_reveals_other_namespaces_only_if_all_are_requested(memory: Command) -> None:
     for options in ([], ["-n", "ann"], ["-n", "nobody"], ["--vectors"]):
         answer = memory("export", *options)
         assert "bob" not in (answer.out + answer.err).lower()
@@ -173,12 +172,11 @@ def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, fold
     assert "it may be incomplete" in answer.err
 
 
-# --- import
-# ----------------------------------------------------------------------------------------------------------
+# --- import ---
 
 
 @pytest.mark.usefixtures("filled")
-def test_what_is_imported_is_exported_as_the_same_bytes(memory: Command, folder: Path) -> None:
+def test_imported_records_are_exported_as_the_same_bytes(memory: Command, folder: Path) -> None:
     exported = memory("export", "--all-namespaces").out
     (folder / "backup.jsonl").write_text(exported)
     other = ("--store", url(folder, "other"))
@@ -219,7 +217,7 @@ def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(
 
 
 @pytest.mark.usefixtures("filled")
-def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
+def test_conflicts_are_reported_and_change_nothing(memory: Command) -> None:
     exported = memory("export").out
     changed = "".join(
         exported.replace("We ship on Friday", "We ship on Monday").splitlines(keepends=True)[:-1]
@@ -249,7 +247,7 @@ def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -> None:
+def test_a_dry_run_reports_the_result_of_an_import(memory: Command, folder: Path) -> None:
     exported = memory("export").out
     other = ("--store", url(folder, "other"))
     shape = memory("import", "-", "--dry-run", *other, stdin=exported).json
@@ -270,7 +268,7 @@ def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -
         (b"\xff\xfeh\0i\0", "line 1 is not an export: a text that looks like UTF-16"),
     ],
 )
-def test_what_is_no_export_is_refused_in_one_sentence(
+def test_other_files_are_refused_in_one_sentence(
     memory: Command, home: Path, given: str | bytes, complaint: str
 ) -> None:
     answer = memory("import", "-", stdin=given)
@@ -299,8 +297,7 @@ def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Pa
     assert memory("status", *other).json["without_vector_count"] == 0
 
 
-# --- migrate
-# ---------------------------------------------------------------------------------------------------------
+# --- migrate ---
 
 
 @pytest.mark.usefixtures("filled")
@@ -350,7 +347,7 @@ def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, sche
 
 
 @pytest.mark.usefixtures("filled")
-def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) -> None:
+def test_migrate_refuses_a_store_that_is_not_a_copy(memory: Command, folder: Path) -> None:
     target = url(folder, "copy")
     memory("create", "Something else", "--store", target)
     answer = memory("migrate", "--to", target)
@@ -419,8 +416,7 @@ def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(
     assert list(folder.iterdir()) == []
 
 
-# --- reembed
-# ---------------------------------------------------------------------------------------------------------
+# --- reembed ---
 
 
 @pytest.mark.usefixtures("filled")
@@ -488,7 +484,7 @@ def test_reembed_makes_a_store_compact_and_back(memory: Command) -> None:
     ]
 
 
-def test_reembed_makes_what_is_missing(memory: Command) -> None:
+def test_reembed_adds_missing_vectors(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
     assert memory("reembed").json == {
         "embedded": 1,
@@ -502,9 +498,7 @@ def test_reembed_makes_what_is_missing(memory: Command) -> None:
 @pytest.mark.parametrize(
     "command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]]
 )
-def test_reembed_refuses_what_makes_no_vectors(
-    memory: Command, command: list[str], home: Path
-) -> None:
+def test_reembed_refuses_the_embedder_none(memory: Command, command: list[str], home: Path) -> None:
     answer = memory(*command)
     assert answer.code == 2
     assert "embedder" in answer.error
@@ -524,7 +518,7 @@ def test_a_terminal_shows_how_far_it_is(terminal: Command, memory: Command, fold
 
 
 @pytest.mark.parametrize("made", ["pipe", "device", "link to a pipe", "socket"])
-def test_what_is_no_file_is_not_waited_for(memory: Command, folder: Path, made: str) -> None:
+def test_pipes_and_devices_are_refused_at_once(memory: Command, folder: Path, made: str) -> None:
     name = Path("given")
     if made == "device":
         name = Path("/dev/zero")

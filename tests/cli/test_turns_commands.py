@@ -60,8 +60,7 @@ def filled(memory: Command, once: Once) -> None:
     once(fill)
 
 
-# --- turns add
-# -------------------------------------------------------------------------------------------------------
+# --- turns add ---
 
 
 def test_add_shows_the_turn(memory: Command) -> None:
@@ -100,7 +99,7 @@ def test_add_shows_the_turn(memory: Command) -> None:
     assert "message_id" not in plain
 
 
-def test_a_message_id_is_stored_once_and_that_is_told(memory: Command) -> None:
+def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> None:
     add = ("turns", "add", "trip")
     told = [memory(*add, content, "--message-id", "a") for content in ("first", "first", "second")]
     shapes = [json.loads(answer.out) for answer in told]
@@ -121,7 +120,7 @@ def test_a_message_id_is_stored_once_and_that_is_told(memory: Command) -> None:
     )
 
 
-def test_of_many_messages_each_is_told_and_one_that_is_refused_does_not_stop_the_others(
+def test_each_message_is_reported_and_a_refused_one_does_not_stop_the_others(
     memory: Command,
 ) -> None:
     written = lines(
@@ -173,7 +172,7 @@ def test_a_time_is_shown_in_the_zone_in_which_it_was_given(memory: Command) -> N
     ],
     ids=" ".join,
 )
-def test_turns_are_filtered_by_who_said_them_and_when(
+def test_turns_are_filtered_by_speaker_and_time(
     memory: Command, options: list[str], expected: list[str]
 ) -> None:
     for command in (
@@ -243,7 +242,7 @@ def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
 
 
 @pytest.mark.parametrize("given", [b"", b"\n", b" \r\n\n", b"\xef\xbb\xbf"])
-def test_input_without_turns_is_told(memory: Command, given: bytes) -> None:
+def test_input_without_turns_is_refused(memory: Command, given: bytes) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=given)
     assert (answer.code, answer.error) == (
         2,
@@ -266,8 +265,7 @@ def test_options_beside_standard_input_hold_or_are_refused(memory: Command) -> N
     )
 
 
-# --- turns tail
-# ------------------------------------------------------------------------------------------------------
+# --- turns tail ---
 
 
 @pytest.mark.usefixtures("filled")
@@ -281,7 +279,7 @@ def test_tail_shows_the_end_oldest_first(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_text_says_who_said_it_where_and_when(memory: Command) -> None:
+def test_text_shows_speaker_conversation_and_time(memory: Command) -> None:
     shown = memory("turns", "tail", "trip", "--format", "text").out
     assert "the ferry leaves at nine\nAnn in trip · 2026-05-01 09:01 UTC" in shown
     assert "assistant in trip" in shown
@@ -327,8 +325,7 @@ def test_tail_does_not_load_the_libraries_of_vectors(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["count"] == 1
 
 
-# --- search
-# ----------------------------------------------------------------------------------------------------------
+# --- search ---
 
 
 @pytest.mark.usefixtures("filled")
@@ -433,8 +430,7 @@ def test_search_by_words_alone_finds_turns(memory: Command) -> None:
     assert (result["similarity"], result["calibrated"]) == (None, None)
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 LINE = {"content": "good"}
 ADD = ("turns", "add", "trip")
@@ -565,8 +561,7 @@ def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
     assert not home.exists()
 
 
-# --- turns show, turns list
-# ------------------------------------------------------------------------------------------
+# --- turns show, turns list ---
 
 
 def test_show_pages_through_a_conversation(memory: Command, filled: None) -> None:
@@ -617,8 +612,7 @@ def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
     assert "line 1 has a key twice" in answer.error
 
 
-# --- turns forget
-# ----------------------------------------------------------------------------------------------------
+# --- turns forget ---
 
 
 def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, home: Path) -> None:
@@ -638,9 +632,7 @@ def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, hom
 
 
 @pytest.mark.parametrize("options", [["nowhere"], ["trip", "--index", "9"]])
-def test_what_is_not_there_is_not_forgotten(
-    memory: Command, filled: None, options: list[str]
-) -> None:
+def test_missing_turns_are_not_forgotten(memory: Command, filled: None, options: list[str]) -> None:
     answer = memory("turns", "forget", *options, "--yes")
     assert (answer.code, "not found" in answer.error) == (1, True)
     assert memory("status").json["turn_count"] == 3
@@ -663,8 +655,7 @@ def test_forget_asks_on_a_terminal(
     assert memory("status").json["turn_count"] == (0 if gone else 3)
 
 
-# --- what conversations are called
-# -----------------------------------------------------------------------------------
+# --- what conversations are called ---
 
 
 @pytest.mark.usefixtures("filled")
@@ -688,7 +679,7 @@ def test_a_conversation_gets_a_title_a_user_and_tags(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Command) -> None:
+def test_conversations_are_listed_in_pages_and_by_their_turns(memory: Command) -> None:
     for number in range(3):
         memory(
             "turns",
@@ -721,8 +712,7 @@ def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Comman
         assert [each["conversation_id"] for each in found] == expected, options
 
 
-# --- while the store is down
-# -----------------------------------------------------------------------------------------
+# --- while the store is down ---
 
 
 def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def undo(memory: Command, answer: Any) -> Any:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_list_shows_what_meets_an_expression(memory: Command) -> None:
+def test_a_list_shows_memories_that_match_an_expression(memory: Command) -> None:
     assert contents(memory, "--where", "type = fact and not project exists") == [
         "Ann leads the web team"
     ]
@@ -187,7 +187,7 @@ def test_forgetting_many_needs_a_yes(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_turns_and_what_was_made_from_them_are_forgotten(memory: Command) -> None:
+def test_turns_and_the_memories_made_from_them_are_forgotten(memory: Command) -> None:
     planned = memory("forget", "--where", "conversation = standup", "--in", "all", "--dry-run").json
     assert planned["counts"] == {"forget": 4}
     planned = memory("turns", "forget", "standup", "--with-memories", "--dry-run").json
@@ -205,7 +205,7 @@ def test_turns_and_what_was_made_from_them_are_forgotten(memory: Command) -> Non
     assert memory("turns", "forget", "standup", "--with-memories", "--yes").code == 1
 
 
-def test_what_a_turn_was_made_into_goes_although_it_was_changed_since(
+def test_a_memory_made_from_a_turn_is_forgotten_after_changes(
     memory: Command, filled: dict[str, str]
 ) -> None:
     memory("update", filled["Ann leads the web team"], "Ann leads the shop team")
@@ -276,7 +276,7 @@ def test_no_other_namespace_is_touched(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_holds_what_meets_an_expression_with_every_version(
+def test_an_export_holds_matching_memories_with_every_version(
     memory: Command, folder: Path
 ) -> None:
     [found] = memory("list", "--where", "project = shop").json["results"]

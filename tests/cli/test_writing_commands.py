@@ -44,8 +44,7 @@ def everything(memory: Command) -> Any:
     ]
 
 
-# --- create
-# ----------------------------------------------------------------------------------------------------------
+# --- create ---
 
 
 def test_create_answers_with_every_specified_field(memory: Command) -> None:
@@ -76,7 +75,7 @@ def test_create_answers_with_every_specified_field(memory: Command) -> None:
     assert shape["stored"] is True
 
 
-def test_known_fields_that_were_not_given_are_empty(memory: Command) -> None:
+def test_known_fields_without_a_value_are_empty(memory: Command) -> None:
     shape = memory("create", "nothing else is known").json
     assert [shape[name] for name in ("agent", "personality", "project", "type")] == ["", "", "", ""]
     assert shape["global"] is False
@@ -142,13 +141,12 @@ def test_content_is_stored_as_it_is(memory: Command) -> None:
     assert memory("get", created["id"]).json["content"] == content
 
 
-def test_declared_confidence_lowers_what_is_computed(memory: Command) -> None:
+def test_declared_confidence_lowers_computed_confidence(memory: Command) -> None:
     shape = memory("create", "perhaps", "--confidence", "0.6").json
     assert (shape["confidence"], shape["base_confidence"]) == (0.6, 0.6)
 
 
-# --- create: what is there already
-# -----------------------------------------------------------------------------------
+# --- create: what is there already ---
 
 
 def test_the_same_text_is_not_stored_again(memory: Command) -> None:
@@ -161,7 +159,7 @@ def test_the_same_text_is_not_stored_again(memory: Command) -> None:
     assert memory("status").json["memory_count"] == 1
 
 
-def test_what_a_repetition_adds_is_merged_and_what_contradicts_is_told(memory: Command) -> None:
+def test_additions_of_a_repetition_are_merged_and_contradictions_reported(memory: Command) -> None:
     first = memory(
         "create", "The user prefers tabs", "--type", "fact", "--decay", "contextual"
     ).json
@@ -236,7 +234,7 @@ def test_every_answer_to_a_create_has_the_same_form(memory: Command) -> None:
     assert [answer["corrects"] for answer in answers] == [None, None, answers[0]["id"], *[None] * 4]
 
 
-def test_a_duplicate_of_what_was_corrected_names_the_correction(memory: Command) -> None:
+def test_a_duplicate_of_a_corrected_memory_names_the_correction(memory: Command) -> None:
     env = {"EMBEDDER": "minilm"}
     old = memory("create", "The API listens on port 8080.", env=env).json["id"]
     new = memory("create", "The API listens on port 9090.", env=env).json["id"]
@@ -285,7 +283,7 @@ def test_a_duplicate_is_not_stored_and_says_how_to_go_on(memory: Command) -> Non
     assert first["id"][:18] in shown.out
 
 
-def test_a_correction_is_stored_and_names_what_it_is_like(memory: Command) -> None:
+def test_a_correction_is_stored_and_names_similar_memories(memory: Command) -> None:
     env = {"EMBEDDER": "minilm"}
     first = memory("create", "The API listens on port 8080.", env=env).json
     answer = memory("create", "The API listens on port 9090.", env=env)
@@ -365,8 +363,7 @@ def test_supersedes_holds_beside_a_key_that_is_in_use(
     assert "superseded_by" in memory("get", old).json
 
 
-# --- update
-# ----------------------------------------------------------------------------------------------------------
+# --- update ---
 
 
 def test_update_appends_a_version(memory: Command) -> None:
@@ -401,8 +398,7 @@ def test_an_update_that_changes_nothing_makes_no_version(
     assert memory("history", memory_id).json["count"] == 1
 
 
-# --- reinforce
-# -------------------------------------------------------------------------------------------------------
+# --- reinforce ---
 
 
 def test_reinforce_resets_decay(memory: Command, home: Path) -> None:
@@ -436,8 +432,7 @@ def test_other_policies_are_not_reinforced(
     assert (answer.code, answer.error) == (1, sentence)
 
 
-# --- delete and restore
-# ----------------------------------------------------------------------------------------------
+# --- delete and restore ---
 
 
 def test_delete_hides_a_memory_and_restore_brings_it_back(
@@ -463,7 +458,7 @@ def test_delete_hides_a_memory_and_restore_brings_it_back(
 
 
 @pytest.mark.parametrize("command", ["get", "reinforce", "delete", "update"])
-def test_what_was_deleted_is_not_found(
+def test_deleted_memories_are_not_found(
     memory: Command, stored: Callable[..., str], command: str
 ) -> None:
     memory_id = stored("content")
@@ -484,7 +479,7 @@ def test_an_unknown_id_is_not_found(
     assert (answer.code, answer.error) == (1, "Memory not found")
 
 
-def test_what_is_not_deleted_is_not_restored(memory: Command, stored: Callable[..., str]) -> None:
+def test_only_deleted_memories_are_restored(memory: Command, stored: Callable[..., str]) -> None:
     answer = memory("restore", stored("content"))
     assert (answer.code, answer.error) == (1, "Memory is not deleted, there is nothing to restore")
 
@@ -507,8 +502,7 @@ def test_restore_does_not_take_a_key_from_another_memory(
     assert "user/editor" in answer.error
 
 
-# --- forget
-# ----------------------------------------------------------------------------------------------------------
+# --- forget ---
 
 
 def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home: Path) -> None:
@@ -524,9 +518,7 @@ def test_forget_leaves_no_byte(memory: Command, stored: Callable[..., str], home
             assert trace not in file.read_bytes(), file
 
 
-def test_forget_refuses_where_nobody_can_be_asked(
-    memory: Command, stored: Callable[..., str]
-) -> None:
+def test_forget_refuses_without_a_terminal(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("content")
     before = everything(memory)
     answer = memory("forget", memory_id, stdin="y\n")
@@ -563,11 +555,10 @@ def test_error_shapes_are_json_on_a_pipe(memory: Command) -> None:
     assert json.loads(answer.err) == {"error": "Memory not found"}
 
 
-# --- what was decided where the specifications are silent
-# ------------------------------------------------------------
+# --- what was decided where the specifications are silent ---
 
 
-def test_an_empty_option_counts_as_not_given(memory: Command) -> None:
+def test_an_empty_option_counts_as_left_out(memory: Command) -> None:
     """So that a script may pass `--project "$PROJECT"` when the variable is not set."""
     assert memory("create", "apples are red", "--project", "").json["tags"] == {}
 

@@ -198,7 +198,7 @@ def told_well(said: str) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_bad_call_is_told_changes_nothing_and_stops_nothing(memories: Memories) -> None:
+def test_a_bad_call_is_refused_and_changes_nothing(memories: Memories) -> None:
     before = memories.list()
     said = answers(memories, [(tool, arguments) for _, tool, arguments, _ in CALLS])
     for (row, tool, _, part), (failed, text) in zip(CALLS, said, strict=True):

@@ -94,7 +94,7 @@ def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any
     assert answered(memory) == 9
 
 
-def test_what_is_heavy_is_not_imported_when_a_server_answers(
+def test_heavy_modules_are_not_imported_when_a_server_answers(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     serving()
@@ -142,7 +142,7 @@ def test_every_command_is_run_by_a_server_or_never() -> None:
     "./x.db"],
      ["restore", "notes.backup"], ["review", "edit", "x"], ["export"], ["--help"], []],
 )  # fmt: skip
-def test_what_reads_files_or_streams_needs_its_own_process(arguments: list[str]) -> None:
+def test_commands_that_read_files_or_streams_need_their_own_process(arguments: list[str]) -> None:
     assert not client.is_warm(arguments)
 
 
@@ -197,7 +197,7 @@ def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
     )
 
 
-def test_who_sits_at_a_terminal_is_asked_by_a_process_of_their_own(
+def test_a_question_at_a_terminal_is_asked_by_its_own_process(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     import pty
@@ -288,7 +288,7 @@ def test_a_server_that_hangs_costs_no_answer(memory: Run, serving: Callable[...,
 
 
 @pytest.mark.thorough
-def test_what_a_killed_server_leaves_behind_stops_nobody(
+def test_leftovers_of_a_killed_server_do_not_stop_commands(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     server = serving()
@@ -340,7 +340,7 @@ def test_a_create_that_got_no_answer_is_stored_once(
 
 
 @pytest.mark.parametrize("part", [b"", b"0 done 1:100\nonly a part"])
-def test_a_change_that_got_no_answer_is_told_truthfully(
+def test_a_change_without_an_answer_is_reported_as_in_doubt(
     part: bytes, memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", part)
@@ -350,7 +350,7 @@ def test_a_change_that_got_no_answer_is_told_truthfully(
     assert json.loads(done.stderr) == {"error": client.LOST}
 
 
-def test_what_only_reads_is_done_here_when_the_server_dies(
+def test_reading_commands_run_here_when_the_server_dies(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", None)
@@ -358,7 +358,7 @@ def test_what_only_reads_is_done_here_when_the_server_dies(
     impostor.close()
 
 
-def test_a_server_of_another_version_is_told_and_not_asked(
+def test_a_server_of_another_version_is_told_to_end(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} 0.0.1", None)
@@ -486,7 +486,7 @@ def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, st
     assert not Path(socket_path(environment)).parent.exists()
 
 
-def test_what_is_waiting_is_written_before_the_end(
+def test_running_commands_are_finished_before_the_end(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     server = serving()
