@@ -113,6 +113,7 @@ def test_a_memory_meets_an_expression() -> None:
         "since = 2026-02-18",
         "until 2026-02-18",
         "not reinforced exists",
+        "updated exists",
         "not reinforced < 2030-01-01",
         "confidence < 0.5",
         "base_confidence = 0.4",
@@ -178,6 +179,8 @@ def test_errors_name_the_position() -> None:
         ("type = a, b", 9, "a comma means nothing here"),
         ("type ! a", 6, '"!" is not an operator'),
         ("type < fact", 1, "type is text"),
+        ("updated ~ 7d", 1, "updated is a time"),
+        ("version !~ 2", 1, "version is a number"),
         ("key > x", 1, "key is text"),
         ("has(type", 5, 'has takes one name and a ")"'),
         ("has()", 5, "has takes the name of a tag"),
@@ -292,6 +295,7 @@ def test_the_filter_has_only_required_conditions() -> None:
         "type != fact",
         "type = fa*",
         "created > 7d",
+        "updated exists",
     ):
         assert selector(open_ended).narrow(base) == base
     turns = selector("conversation = standup and speaker = Ann", Collection.HISTORY)

@@ -353,6 +353,11 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
         return _is_present(read)
+    if condition.operator in ("~", "!~") and kind in ("time", "number"):
+        raise error_at(
+            condition.place,
+            f"{condition.name} is a {kind}: it is compared with =, !=, <, <=, > and >=",
+        )
     if condition.operator in ("!=", "!~"):
         positive = condition._replace(operator=condition.operator[1])
         return _negate(_compile_condition(positive, collection, instant))
@@ -599,6 +604,8 @@ def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Fil
     name = condition.name.lower()
     if name not in ("updated", *_BOUNDS):
         return where
+    if name == "updated" and condition.operator == "exists":
+        return where  # every record has one
     sign = _BOUNDS.get(name, condition.operator)
     first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):
