@@ -73,7 +73,7 @@ def test_a_password_is_known_wherever_it_stands() -> None:
     assert parse_url("postgresql://me:a%2Fb@h/db").password == "a/b"
     assert parse_url("postgresql:///db?password=a%20b").password == "a b"
     for url in ("postgresql://me:secret@h/db", "postgresql:///db?host=/tmp&password=secret"):
-        assert "secret" not in parse_url(url).shown
+        assert "secret" not in parse_url(url).masked_url
 
 
 @pytest.mark.parametrize(

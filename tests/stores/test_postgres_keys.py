@@ -50,10 +50,10 @@ def after(own):
     return run
 
 def in_transaction(own):
-    def run(self, opened, *, told):
-        if told:  # the log is written, so it is no transaction of the keys
+    def run(self, opened, *, notify):
+        if notify:  # the log is written, so this is not a transaction of the keys
             stand()
-        return own(self, opened, told=told)
+        return own(self, opened, notify=notify)
     return run
 
 if place == "begun":

@@ -1,7 +1,7 @@
 """The store of a team: PostgreSQL with pgvector, shared by many machines.
 
-A memory's version, or a turn, is a row of the table `record` (`schema`), added by
-`PostgresStore.append` (`store`). Its words are in an index, its vectors in a table for each space
-(`vectors`), and both are searched by `search`. `connection` opens and migrates, `transaction`
-locks, `rewrite` removes for good.
+A version of a memory, or a turn, is a row of the table `record` (`schema`), which
+`PostgresStore.append` (`store`) adds. Its words are in an index, its vectors in a table for each
+space (`vectors`). `search` searches both. `connection` opens and migrates, `transaction` locks,
+`rewrite` removes for good.
 """

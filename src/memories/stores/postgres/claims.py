@@ -14,23 +14,23 @@ from memories.errors import StoreError, StoreUnreachable
 from memories.stores import claims
 from memories.stores.claims import Claim, Taken
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.errors import translated
+from memories.stores.postgres.errors import translate_errors
 
 if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
-# after which a request counts as left, if its server does not say that it still does it
+# A request counts as abandoned if its server doesn't renew it for this long.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
-_SWEPT = 500  # requests between two looks for what is too old
+_SWEPT = 500  # requests between two removals of old ones
 
-# No statement waits for the disk: what is begun is in the log of the database before the write that
-# follows, which does wait; a request of which only the end was lost is run again. All is one step,
-# settings too, as a pooler may give the session to somebody else afterwards.
+# No statement waits for the disk. A begun request is in the log of the database before the write that
+# follows, which does wait; if only its end is lost, the request runs again. Everything is one step,
+# including the settings, since a pooler may give the session to another client afterwards.
 _STEP = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off; {statement}; COMMIT"
-# Somebody does a request while the session that began it is there and its time is not up. A session
-# ends with its process; time ends it where that shows late, as with a machine that has lost its
-# power, or never, as with a pooler's.
+# A request is in progress while the session that began it exists and its lease has not expired. A
+# session ends with its process. The lease expires if that is noticed late, as after a power cut of the
+# machine, or never, as behind a pooler.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)
@@ -66,15 +66,15 @@ _log = logging.getLogger(__name__)
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It has one connection, whose end tells the others that this process is gone. A thread says now
-    and then what is still being done, also on a new connection after the old one was lost.
+    It has one connection. When that ends, the others know that this process has ended. A thread
+    renews the requests in progress, on a new connection if the old one was lost.
     """
 
     def __init__(self, server: Server) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
-            server: Whose store it is.
+            server: The server of the store.
         """
         self._server = server
         self._lock = threading.Lock()
@@ -93,12 +93,12 @@ class PostgresClaims:
             "at": now,
             "oldest": now - claims.KEPT_SECONDS,
         }
-        with translated(self._server.shown), self._lock:
+        with translate_errors(self._server.masked_url), self._lock:
             self._sweep(values["oldest"])
             while not (rows := self._rows(_CLAIM, values)):
-                known = self._rows(_DIGEST, values)
-                if known:  # else it was dropped meanwhile
-                    raise Taken(other=known[0][0] != digest)
+                digests = self._rows(_DIGEST, values)
+                if digests:  # otherwise it was dropped meanwhile
+                    raise Taken(other=digests[0][0] != digest)
             [(number, begun_at, summary)] = rows
             self._held[name] = number
         return Claim(name, number, begun_at, summary)
@@ -112,7 +112,7 @@ class PostgresClaims:
         self._end(_DROP, claim, None)
 
     def _end(self, sql: str, claim: Claim, summary: Json | None) -> None:
-        with translated(self._server.shown), self._lock:
+        with translate_errors(self._server.masked_url), self._lock:
             self._held.pop(claim.name, None)
             self._rows(sql, {"name": claim.name, "number": claim.number, "told": summary})
 
@@ -123,31 +123,29 @@ class PostgresClaims:
             if self._connection is not None:
                 self._connection.close()
 
-    # --- statements, while the lock is held
-    # --------------------------------------------------------------------------
-
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement; once more on a new connection if the old one was lost, as each may be
-        repeated.
-        """
-        kept = self._connection
-        if kept is not None and not kept.closed:
-            try:
-                return self._run(kept, statement, values)
-            except (psycopg.Error, StoreUnreachable):
-                if not kept.closed:
-                    raise
-        return self._run(self._connected(), statement, values)
+        """Run a statement, while the lock is held.
 
-    def _connected(self) -> "Connection":
-        """Return a new connection, by which it has said what is being done here."""
+        If the connection was lost, the statement is repeated on a new one, which does no harm.
+        """
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            try:
+                return self._run(connection, statement, values)
+            except (psycopg.Error, StoreUnreachable):
+                if not connection.closed:
+                    raise
+        return self._run(self._connect(), statement, values)
+
+    def _connect(self) -> "Connection":
+        """Return a new connection that has renewed the requests in progress."""
         if self._ended.is_set():
-            raise StoreUnreachable("this server is ending; nothing was written")
+            raise StoreUnreachable("this server is stopping; nothing was written")
         with self._server.write():
-            pass  # it makes the tables, or brings older ones up to date
+            pass  # this creates or migrates the tables
         self._connection = self._server.connect()
         if self._held:
-            self._run(self._connection, _RENEW, self._holding())
+            self._run(self._connection, _RENEW, self._held_requests())
         if self._renewing is None:
             self._renewing = threading.Thread(target=self._renew, name="claims", daemon=True)
             self._renewing.start()
@@ -172,7 +170,7 @@ class PostgresClaims:
                 rows = cursor.fetchall()
         return rows
 
-    def _holding(self) -> dict[str, Any]:
+    def _held_requests(self) -> dict[str, Any]:
         return {"names": list(self._held), "numbers": list(self._held.values())}
 
     def _sweep(self, oldest: float) -> None:
@@ -183,8 +181,8 @@ class PostgresClaims:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             try:
-                with translated(self._server.shown), self._lock:
+                with translate_errors(self._server.masked_url), self._lock:
                     if self._held:
-                        self._rows(_RENEW, self._holding())
+                        self._rows(_RENEW, self._held_requests())
             except StoreError as exc:
-                _log.warning("nobody could be told which requests are being done: %s", exc)
+                _log.warning("the requests in progress could not be renewed: %s", exc)

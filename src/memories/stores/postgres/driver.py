@@ -1,4 +1,4 @@
-"""A connection of psycopg that does not wait forever for a server that has stopped."""
+"""A psycopg connection that doesn't wait forever for a server that has stopped."""
 
 import time
 from collections.abc import Generator
@@ -12,25 +12,24 @@ _R = TypeVar("_R")
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """Closes itself when the server sends nothing for too long.
+    """Closes itself if the server sends nothing for too long.
 
-    A deadline kept by the server, such as `statement_timeout`, would stop with the server.
+    A deadline of the server, such as `statement_timeout`, would stop with the server.
 
     Attributes:
-        shown: The URL without its password.
+        masked_url: The URL without its password.
         patience: How many seconds the server may send nothing; None for no limit.
-        settings: What each transaction on it sets for itself.
-        access: How one that writes begins, as far as this differs from what the server does by
-            itself.
+        settings: The statements that set up each transaction.
+        access: The access mode of transactions that write, if it isn't the server's default.
     """
 
-    shown = "the server"
+    masked_url = "the server"
     patience: float | None = 30.0
     settings = ""
     access = ""
 
     def wait(self, gen: Generator[Any, Any, _R], *args: Any, **kwargs: Any) -> _R:
-        """Wait as the driver does.
+        """Wait as psycopg does, but not forever.
 
         Raises:
             StoreUnreachable: The server sent nothing for too long.
@@ -42,21 +41,21 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _bounded(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on what the driver waits for; about ten times a second it sends 0, for nothing."""
+        """Pass on the events that psycopg waits for. Without an event it sends 0 ten times a second."""
         try:
-            asked = next(gen)
-            heard = time.monotonic()
+            request = next(gen)
+            heard_at = time.monotonic()
             while True:
-                ready = yield asked
+                ready = yield request
                 now = time.monotonic()
                 if ready:
-                    heard = now
-                elif self.patience is not None and now - heard > self.patience:
+                    heard_at = now
+                elif self.patience is not None and now - heard_at > self.patience:
                     raise StoreUnreachable(
-                        f"{self.shown} has not answered for {self.patience:.0f} seconds; see whether the server is "
-                        "stopped or overloaded, and try again"
+                        f"{self.masked_url} has not answered for {self.patience:.0f} seconds; "
+                        "see whether the server is stopped or overloaded, and try again"
                     )
-                asked = gen.send(ready)
+                request = gen.send(ready)
         except StopIteration as end:
             result: _R = end.value
             return result

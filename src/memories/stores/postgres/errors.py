@@ -1,6 +1,4 @@
-"""The errors of PostgreSQL and of its driver, each turned into one of ours with one clear
-sentence.
-"""
+"""Turns the errors of PostgreSQL and of psycopg into ours, each with one clear sentence."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from memories.errors import (
 if TYPE_CHECKING:
     import psycopg
 
-# The messages of libpq when it gets no connection, and what they mean: there is no code, only text.
+# Parts of the messages of libpq if it can't connect, and their meaning; there are no error codes.
 _REFUSED = (
     ("could not translate host name", "its host is not known; check the name"),
     ("name or service not known", "its host is not known; check the name"),
@@ -40,7 +38,7 @@ _REFUSED = (
         "a connection pooler stands before it and refuses an option; leave it out of the URL ({detail})",
     ),
 )
-_FULL = (  # a connection that somebody gives back helps
+_FULL = (  # waiting for another connection to be closed helps
     ("too many clients", "it has no connection left; try again, or raise max_connections"),
     (
         "remaining connection slots",
@@ -110,22 +108,22 @@ _MISSING = (
 
 
 class ServerFull(StoreUnreachable):
-    """The server, or the user, may have no more connections; one that is given back helps."""
+    """The server, the user or the database has no connection left; one may become free."""
 
 
 class Interrupted(StoreUnreachable):
-    """A read was interrupted, by a lost connection or a replaced table; reading again may help."""
+    """A read was interrupted by a lost connection or a replaced table; reading again may help."""
 
 
 @contextlib.contextmanager
-def translated(shown: str) -> Iterator[None]:
+def translate_errors(masked_url: str) -> Iterator[None]:
     """Turn the driver's errors into ours.
 
     Args:
-        shown: The URL without its password.
+        masked_url: The URL without its password.
 
     Raises:
-        ConfigError: The driver is installed and can't be loaded.
+        ConfigError: The driver is installed but can't be loaded.
     """
     try:
         import psycopg
@@ -137,76 +135,82 @@ def translated(shown: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as exc:
-        raise translation(exc, shown) from exc
+        raise translation(exc, masked_url) from exc
     except UnicodeError as exc:
         raise StoreError(
-            f"{shown} can't hold this text, which is not valid Unicode; nothing was written"
+            f"{masked_url} can't hold this text, which is not valid Unicode; nothing was written"
         ) from exc
 
 
-# By the names of the driver's classes: loading the driver takes time, and not every command needs
-# it.
+# The names of the driver's classes, since loading the driver takes time.
 _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "LockNotAvailable",
         StoreBusy,
-        "{shown} was kept busy by another writer; nothing was written; try again",
+        "{masked_url} was kept busy by another writer; nothing was written; try again",
     ),
     (
         *("DeadlockDetected SerializationFailure", StoreBusy),
-        "{shown}: two writers waited for each other; nothing was written; try again",
+        "{masked_url}: two writers waited for each other; nothing was written; try again",
     ),
-    ("QueryCanceled", StoreBusy, "{shown}: the server stopped a statement ({detail}); try again"),
+    (
+        "QueryCanceled",
+        StoreBusy,
+        "{masked_url}: the server stopped a statement ({detail}); try again",
+    ),
     (
         *("ReadOnlySqlTransaction", StoreError),
-        "{shown} is a read-only replica; name the primary, or add target_session_attrs=read-write",
+        "{masked_url} is a read-only replica; name the primary, or add target_session_attrs=read-write",
     ),
     (
         *("InsufficientPrivilege", StoreError),
-        "{shown}: the user may not do this ({detail}); ask the database's owner for the right",
+        "{masked_url}: the user may not do this ({detail}); ask the database's owner for the right",
     ),
-    ("DiskFull", StoreFull, "{shown}: the disk of the server is full ({detail})"),
-    ("OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
+    ("DiskFull", StoreFull, "{masked_url}: the disk of the server is full ({detail})"),
+    ("OutOfMemory", StoreError, "{masked_url}: the server has no room left ({detail})"),
     (
         *("DataCorrupted IndexCorrupted", StoreDamaged),
-        "{shown} is damaged ({detail}); stop writing to it and restore a backup",
+        "{masked_url} is damaged ({detail}); stop writing to it and restore a backup",
     ),
     (
         *("UndefinedTable UndefinedColumn", Interrupted),
-        "{shown}: a table of the store is missing or was just replaced ({detail}); try again",
+        "{masked_url}: a table of the store is missing or was just replaced ({detail}); try again",
     ),
-    ("DataError", StoreError, "{shown} can't hold a value ({detail}); nothing was written"),
+    ("DataError", StoreError, "{masked_url} can't hold a value ({detail}); nothing was written"),
 )
 
 
-def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
+def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     """Return our error for one of the driver's."""
     import psycopg
     from psycopg import errors
 
     detail = _first_line(exc)
     if isinstance(exc, errors.UniqueViolation):
-        taken = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
-        return Conflict(f"{taken} of a record was written by somebody else first; read it again")
+        is_key = (exc.diag.constraint_name or "").endswith("_key")
+        return Conflict(
+            f"the {'key' if is_key else 'position'} of a record was written by another writer first; "
+            "read it again"
+        )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):
-            return kind(message.format(shown=shown, detail=detail))
-    lost = (
-        isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate is None
-    )
-    if lost or str(exc.sqlstate).startswith(_LOST):
-        return Interrupted(f"the connection to {shown} was lost; nothing was written; try again")
-    return StoreError(f"{shown} could not do it ({detail}); nothing was written")
+            return kind(message.format(masked_url=masked_url, detail=detail))
+    is_connection_error = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError)
+    if (is_connection_error and exc.sqlstate is None) or str(exc.sqlstate).startswith(_LOST):
+        return Interrupted(
+            f"the connection to {masked_url} was lost; nothing was written; try again"
+        )
+    return StoreError(f"{masked_url} failed ({detail}); nothing was written")
 
 
-# Besides a broken socket, which has no code: the server crashed, is starting or stopping, or an
-# administrator ended the session; it waited too long; a connection could not be made, or a pooler
-# lost it; no connection is left.
+# Error codes of lost connections; a broken socket has none. The server crashed, is starting or
+# stopping, or an administrator ended the session (57P); the session was idle for too long (25P);
+# connecting failed, or a pooler lost the connection (08); no connection is left (53300).
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 
-def refusal(exc: "psycopg.Error", shown: str, password: str) -> StoreError:
-    """Return our error for a connection that could not be made."""
+def refusal(exc: "psycopg.Error", masked_url: str, password: str) -> StoreError:
+    """Return our error for a failure to connect."""
     lower, detail = str(exc).lower(), _first_line(exc)
     if password:
         detail = detail.replace(password, "***")
@@ -217,14 +221,14 @@ def refusal(exc: "psycopg.Error", shown: str, password: str) -> StoreError:
         (StoreUnreachable, _UNREACHABLE),
         (StoreError, _STANDBY),
     ):
-        for sign, meaning in table:
-            if sign in lower:
-                return kind(f"cannot connect to {shown}: {meaning.format(detail=detail)}")
+        for fragment, meaning in table:
+            if fragment in lower:
+                return kind(f"cannot connect to {masked_url}: {meaning.format(detail=detail)}")
     if "does not exist" in lower:
-        for what, meaning in _MISSING:
-            if f'{what} "' in lower:
-                return StoreError(f"cannot connect: the server of {shown} {meaning}")
-    return StoreError(f"cannot connect to {shown} ({detail}); check the URL and the server")
+        for kind_of_object, meaning in _MISSING:
+            if f'{kind_of_object} "' in lower:
+                return StoreError(f"cannot connect: the server of {masked_url} {meaning}")
+    return StoreError(f"cannot connect to {masked_url} ({detail}); check the URL and the server")
 
 
 def _first_line(exc: Exception) -> str:

@@ -1,6 +1,4 @@
-"""Notices writes of any process by one listening connection, which is opened again when it is
-lost.
-"""
+"""Notices the writes of all processes, on one listening connection that is reopened if lost."""
 
 import contextlib
 import logging
@@ -18,8 +16,8 @@ from memories.stores.postgres.connection import LISTENED_SECONDS, Server
 if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
-PROBE_SECONDS = 15.0  # between two messages to itself, which prove that others are heard
-_LOOK_SECONDS = 0.2  # how soon it notices that it is to end
+PROBE_SECONDS = 15.0  # between two notifications to itself, which prove that it receives others
+_POLL_SECONDS = 0.2  # how soon it notices that it should stop
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two tries to get a connection
 _LISTENED = """
 INSERT INTO "{schema}".meta
@@ -33,30 +31,28 @@ class Listener:
     """Calls a function after each transaction that wrote the log, until it is closed.
 
     Attributes:
-        hearing: Whether it would hear of one now. It is false while the server is gone, and behind
-            a pooler that shares sessions: PostgreSQL tells nobody there, and one has to look.
+        hearing: Whether it receives notifications now. False while the server is down, and behind a
+            pooler that shares sessions, where PostgreSQL delivers none. Then the caller must poll.
     """
 
-    def __init__(self, server: Server, told: Callable[[], None]) -> None:
-        """Begin to listen, in a thread of its own.
+    def __init__(self, server: Server, callback: Callable[[], None]) -> None:
+        """Begin to listen, in a separate thread.
 
         Args:
-            server: Whose store it is.
-            told: Called for each message, once it begins to hear, and when it no longer does:
-                something may have been written that it has not heard of.
+            server: The server of the store.
+            callback: Called after each notification. Also called when it begins or stops receiving
+                them, since it may have missed a write.
         """
-        self._server, self._told = server, told
+        self._server, self._callback = server, callback
         self.hearing = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more; one that is just asking a silent server for a connection is left
-        behind.
-        """
+        """Stop listening. A thread that is connecting to a silent server is left behind."""
         self._ended.set()
-        self._thread.join(2 * _LOOK_SECONDS)
+        self._thread.join(2 * _POLL_SECONDS)
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -66,21 +62,21 @@ class Listener:
                     self._listen(connection)
             except (psycopg.Error, MemoriesError) as exc:
                 _log.info(
-                    "what others write in %s is looked for: %s",
-                    self._server.shown,
+                    "no notifications of writes to %s, polling instead: %s",
+                    self._server.masked_url,
                     type(exc).__name__,
                 )
             if self.hearing:
                 self.hearing, pause = False, _FIRST_PAUSE
-                self._told()
+                self._callback()
             self._ended.wait(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
     def _listen(self, connection: "Connection") -> None:
-        """Listen until it is to end.
+        """Listen until `close`.
 
         Raises:
-            StoreUnreachable: It does not hear itself.
+            StoreUnreachable: It doesn't receive its own notification.
         """
         connection.execute(f'LISTEN "{self._server.channel}"')
         while not self._ended.is_set():
@@ -89,16 +85,16 @@ class Listener:
             )
             probe = os.urandom(8).hex()
             connection.execute("SELECT pg_notify(%s, %s)", (self._server.channel, probe))
-            if not self._heard(connection, probe) and not self._ended.is_set():
-                raise StoreUnreachable("it does not hear itself")
+            if not self._receive(connection, probe) and not self._ended.is_set():
+                raise StoreUnreachable("its own notification did not arrive")
 
-    def _heard(self, connection: "Connection", probe: str) -> bool:
-        """Pass messages on for a while; return whether one's own was among them."""
-        heard, until = False, time.monotonic() + PROBE_SECONDS
-        while time.monotonic() < until and not self._ended.is_set():
-            for message in connection.notifies(timeout=_LOOK_SECONDS):
-                heard = heard or message.payload == probe
-                self.hearing = self.hearing or heard
-                if message.payload in ("", probe):  # else another listener proves that it hears
-                    self._told()
-        return heard
+    def _receive(self, connection: "Connection", probe: str) -> bool:
+        """Report notifications for a while; return whether the probe was among them."""
+        is_received, deadline = False, time.monotonic() + PROBE_SECONDS
+        while time.monotonic() < deadline and not self._ended.is_set():
+            for message in connection.notifies(timeout=_POLL_SECONDS):
+                if message.payload == probe:
+                    is_received = self.hearing = True
+                if message.payload in ("", probe):  # others are the probes of other listeners
+                    self._callback()
+        return is_received

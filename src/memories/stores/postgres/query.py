@@ -1,6 +1,4 @@
-"""How the PostgreSQL store asks: filters as SQL conditions, refs as conditions, and how much there
-is.
-"""
+"""Queries of the PostgreSQL store: filters and refs as SQL conditions, and counts of records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,13 +9,16 @@ from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
 
 COLUMNS = (
-    "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels, "
-    "r.fields, r.text, coalesce(a.count, 0), r.session"
+    "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, "
+    "r.key, r.labels, r.fields, r.text, coalesce(a.count, 0), r.session"
 )
-RECORDS = f"SELECT {COLUMNS} FROM record r LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
+RECORDS = (
+    f"SELECT {COLUMNS} FROM record r "
+    "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
+)
 
-FEW = 4_000  # up to this many are all looked at, so those that match are not counted first
-COUNTED = 8_000
+FEW = 4_000  # up to this many are all searched, so the matching ones needn't be counted
+COUNTED = 8_000  # matching records are counted up to here
 
 
 class Selection(NamedTuple):
@@ -26,7 +27,7 @@ class Selection(NamedTuple):
     Attributes:
         sql: The condition.
         values: The values of its placeholders.
-        namespaces: The namespaces, each once.
+        namespaces: The distinct namespaces.
         collection: Memories or turns.
         states: Whether live records (False) and ended ones (True) may match.
         whole: Whether all records in these states match.
@@ -45,15 +46,15 @@ class Selection(NamedTuple):
 def selection(where: Filter, namespace: str | None = None) -> Selection:
     """Return a filter as a condition on `record r`, for all of its namespaces or for one."""
     namespaces = tuple(dict.fromkeys(where.namespaces)) if namespace is None else (namespace,)
-    among, named = one_of("r.namespace", namespaces)
+    in_namespaces, values = one_of("r.namespace", namespaces)
     plain = plain_conditions(where)
     if where.group is not None:
         plain.append(("starts_with(r.grp, ?)" if where.prefix else "r.grp = ?", (where.group,)))
     if where.labels:
         plain.append(("r.labels @> ?", (jsonb(where.labels),)))
-    # The collection is part of the text, so that the planner knows which indexes hold it.
+    # The collection is not a placeholder, so that the planner can choose a partial index.
     conditions = [
-        among,
+        in_namespaces,
         f"r.collection = '{where.collection}'",
         *(sql.replace("?", "%s") for sql, _ in plain),
     ]
@@ -61,7 +62,7 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
     whole = len(plain) == 1 and where.as_of is None
     return Selection(
         sql=" AND ".join(conditions),
-        values=(*named, *(value for _, given in plain for value in given)),
+        values=(*values, *(value for _, plain_values in plain for value in plain_values)),
         namespaces=namespaces,
         collection=where.collection,
         states=states if where.as_of is None else (False, True),
@@ -71,25 +72,22 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
 
 
 def one_of(column: str, values: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a column has one of these values, and the values of its
-    placeholders.
-    """
-    return (
-        (f"{column} = %s", (values[0],))
-        if len(values) == 1
-        else (f"{column} = ANY(%s::text[])", (list(values),))
-    )
+    """Return the condition that a column has one of these values, with its placeholder values."""
+    if len(values) == 1:
+        return f"{column} = %s", (values[0],)
+    return f"{column} = ANY(%s::text[])", (list(values),)
 
 
 class Extent(NamedTuple):
-    """How much there is in the namespaces of a filter.
+    """The number of records in the namespaces of a filter.
 
     Attributes:
-        corpora: Of the live records (False) and the ended ones (True), as far as they may match:
-            how many there are, and how many tokens they have.
-        documents: How many there are of both.
-        live: How many live ones each namespace has.
-        matching: How many match, or a few more if all are few; counted up to `COUNTED` only.
+        corpora: The numbers of documents and of tokens, of the live records (False) and of the
+            ended ones (True), as far as these may match.
+        documents: The number of documents of both.
+        live: The number of live records of each namespace.
+        matching: How many records match. Counted only up to `COUNTED`; if all are few, it is the
+            number of documents.
     """
 
     corpora: Mapping[bool, tuple[int, int]]
@@ -99,42 +97,45 @@ class Extent(NamedTuple):
 
 
 def extent(db: Transaction, selected: Selection) -> Extent:
-    """Return how much there is in the namespaces."""
-    among, values = one_of("namespace", selected.namespaces)
+    """Return the number of records in the namespaces of a filter."""
+    in_namespaces, values = one_of("namespace", selected.namespaces)
     rows = db.rows(
-        f"SELECT namespace, ended, documents, tokens FROM corpus WHERE {among} AND collection = %s AND documents > 0",
+        "SELECT namespace, ended, documents, tokens FROM corpus "
+        f"WHERE {in_namespaces} AND collection = %s AND documents > 0",
         (*values, selected.collection),
     )
     corpora: dict[bool, tuple[int, int]] = {}
     for _, ended, documents, tokens in rows:
         if ended in selected.states:
-            before = corpora.get(ended, (0, 0))
-            corpora[ended] = before[0] + documents, before[1] + tokens
+            document_sum, token_sum = corpora.get(ended, (0, 0))
+            corpora[ended] = document_sum + documents, token_sum + tokens
     live = {namespace: documents for namespace, ended, documents, _ in rows if not ended}
     documents = sum(documents for documents, _ in corpora.values())
     matching = documents
     if documents > FEW and not selected.broad:
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
+        sql = (
+            f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) matching"
+        )
         matching = int(db.value(sql, (*selected.values, COUNTED + 1)))
     return Extent(corpora, documents, live, matching)
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records of rows of `RECORDS` by their seq, in the same order; what is not sound is
-    left out and noted.
+    """Return the records of rows of `RECORDS` by their seq, in the same order.
 
-    The server's own checksums tell of damaged pages; but others may write to its tables.
+    Damaged records are left out and noted. The server's checksums detect damaged pages, but other
+    programs may write to its tables.
     """
     records: dict[int, Record] = {}
     for row in rows:
         ref = Ref(Collection(row[1]), *row[2:5])
         try:
             record = record_of(row)
-        except (ValueError, OverflowError, OSError):  # a time that is none
+        except (ValueError, OverflowError, OSError):  # an impossible time
             damaged.note(damaged_record(ref, "it has values that were never written"))
             continue
-        if wrong := find_problem(record):
-            damaged.note(damaged_record(ref, f"it {wrong}"))
+        if problem := find_problem(record):
+            damaged.note(damaged_record(ref, f"it {problem}"))
         else:
             records[row[0]] = record
     return records
@@ -149,17 +150,15 @@ def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]
 
 
 def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any, ...]]:
-    """Return the rows of a statement, given up to its condition on `record r`, for the records of
-    these refs.
-    """
+    """Return the rows of a SELECT statement from `record r` for the records of these refs."""
     sql = (
         f"{select} WHERE r.namespace = %s AND r.collection = %s "
         "AND (r.grp, r.position) IN (SELECT * FROM unnest(%s::text[], %s::bigint[]))"
     )
     rows: list[tuple[Any, ...]] = []
-    for (collection, namespace), own in by_namespace(refs).items():
-        values = (namespace, collection, [ref.group for ref in own], [ref.position for ref in own])
-        rows += db.rows(sql, values)
+    for (collection, namespace), part in by_namespace(refs).items():
+        groups, positions = [ref.group for ref in part], [ref.position for ref in part]
+        rows += db.rows(sql, (namespace, collection, groups, positions))
     return rows
 
 

@@ -189,7 +189,7 @@ def _in_turn(server: Server, db: Transaction, action: Callable[[], None]) -> Non
         except (errors.LockNotAvailable, errors.DeadlockDetected) as exc:
             if time.monotonic() > until:
                 raise StoreBusy(
-                    f"another transaction on {server.shown} has been using these tables for "
+                    f"another transaction on {server.masked_url} has been using these tables for "
                     f"{PATIENCE_SECONDS:.0f} seconds; run it again when that transaction has ended"
                 ) from exc
             time.sleep(_PAUSE_SECONDS)
@@ -328,12 +328,12 @@ def repartition(server: Server, partitions: int) -> int:
             Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions)
             for table, among in divided.items()
         ]
-        removed = replace(server, db, copies, lambda: db.remember({"partitions": partitions}))
+        removed = replace(server, db, copies, lambda: db.save_meta({"partitions": partitions}))
         db.lock((ERASING,))
         kept = {
             leaf for copy in copies if copy.old in removed for leaf in _named(copy.old, partitions)
         }
-        db.remember(
+        db.save_meta(
             {"erasing": " ".join(sorted(kept.union(db.meta.erasing) - ({*names} - kept))) or None}
         )
     return before
@@ -382,7 +382,7 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
         if counts.forget_labels(db, gone):
             touched.add("label")
     db.lock((ERASING,))
-    db.remember({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
+    db.save_meta({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
 
 
 def erase(server: Server) -> tuple[str, ...]:
@@ -441,4 +441,4 @@ def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
 
 
 def _erased(db: Transaction, done: set[str]) -> None:
-    db.remember({"erasing": " ".join(sorted(set(db.meta.erasing) - done)) or None})
+    db.save_meta({"erasing": " ".join(sorted(set(db.meta.erasing) - done)) or None})

@@ -13,7 +13,7 @@ from memories.errors import StoreDamaged, StoreError
 from memories.stores.damage import Damaged
 from memories.stores.postgres import counts, rewrite, search
 from memories.stores.postgres import vectors as vector_tables
-from memories.stores.postgres.connection import MANY, Server, checked_partitions
+from memories.stores.postgres.connection import MANY, Server, parse_partitions
 from memories.stores.postgres.counts import Counted, Place
 from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
@@ -368,7 +368,7 @@ class PostgresStore:
             without = self._without_vectors(db, selected)
             size, writable = next(iter(db.rows(_SIZE)), (0, True))
         return StoreInfo(
-            url=self._server.shown,
+            url=self._server.masked_url,
             schema_version=meta.schema or None,
             model=meta.used.model if meta.used else None,
             size_bytes=int(size or 0),
@@ -405,7 +405,7 @@ class PostgresStore:
             StoreError: Parts of the store are on other nodes, or are not ours.
             StoreBusy: Another transaction kept using the tables.
         """
-        return rewrite.repartition(self._server, checked_partitions(partitions))
+        return rewrite.repartition(self._server, parse_partitions(partitions))
 
     def listen(self, told: Callable[[], None]) -> "Listener":
         """Have somebody told when any process has written the log; see `Listener`."""

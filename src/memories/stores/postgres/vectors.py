@@ -242,7 +242,7 @@ def claim(db: Transaction, space: Space) -> Vectors:
         used = db.meta.used
     if used is None:
         used = _make(db, space, _TABLES[0])
-        db.remember({"vectors": used})
+        db.save_meta({"vectors": used})
     return checked(used, space)
 
 
@@ -336,7 +336,7 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
     db.run(f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(table=target.table)})")
-    db.remember({"vectors": target, "staged": None})
+    db.save_meta({"vectors": target, "staged": None})
 
 
 def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
@@ -393,7 +393,7 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
     if staged is not None:
         db.run(f"DROP TABLE {staged.table}")
     target = _make(db, space, next(name for name in _TABLES if used is None or name != used.table))
-    db.remember({"staged": target})
+    db.save_meta({"staged": target})
     return target
 
 
