@@ -1,19 +1,19 @@
 """Counts of records, tokens, vectors and labels of each namespace, and their repair.
 
-Every transaction that writes keeps them in step, so neither a status nor a list of tags takes
-longer in a larger store.
+Every transaction that writes updates them, so a status or a list of tags doesn't take longer in a
+larger store.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memories.stores.damage import Damaged
 from memories.stores.postgres.query import RECORDS, Selection, one_of, records_of
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Filter, Finding, Ref
 
-MANY_VECTORS = 1_000  # of live records of a namespace: then they get an index
+MANY_VECTORS = 1_000  # a namespace with this many live records with vectors needs an index
 
 Place = tuple[str, str]  # collection, namespace
 
@@ -39,10 +39,10 @@ AND l.live <= 0 AND l.ended <= 0
 
 
 class Counted(NamedTuple):
-    """A record as it is counted.
+    """The properties of a record that are counted.
 
     Attributes:
-        ref: Where it is.
+        ref: Its address.
         ended: Whether it has ended.
         ended_by: What ended it.
         length: How many tokens it has.
@@ -61,99 +61,111 @@ class Counted(NamedTuple):
 def change(
     db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Counted] = ()
 ) -> list[Place]:
-    """Count records that are gone, or were as they are no longer, and those that are there now.
+    """Update the counts after records were added, removed or changed.
 
     Args:
         db: A transaction.
-        gone: What is counted no longer.
-        new: What is counted from now on.
+        gone: Records as they were, if they were removed or changed.
+        new: Records as they are, if they were added or changed.
 
     Returns:
-        Which collections and namespaces, of those that changed, have many live records with
-        vectors.
+        The changed collections and namespaces that have many live records with vectors.
     """
     sums: dict[tuple[str, str, bool], list[int]] = {}
     live: Counter[tuple[str, str, str, str]] = Counter()
     ended: Counter[tuple[str, str, str, str]] = Counter()
-    for sign, some in ((-1, gone), (1, new)):
-        for record in some:
+    for sign, records in ((-1, gone), (1, new)):
+        for record in records:
             place = record.ref.namespace, str(record.ref.collection)
             total = sums.setdefault((*place, record.ended), [0, 0, 0, 0])
             deleted = record.ended and record.ended_by == "delete"
-            for at, number in enumerate((1, record.length, int(record.embedded), int(deleted))):
-                total[at] += sign * number
+            numbers = (1, record.length, int(record.embedded), int(deleted))
+            for column, number in enumerate(numbers):
+                total[column] += sign * number
             labels = ended if record.ended else live
             for pair in record.labels.items():
                 labels[(*place, *pair)] += sign
     rows = [(*corpus, *total) for corpus, total in sorted(sums.items()) if any(total)]
-    found = db.rows(_ADD, [list(column) for column in zip(*rows, strict=True)]) if rows else []
+    vector_counts = db.rows(_ADD, _to_columns(rows)) if rows else []
     names = sorted(label for label in {*live, *ended} if live[label] or ended[label])
     if names:
-        columns = [list(column) for column in zip(*names, strict=True)]
-        db.run(
-            _ADD_LABELS,
-            [*columns, [live[label] for label in names], [ended[label] for label in names]],
+        live_counts, ended_counts = (
+            [live[label] for label in names],
+            [ended[label] for label in names],
         )
+        db.run(_ADD_LABELS, [*_to_columns(names), live_counts, ended_counts])
     return [
         (collection, namespace)
-        for collection, namespace, embedded in found
+        for collection, namespace, embedded in vector_counts
         if embedded >= MANY_VECTORS
     ]
 
 
+def _to_columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 def forget_labels(db: Transaction, gone: Iterable[Counted]) -> bool:
-    """Remove the labels of records that are gone, as far as no other record has them; return
-    whether there were any.
-    """
+    """Remove labels that only removed records had; return whether there were any."""
     names = sorted(
-        {(r.ref.namespace, str(r.ref.collection), *pair) for r in gone for pair in r.labels.items()}
+        {
+            (record.ref.namespace, str(record.ref.collection), *pair)
+            for record in gone
+            for pair in record.labels.items()
+        }
     )
-    columns = [list(column) for column in zip(*names, strict=True)]
-    return bool(names and db.rows(f"{_FORGET_LABELS} RETURNING 1", columns))
+    return bool(names and db.rows(f"{_FORGET_LABELS} RETURNING 1", _to_columns(names)))
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return how many records a filter without further conditions selects, or another sum of
-    theirs.
-    """
-    among, values = one_of("namespace", selected.namespaces)
-    sql = f"SELECT sum({column})::bigint FROM corpus WHERE {among} AND collection = %s AND ended = ANY(%s)"
+    """Return the sum of a column over the records of a filter that has no further conditions."""
+    in_namespaces, values = one_of("namespace", selected.namespaces)
+    sql = (
+        f"SELECT sum({column})::bigint FROM corpus "
+        f"WHERE {in_namespaces} AND collection = %s AND ended = ANY(%s)"
+    )
     return int(db.value(sql, (*values, selected.collection, list(selected.states))) or 0)
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter if this is counted, else None."""
+    """Return how many records match a filter, if there is such a count; otherwise None."""
     if selected.whole:
         return total(db, selected)
-    deleted = where.state == "ended" and where.ended_by == "delete"
-    if deleted and where == Filter(
-        where.collection, where.namespaces, state="ended", ended_by="delete"
-    ):
-        return total(db, selected, "deleted")
-    return None
+    deleted = Filter(where.collection, where.namespaces, state="ended", ended_by="delete")
+    return total(db, selected, "deleted") if where == deleted else None
 
 
 def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, int]:
     """Return how many of these records have each label key or, given a key, each of its values."""
-    among, values = one_of("namespace", selected.namespaces)
-    number = " + ".join(("live", "ended")[state] for state in selected.states)
-    column, wanted, named = ("key", "true", ()) if key is None else ("value", "key = %s", (key,))
+    in_namespaces, values = one_of("namespace", selected.namespaces)
+    values = (*values, selected.collection)
+    count = " + ".join("ended" if is_ended else "live" for is_ended in selected.states)
+    column, condition = "key", "true"
+    if key is not None:
+        column, condition = "value", "key = %s"
+        values = (*values, key)
     rows = db.rows(
-        f"SELECT {column}, sum({number})::bigint FROM label WHERE {among} AND collection = %s AND {wanted} "
-        f"GROUP BY 1 HAVING sum({number}) > 0 ORDER BY 1",
-        (*values, selected.collection, *named),
+        f"SELECT {column}, sum({count})::bigint FROM label "
+        f"WHERE {in_namespaces} AND collection = %s AND {condition} "
+        f"GROUP BY 1 HAVING sum({count}) > 0 ORDER BY 1",
+        values,
     )
     return dict(rows)
 
 
 _FIX = "run: memory doctor --fix"
 _PAGE = 1_000  # records that are read at once
-_BEHIND = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
+_NEXT_PAGE = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 
 class _Derived(NamedTuple):
-    """A table whose rows follow from those of `record`: what it holds, its columns, and a query for
-    what it should.
+    """A table that is derived from `record`.
+
+    Attributes:
+        what: The contents of the table, for messages.
+        table: Its name.
+        columns: Its columns.
+        expected: The query for the rows that it should have.
     """
 
     what: str
@@ -195,15 +207,13 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         )
     if not deep or not db.meta.schema:
         return
-    db.rows(
-        "SELECT sum(length(text)) + sum(length(tokens)) FROM record"
-    )  # a page that can't be read is an error
+    # A page that can't be read raises an error.
+    db.rows("SELECT sum(length(text)) + sum(length(tokens)) FROM record")
     for derived in _DERIVED:
         rows = f"SELECT {derived.columns} FROM {derived.table} WHERE {_EMPTY[derived.table]}"
-        count = sum(
-            int(db.value(f"SELECT count(*) FROM ({one} EXCEPT {other}) differing") or 0)
-            for one, other in ((derived.expected, rows), (rows, derived.expected))
-        )
+        missing = f"SELECT count(*) FROM ({derived.expected} EXCEPT {rows}) missing"
+        surplus = f"SELECT count(*) FROM ({rows} EXCEPT {derived.expected}) surplus"
+        count = int(db.value(missing) or 0) + int(db.value(surplus) or 0)
         if count:
             yield Finding(
                 f"{derived.what} differ from the records in {count} places", _FIX, derived=True
@@ -217,21 +227,21 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
 
 
 def damaged_records(db: Transaction) -> Iterator[Finding]:
-    """Yield the records that are not what a program of ours writes."""
+    """Yield the records that our program can't have written."""
     if not db.meta.schema:
         return
-    noted = Damaged(2**31)
-    behind: tuple[str, int] = ("", 0)
-    while rows := db.rows(f"{RECORDS} WHERE {_BEHIND} LIMIT {_PAGE}", behind):
-        behind = rows[-1][2], rows[-1][0]
-        records_of(rows, noted)
-    yield from noted.since()
+    damaged = Damaged(2**31)
+    last: tuple[str, int] = ("", 0)
+    while rows := db.rows(f"{RECORDS} WHERE {_NEXT_PAGE} LIMIT {_PAGE}", last):
+        last = rows[-1][2], rows[-1][0]
+        records_of(rows, damaged)
+    yield from damaged.since()
 
 
 def repair(db: Transaction) -> list[str]:
     """Rebuild the wrong derived tables, in a transaction that has locked the whole store."""
-    mended = [finding.what for finding in check(db, deep=True)]
-    if not mended:
+    problems = [finding.what for finding in check(db, deep=True)]
+    if not problems:
         return []
     for (name,) in db.rows(_INVALID):
         db.run(f"REINDEX INDEX {name}")
@@ -240,4 +250,4 @@ def repair(db: Transaction) -> list[str]:
         db.run(f"INSERT INTO {derived.table} ({derived.columns}) {derived.expected}")
     for table in ("access", *db.meta.vector_tables):
         db.run(f"DELETE FROM {table} t WHERE {_OF_NO_RECORD}")
-    return mended
+    return problems

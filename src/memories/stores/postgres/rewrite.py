@@ -1,15 +1,15 @@
-"""Replaces tables of the PostgreSQL store by copies while others read and write: to erase, or to
-repartition.
+"""Replaces tables of the PostgreSQL store by copies, to erase removed records or to repartition.
 
-A copy holds only live rows, in files of its own, and the old files are dropped with the old table.
-All of it is one transaction: a crash leaves everything as it was. A trigger notes what others write
-meanwhile; it is repeated at the end, when they wait for a moment.
+A copy has only the remaining rows, in new files, and the old files are dropped with the old table.
+This is one transaction: a crash leaves everything as it was. Others read and write meanwhile. A
+trigger notes what they write, and their changes are repeated at the end, when they wait for a
+moment.
 
-Deleting rows alone leaves their bytes: the server marks the space of a row as free and overwrites
-it some day.
+Deleting rows alone would leave their bytes: the server only marks the space of a row as free.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from memories.stores.postgres.query import at_refs, by_namespace
 from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
-LOCK_SECONDS = 2.0  # how long others wait, at most, behind a lock that is not granted
-PATIENCE_SECONDS = 120.0  # how long such a lock is tried for
+LOCK_SECONDS = 2.0  # others wait at most this long behind a lock that isn't granted
+PATIENCE_SECONDS = 120.0  # such a lock is tried for this long
 _PAUSE_SECONDS = 0.5
-_REWRITING = "\0rewriting"  # locked like a namespace by who replaces tables
+_REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
 _LEAVES = """
 SELECT c.relname, c.relkind, pg_has_role(c.relowner, 'USAGE') FROM pg_class c
@@ -56,13 +56,13 @@ _CITUS = "SELECT 1 FROM pg_extension WHERE extname = 'citus'"
 
 
 class Leaf(NamedTuple):
-    """A table that holds rows itself: a partition, or one that is not divided.
+    """A table that holds rows itself: a partition, or a table without partitions.
 
     Attributes:
         name: The table.
-        local: Whether its files are on this server; else it is a foreign table, or one that Citus
-            has distributed.
-        owned: Whether we may replace it.
+        local: Whether its files are on this server. Otherwise it is a foreign table, or distributed
+            by Citus.
+        owned: Whether this user may replace it.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Copy(NamedTuple):
     Attributes:
         old: The table.
         leaves: The tables that hold its rows.
-        new: The copy, until it takes the place of the table.
-        parts: How many partitions the copy has; 0 if it is one partition, in place of another.
+        new: The name of the copy, until it replaces the table.
+        parts: The number of partitions of the copy; 0 if it is itself a partition.
     """
 
     old: str
@@ -87,7 +87,7 @@ class Copy(NamedTuple):
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return the tables that hold the rows of a table; none if it is not there any more."""
+    """Return the tables that hold the rows of a table; none if the table no longer exists."""
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None
@@ -98,32 +98,33 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Note from now on which rows of these tables change, by a trigger that goes with the table
-    when it is replaced.
+    """Note from now on which rows of these tables change.
+
+    A trigger does that, which is dropped with the table when that is replaced.
     """
     for table in tables:
         with server.alone() as db:
-            if not watched(db, [table]):
-                _in_turn(server, db, lambda db=db, table=table: _attach(db, table))  # type: ignore[misc]
+            if not is_watched(db, [table]):
+                _run_locking(server, db, functools.partial(_attach_trigger, db, table))
 
 
-def _attach(db: Transaction, table: str) -> None:
+def _attach_trigger(db: Transaction, table: str) -> None:
     db.run(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
-    if not watched(db, [table]):
+    if not is_watched(db, [table]):
         db.run(
             f"CREATE TRIGGER note_change AFTER INSERT OR UPDATE OR DELETE ON {table} "
             "FOR EACH ROW EXECUTE FUNCTION note_change()"
         )
 
 
-def watched(db: Transaction, tables: Sequence[str]) -> bool:
-    """Return whether the changes of all these tables are noted."""
+def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
+    """Return whether changes of all these tables are noted."""
     return all(db.value(_WATCHED, (table,)) is not None for table in tables)
 
 
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
-    """Yield a transaction in which one process at a time replaces tables, however long it takes."""
+    """Give a transaction for replacing tables, without a deadline, to one process at a time."""
     with server.alone() as db:
         db.run(
             "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
@@ -136,20 +137,20 @@ def rewriting(server: Server) -> Iterator[Transaction]:
 def replace(
     server: Server, db: Transaction, copies: Sequence[Copy], also: Callable[[], None] = lambda: None
 ) -> frozenset[str]:
-    """Fill copies and put them in the places of their tables.
+    """Fill copies and replace their tables by them.
 
     Args:
         server: The server.
         db: The transaction of `rewriting`.
-        copies: The tables, all of whose leaves are watched.
-        also: Done in the moment in which nobody else reads or writes.
+        copies: The tables; all their leaves are watched.
+        also: Called at the moment when nobody else reads or writes.
 
     Returns:
-        Tables from which rows were removed after they had been copied: the copies have these in
-        free space.
+        Tables from which rows were removed after these were copied. The free space of the copies
+        still has their bytes.
     """
     for copy in copies:
-        _make(db, copy)
+        _create(db, copy)
         db.run(f"INSERT INTO {copy.new} SELECT * FROM {copy.old}")
         for leaf in _new_leaves(copy):
             _make_indexes(db, copy.leaves[0], leaf)
@@ -158,36 +159,38 @@ def replace(
 
     def swap() -> None:
         db.lock((), whole=True)
-        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # every reader has it
+        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # which every reader locks
         for copy in copies:
             db.run(f"LOCK TABLE {copy.old} IN ACCESS EXCLUSIVE MODE")
         for copy in copies:
             if _repeat_changes(db, copy):
                 removed.add(copy.old)
-            _take_place(db, copy)
+            _replace_table(db, copy)
         also()
 
-    _in_turn(server, db, swap)
+    _run_locking(server, db, swap)
     return frozenset(removed)
 
 
-def _in_turn(server: Server, db: Transaction, action: Callable[[], None]) -> None:
-    """Do what needs locks, and let those who wait behind us go on now and then until they are
-    granted.
+def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) -> None:
+    """Run an action that takes locks.
+
+    Until the locks are granted, it is interrupted now and then, so that others who wait behind them
+    can go on.
 
     Raises:
-        StoreBusy: They were not granted for a long time.
+        StoreBusy: The locks were not granted for a long time.
     """
     from psycopg import errors
 
-    until = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             with db.savepoint():
                 db.run(f"SET LOCAL lock_timeout = '{LOCK_SECONDS * 1000:.0f}ms'")
                 action()
         except (errors.LockNotAvailable, errors.DeadlockDetected) as exc:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise StoreBusy(
                     f"another transaction on {server.masked_url} has been using these tables for "
                     f"{PATIENCE_SECONDS:.0f} seconds; run it again when that transaction has ended"
@@ -197,18 +200,19 @@ def _in_turn(server: Server, db: Transaction, action: Callable[[], None]) -> Non
             return
 
 
-def _make(db: Transaction, copy: Copy) -> None:
-    """Make the empty copy, with the columns of its table and without indexes."""
-    divided = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
+def _create(db: Transaction, copy: Copy) -> None:
+    """Create the empty copy, with the columns of its table and without indexes."""
+    partitioning = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
     db.run(
-        f"CREATE TABLE {copy.new} (LIKE {copy.old} INCLUDING ALL EXCLUDING INDEXES EXCLUDING STATISTICS){divided}"
+        f"CREATE TABLE {copy.new} "
+        f"(LIKE {copy.old} INCLUDING ALL EXCLUDING INDEXES EXCLUDING STATISTICS){partitioning}"
     )
     if copy.parts > 1:
         for number in range(copy.parts):
             bounds = f"FOR VALUES WITH (MODULUS {copy.parts}, REMAINDER {number})"
             db.run(f"CREATE TABLE {copy.new}_p{number} PARTITION OF {copy.new} {bounds}")
     for leaf in _new_leaves(copy):
-        db.run(f"ALTER TABLE {leaf} {_storage(db, copy.leaves[0])}")
+        db.run(f"ALTER TABLE {leaf} {_storage_changes(db, copy.leaves[0])}")
     for (column,) in db.rows(_UNSAMPLED, (copy.leaves[0],)):
         for table in {copy.new, *_new_leaves(copy)}:
             db.run(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
@@ -216,10 +220,8 @@ def _make(db: Transaction, copy: Copy) -> None:
         db.run(grant)
 
 
-def _storage(db: Transaction, leaf: str) -> str:
-    """Return how the columns of a table are stored, as the changes that make another one do the
-    same.
-    """
+def _storage_changes(db: Transaction, leaf: str) -> str:
+    """Return the changes that give another table the storage modes of a table's columns."""
     rows = db.rows(
         "SELECT attname, CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' "
         "ELSE 'EXTENDED' END FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
@@ -230,37 +232,37 @@ def _storage(db: Transaction, leaf: str) -> str:
 
 
 def _make_indexes(db: Transaction, old: str, new: str) -> None:
-    """Give a table the indexes that another one has."""
+    """Create the indexes of one table on another."""
     for name, definition, unsampled in db.rows(_INDEXES, (old,)):
-        head, _, rest = definition.partition(" USING ")
-        made = f"{new}{name.removeprefix(old)}"
+        head, _, method = definition.partition(" USING ")
+        new_name = f"{new}{name.removeprefix(old)}"
         unique = "UNIQUE " if head.startswith("CREATE UNIQUE ") else ""
-        db.run(f"CREATE {unique}INDEX {made} ON {new} USING {rest}")
+        db.run(f"CREATE {unique}INDEX {new_name} ON {new} USING {method}")
         for number in unsampled:
-            db.run(f"ALTER INDEX {made} ALTER COLUMN {number} SET STATISTICS 0")
+            db.run(f"ALTER INDEX {new_name} ALTER COLUMN {number} SET STATISTICS 0")
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Do in the copy what happened to the table meanwhile; return whether rows were removed."""
-    same, name = "c.namespace = r.namespace AND c.seq = r.seq", "r.namespace, r.seq"
+    """Repeat in the copy the changes of the table since then; return whether rows were removed."""
+    key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
     if copy.old == "label":
-        same, name = "c.namespace = r.namespace", "r.namespace, r.collection, r.key, r.value"
-    changed, parts = (
-        "(SELECT DISTINCT namespace, seq FROM change WHERE part = ANY(%s::text[])) c",
-        (list(copy.leaves),),
-    )
+        key, is_same = "r.namespace, r.collection, r.key, r.value", "c.namespace = r.namespace"
+    changed = "(SELECT DISTINCT namespace, seq FROM change WHERE part = ANY(%s::text[])) c"
+    parts = (list(copy.leaves),)
     db.run("ANALYZE change")
-    names = f"SELECT DISTINCT {name} FROM {changed} JOIN {copy.new} r ON {same}"
-    before = db.rows(names, parts)
-    db.run(f"DELETE FROM {copy.new} r USING {changed} WHERE {same}", parts)
-    db.run(f"INSERT INTO {copy.new} SELECT r.* FROM {changed} JOIN {copy.old} r ON {same}", parts)
-    removed = not {*before} <= {*db.rows(names, parts)}
+    keys = f"SELECT DISTINCT {key} FROM {changed} JOIN {copy.new} r ON {is_same}"
+    before = db.rows(keys, parts)
+    db.run(f"DELETE FROM {copy.new} r USING {changed} WHERE {is_same}", parts)
+    db.run(
+        f"INSERT INTO {copy.new} SELECT r.* FROM {changed} JOIN {copy.old} r ON {is_same}", parts
+    )
+    after = db.rows(keys, parts)
     db.run("DELETE FROM change WHERE part = ANY(%s::text[])", parts)
-    return removed
+    return not {*before} <= {*after}
 
 
-def _take_place(db: Transaction, copy: Copy) -> None:
-    """Drop a table, and give the copy its name and its place."""
+def _replace_table(db: Transaction, copy: Copy) -> None:
+    """Drop a table, and give its name and its place among the partitions to the copy."""
     if not copy.parts:
         parent = db.value(_PARENT, (copy.old,))
         bounds = db.value(
@@ -274,16 +276,15 @@ def _take_place(db: Transaction, copy: Copy) -> None:
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
-        # The server reads the rows once to check them: the longest part, about a second for a
-        # million of them.
+        # The server reads the rows to check them. This takes longest, about a second for a million.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
 
 
 def _new_leaves(copy: Copy) -> list[str]:
-    return _named(copy.new, copy.parts)
+    return _leaf_names(copy.new, copy.parts)
 
 
-def _named(table: str, parts: int) -> list[str]:
+def _leaf_names(table: str, parts: int) -> list[str]:
     return [f"{table}_p{number}" for number in range(parts)] if parts > 1 else [table]
 
 
@@ -292,102 +293,98 @@ def repartition(server: Server, partitions: int) -> int:
 
     Args:
         server: The server.
-        partitions: How many.
+        partitions: The new number.
 
     Returns:
-        How many there were.
+        The previous number.
 
     Raises:
-        StoreError: Parts of the store are on other nodes, or are not ours.
+        StoreError: Parts of the store are on other nodes, or belong to another user.
         StoreBusy: Another transaction kept using the tables.
     """
     with server.read() as db:
         before = db.meta.partitions
         if before in (0, partitions):
             return before
-        divided = {table: leaves(db, table) for table in _divided(db)}
-    for leaf in (leaf for among in divided.values() for leaf in among):
+        leaves_by_table = {table: leaves(db, table) for table in _partitioned_tables(db)}
+    old_leaves = [leaf for table_leaves in leaves_by_table.values() for leaf in table_leaves]
+    for leaf in old_leaves:
         if not leaf.local:
             raise StoreError(
-                f"{leaf.name} is on another node, so the store can't be divided anew from here"
+                f"{leaf.name} is on another node, so the store can't be repartitioned from here"
             )
         if not leaf.owned:
             raise StoreError(
-                f"only the owner of {leaf.name} may divide the store anew; run it as that user"
+                f"only the owner of {leaf.name} may repartition the store; run it as that user"
             )
-    names = [leaf.name for among in divided.values() for leaf in among]
-    watch(server, names)
+    old_names = {leaf.name for leaf in old_leaves}
+    watch(server, sorted(old_names))
     with rewriting(server) as db:
         if (before := db.meta.partitions) == partitions:
             return before
-        if {*_divided(db)} != divided.keys() or not watched(
-            db, [leaf.name for among in divided.values() for leaf in among]
-        ):
+        is_replaced = {*_partitioned_tables(db)} != leaves_by_table.keys()
+        if is_replaced or not is_watched(db, sorted(old_names)):
             raise StoreBusy("the store's tables were replaced meanwhile; run it again")
         copies = [
-            Copy(table, [leaf.name for leaf in among], f"{table}_new", partitions)
-            for table, among in divided.items()
+            Copy(table, [leaf.name for leaf in table_leaves], f"{table}_new", partitions)
+            for table, table_leaves in leaves_by_table.items()
         ]
         removed = replace(server, db, copies, lambda: db.save_meta({"partitions": partitions}))
         db.lock((ERASING,))
-        kept = {
-            leaf for copy in copies if copy.old in removed for leaf in _named(copy.old, partitions)
+        to_erase = {
+            leaf
+            for copy in copies
+            if copy.old in removed
+            for leaf in _leaf_names(copy.old, partitions)
         }
-        db.save_meta(
-            {"erasing": " ".join(sorted(kept.union(db.meta.erasing) - ({*names} - kept))) or None}
-        )
+        _save_erasing(db, to_erase | ({*db.meta.erasing} - old_names))
     return before
 
 
-def _divided(db: Transaction) -> list[str]:
-    """Return the tables that are divided by namespace."""
+def _partitioned_tables(db: Transaction) -> list[str]:
     return ["record", *db.meta.vector_tables]
+
+
+def _save_erasing(db: Transaction, tables: set[str]) -> None:
+    """Save the names of the tables that still have the bytes of removed records."""
+    db.save_meta({"erasing": " ".join(sorted(tables)) or None})
 
 
 _COLUMNS = "r.seq, r.grp, r.position, r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records with all that belongs to them, and remember which tables still hold their
-    bytes.
-    """
-    touched: set[str] = set()
-    for (collection, namespace), among in by_namespace(refs).items():
-        selected = at_refs(db, f"SELECT {_COLUMNS} FROM record r", among)
-        seqs = [row[0] for row in selected]
+    """Delete records, their vectors and counts, and note the tables that still have their bytes."""
+    to_erase: set[str] = set()
+    for (collection, namespace), part in by_namespace(refs).items():
+        rows = at_refs(db, f"SELECT {_COLUMNS} FROM record r", part)
+        seqs = [row[0] for row in rows]
         if not seqs:
             continue
         embedded: set[int] = set()
         for table in ("record", "access", *db.meta.vector_tables):
-            rows = db.rows(
+            deleted = db.rows(
                 f"DELETE FROM {table} WHERE namespace = %s AND seq = ANY(%s::bigint[]) "
                 "RETURNING tableoid::regclass::text, seq",
                 (namespace, seqs),
             )
-            touched |= {part for part, _ in rows if table != "access"}
+            if table != "access":
+                to_erase |= {leaf for leaf, _ in deleted}
             if db.meta.used is not None and table == db.meta.used.table:
-                embedded = {seq for _, seq in rows}
-        gone = [
-            Counted(
-                Ref(collection, namespace, group, position),
-                ended,
-                ended_by,
-                length,
-                labels,
-                seq in embedded,
-            )
-            for seq, group, position, ended, ended_by, length, labels in selected
-        ]
+                embedded = {seq for _, seq in deleted}
+        gone: list[Counted] = []
+        for seq, group, position, ended, ended_by, length, labels in rows:
+            ref = Ref(collection, namespace, group, position)
+            gone.append(Counted(ref, ended, ended_by, length, labels, seq in embedded))
         counts.change(db, gone=gone)
         if counts.forget_labels(db, gone):
-            touched.add("label")
+            to_erase.add("label")
     db.lock((ERASING,))
-    db.save_meta({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
+    _save_erasing(db, to_erase.union(db.meta.erasing))
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Replace the tables from which rows were deleted by copies, so that none of their bytes is
-    left in the files.
+    """Replace the tables from which rows were deleted, so that their files no longer have the bytes.
 
     Others read and write meanwhile.
 
@@ -409,36 +406,33 @@ def erase(server: Server) -> tuple[str, ...]:
                 elsewhere[table] = None
             elif not leaf.owned:
                 raise StoreError(
-                    f"the records are removed, but their bytes are not yet erased: only the owner of {table} may "
-                    "replace it; forget again as that user"
+                    "the records are removed, but their bytes are not yet erased: only the owner "
+                    f"of {table} may replace it; forget again as that user"
                 )
         if table not in elsewhere:
             _erase(server, table, parts)
     if elsewhere:
         with server.alone() as db:
             db.lock((ERASING,))
-            _erased(db, set(elsewhere))
+            _save_erasing(db, {*db.meta.erasing} - elsewhere.keys())
     return tuple(f"{table} on another node, until VACUUM FULL is run there" for table in elsewhere)
 
 
 def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
-    """Replace one table, unless somebody else has done it meanwhile."""
+    """Replace one table, unless another process has done it meanwhile."""
     watch(server, [leaf.name for leaf in parts])
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return
-        if not leaves(
-            db, table
-        ):  # dropped by a switch of the space, or divided anew, and its files with it
-            db.lock((ERASING,))
-            _erased(db, {table})
-        elif watched(db, [table]):
-            part = db.value(_PARENT, (table,)) is not None
-            removed = replace(server, db, [Copy(table, [table], f"{table}_new", 0 if part else 1)])
-            db.lock((ERASING,))
-            if table not in removed:
-                _erased(db, {table})
-
-
-def _erased(db: Transaction, done: set[str]) -> None:
-    db.save_meta({"erasing": " ".join(sorted(set(db.meta.erasing) - done)) or None})
+        # A switch of the space, or a repartition, has dropped the table and its files.
+        is_dropped = not leaves(db, table)
+        if not is_dropped and not is_watched(db, [table]):
+            return
+        removed: frozenset[str] = frozenset()
+        if not is_dropped:
+            is_partition = db.value(_PARENT, (table,)) is not None
+            copy = Copy(table, [table], f"{table}_new", 0 if is_partition else 1)
+            removed = replace(server, db, [copy])
+        db.lock((ERASING,))
+        if table not in removed:
+            _save_erasing(db, {*db.meta.erasing} - {table})

@@ -407,14 +407,14 @@ class PostgresStore:
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
 
-    def listen(self, told: Callable[[], None]) -> "Listener":
-        """Have somebody told when any process has written the log; see `Listener`."""
+    def listen(self, callback: Callable[[], None]) -> "Listener":
+        """Call a function after each write of the log by any process; see `Listener`."""
         from memories.stores.postgres.listen import Listener
 
-        return Listener(self._server, told)
+        return Listener(self._server, callback)
 
     def claims(self) -> "PostgresClaims":
-        """Return what keeps the requests that come with a key, for all servers of this store."""
+        """Return the table of requests with a key, shared by all servers of this store."""
         from memories.stores.postgres.claims import PostgresClaims
 
         return PostgresClaims(self._server)
