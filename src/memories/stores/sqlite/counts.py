@@ -205,11 +205,6 @@ def suspend(db: apsw.Connection) -> Iterator[None]:
     db.execute(f"{_CREATE} UPDATE pool SET without_vector = ({count.format(row='r')})")
 
 
-def find_problems(db: apsw.Connection) -> list[Finding]:
-    """Return the wrong counts and the wrong triggers."""
-    return [*find_wrong_triggers(db), *find_wrong_counts(db)]
-
-
 def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
     """Return the counts that differ from the records; nothing is changed."""
     comparisons = (
