@@ -242,22 +242,23 @@ def _is_updated(call: Call) -> bool:
     """Return whether an earlier try of this request has added its version; others may have added
     more since.
     """
-    arguments = call.arguments
-    if (
-        not call.again
-        or call.begun_at is None
-        or not arguments.keys() & {"content", "tags", "remove_tags"}
-    ):
+    arguments, begun_at = call.arguments, call.begun_at
+    if not call.again or begun_at is None:
+        return False
+    if not arguments.keys() & {"content", "tags", "remove_tags"}:
         return False
     history = call.memories.history(arguments["id"])
-    return history.namespace == call.memories.namespace and any(
-        version.operation == "update"
-        and version.created_at >= call.begun_at
-        and arguments.get("content", version.content) == version.content
-        and arguments.get("tags", {}).items() <= version.tags.items()
-        and not version.tags.keys() & {*arguments.get("remove_tags", ())}
-        for version in history.versions
-    )
+    if history.namespace != call.memories.namespace:
+        return False
+    removed_tags = set(arguments.get("remove_tags", ()))
+    for version in history.versions:
+        if version.operation != "update" or version.created_at < begun_at:
+            continue
+        has_content = arguments.get("content", version.content) == version.content
+        has_tags = arguments.get("tags", {}).items() <= version.tags.items()
+        if has_content and has_tags and not version.tags.keys() & removed_tags:
+            return True
+    return False
 
 
 def _changed_meanwhile(detail: str) -> Refused:
