@@ -59,7 +59,7 @@ ORDER = {
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue quota accesses < suspicion waiting links < change turns many < forget
         repetitions < writer < create < review rollback""",
-    "memories.write.compare": "vocabulary < reading < duplicates < corrections",
+    "memories.write.compare": "vocabulary < reading < word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
     "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
