@@ -97,7 +97,7 @@ class MemoryGateway:
         """
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInput("names must be a list of names of collections")
-        with self._timed("collections are there", names=list(names)):
+        with self._log_call("collections are there", names=list(names)):
             self._deadline.run(self._backend.ensure_collections, names)
         try:
             self.drain()
@@ -151,7 +151,7 @@ class MemoryGateway:
         if not turn.message_id:
             turn.message_id = _generate_message_id(turn)
         try:
-            with self._timed(
+            with self._log_call(
                 "turn stored", conversation_id=conversation_id, role=role, counts="message_count"
             ):
                 return self._deadline.run(self._append, turn)
@@ -180,10 +180,10 @@ class MemoryGateway:
         """
         n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
-        with self._timed("history read", conversation_id=conversation_id, n=n):
+        with self._log_call("history read", conversation_id=conversation_id, n=n):
             # Read the queue first: a turn that is stored meanwhile then appears in both, not in
             # neither.
-            queued = self._queued(conversation)
+            queued = self._queue_entries(conversation)
             count = min(n + len(queued), MAX_LIMIT)
             try:
                 stored = self._deadline.run(self._backend.tail, conversation, count)
@@ -246,7 +246,7 @@ class MemoryGateway:
             tags and redactor.text(tags, "entities and tags").text,
         )
         stored_window = None if window is None else self._window(window)
-        with self._timed(
+        with self._log_call(
             "memory stored",
             type=memory_type,
             conversation_id=conversation_id,
@@ -276,7 +276,7 @@ class MemoryGateway:
         """
         k, min_confidence = limit(k, "k"), unit(min_confidence, "min_confidence")
         conversation = _check_search(query_text, conversation_id)
-        with self._timed("memories recalled", k=k) as fields:
+        with self._log_call("memories recalled", k=k) as fields:
             documents = self._deadline.run(
                 self._backend.recall, query_text, k, min_confidence, conversation
             )
@@ -309,7 +309,7 @@ class MemoryGateway:
         if not hasattr(self._backend, "recall_turns"):
             return []
         options = {"own": True} if own else {}  # other backends than ours may lack it
-        with self._timed("history searched", k=k) as fields:
+        with self._log_call("history searched", k=k) as fields:
             documents = self._deadline.run(
                 self._backend.recall_turns, query_text, k, conversation, **options
             )
@@ -335,7 +335,7 @@ class MemoryGateway:
             raise InvalidInput("start must be a whole number, 0 or more")
         if not hasattr(self._backend, "read_turns"):
             return []
-        with self._timed(
+        with self._log_call(
             "turns read", level=logging.DEBUG, conversation_id=conversation_id, start=start, n=n
         ):
             return _without_generated_ids(self._backend.read_turns(conversation, start, n))
@@ -394,7 +394,7 @@ class MemoryGateway:
         """
         if self.queue:
             drained = self._drain(turn.conversation_id)
-            if self._queued(turn.conversation_id):
+            if self._queue_entries(turn.conversation_id):
                 reason = drained.failed.get(turn.conversation_id, "somebody else is storing them")
                 raise MCPError(
                     f"earlier turns of this conversation still wait to be stored: {reason}"
@@ -422,7 +422,7 @@ class MemoryGateway:
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
         return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
-    def _queued(self, conversation_id: str) -> list[Entry]:
+    def _queue_entries(self, conversation_id: str) -> list[Entry]:
         with _translate_queue_errors(self.queue):
             return self.queue.entries(conversation_id)
 
@@ -469,7 +469,7 @@ class MemoryGateway:
         return self._redactor().name(name, "window").text
 
     @contextmanager
-    def _timed(
+    def _log_call(
         self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
     ) -> Iterator[dict[str, object]]:
         """Log an operation with its latency or error, and with the fields that the block adds."""
