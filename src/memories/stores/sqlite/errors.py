@@ -131,6 +131,8 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
         why = exc.strerror or str(exc)
         if exc.errno == errno.ELOOP:
             why = "it is a symbolic link; remove it"
+        elif what and exc.errno in (errno.ENOENT, errno.EACCES, errno.EROFS):
+            why += "; set MEMORY_HOME or MEMORY_STORE to a writable place"
         kind = StoreFull if exc.errno in FULL else StoreError
         raise kind(f"cannot use {path}{what}: {why}") from exc
 
