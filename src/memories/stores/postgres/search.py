@@ -1,9 +1,8 @@
-"""Search in the PostgreSQL store: candidates among memories, matches among turns, and the ranking
-by words.
+"""Search in the PostgreSQL store: candidates among memories, matches among turns, word scores.
 
 An index finds the records that have a word, and BM25 is computed here. The words are the tokens of
 `stores.words`, the same in every store. Current and ended records are two corpora, and so are
-memories and turns: old versions and turns do not change how rare a word is in current memories.
+memories and turns: old versions and turns don't change how rare a word is in current memories.
 """
 
 import hashlib
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 Scores = dict[int, float]
 
-# Of more records than this, only some are ranked: reading takes time for every one that matches,
-# and words that very many have tell the least.
+# Among more records than this, only some are ranked: reading each match takes time, and very common
+# words say least about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
 _TOKEN_BYTES = 512  # an index takes 2,046
@@ -44,7 +43,7 @@ class _Corpus(NamedTuple):
 
 
 class _Document(NamedTuple):
-    """A record that has one of the terms; `fits` says whether it matches the filter."""
+    """A record that has one of the terms; `fits` is whether it matches the filter."""
 
     seq: int
     length: int
@@ -60,16 +59,15 @@ def candidates(
     terms: Sequence[str],
     k: int,
 ) -> tuple[Scores, Scores]:
-    """Return the best records by vector and by words; each record has both scores, as far as they
-    exist.
+    """Return the best records by vector and by words, each with both scores if it has them.
 
     Args:
         db: A transaction.
-        selected: Which records.
+        selected: The filter.
         used: The vectors; None to search by words alone.
         query: The vector, shape (dimension,), unit length; None to search by words alone.
         terms: The terms.
-        k: How many of each.
+        k: How many records by vector, and how many by words.
 
     Returns:
         Cosines and word scores by seq.
@@ -87,7 +85,7 @@ def candidates(
 
 def indexed_tokens(record: Record) -> tuple[int, str]:
     """Return how many tokens a record has, and the tokens as the store keeps them."""
-    kept = [_shortened(token) for token in tokens_of(record)]
+    kept = [_shorten(token) for token in tokens_of(record)]
     size, seen = 0, set[str]()
     for at, token in enumerate(kept):
         if token not in seen:
@@ -107,9 +105,7 @@ def _best_by_words(
     k: int,
     also: Sequence[int] = (),
 ) -> Scores:
-    """Return the `k` best records by BM25 of the terms, any of which may match, and those of `also`
-    that match.
-    """
+    """Return the `k` best records by BM25 of any of the terms, and the matching ones of `also`."""
     scores = _rank(db, selected, there, terms, also).scores
     return highest(scores, k) | {seq: scores[seq] for seq in also if seq in scores}
 
@@ -121,17 +117,17 @@ def _rank(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return how well the terms match; of many records, those that the rarest terms find.
+    """Return the word scores of records; of many records, those that the rarest terms find.
 
     Args:
         db: A transaction.
-        selected: Which records.
-        there: How much there is in their namespaces.
+        selected: The filter.
+        there: The number of records in the namespaces.
         terms: The terms.
         also: Matching records that get a score however many others are better.
     """
     known = {
-        term: found._replace(tokens=tuple(map(_shortened, found.tokens)))
+        term: found._replace(tokens=tuple(map(_shorten, found.tokens)))
         for term, found in ((term, parse(term)) for term in terms)
         if found is not None
     }
@@ -163,8 +159,9 @@ def _rank(
 def _rare_terms(
     db: Transaction, selected: Selection, corpus: _Corpus, terms: dict[str, Term], *, few: bool
 ) -> tuple[dict[str, Term], dict[str, int] | None]:
-    """Return the terms that are rare enough to rank by, at least the rarest of all, and how many
-    records have each.
+    """Return the terms that are rare enough for ranking, and how many records have each.
+
+    The rarest term is always returned.
 
     The counts are None if all records that have a term will be read. If few match, all terms are
     kept. A count stops at `_RANK_AT_MOST`, except for the only term that is left.
@@ -212,8 +209,9 @@ def _documents(
 ) -> list[_Document]:
     """Return the records that have one of the terms.
 
-    Without counts these are all records of the namespaces, so that they can be counted; else those
-    that match, but for a very common word only those that it fits best, and those of `also`.
+    Without counts, these are all records of the namespaces, so that they can be counted. With
+    counts, these are the matching ones. If the only term is very common, these are the matching
+    records with the highest scores, and those of `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -257,9 +255,7 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add the score of a term to the records that have it; `holding` is how many records of the
-    corpus have it.
-    """
+    """Add the score of a term, which `holding` records of the corpus have, to these records."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in often:
@@ -291,7 +287,7 @@ def _needle(term: Term) -> str:
     return whole[:-1] if term.open_ended else whole
 
 
-def _shortened(token: str) -> str:
+def _shorten(token: str) -> str:
     """Return a token or, if it is too long for the index, its beginning and a hash."""
     if len(token) * 4 <= _TOKEN_BYTES or len(token.encode()) <= _TOKEN_BYTES:
         return token
@@ -305,11 +301,11 @@ _PLACE = "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1),
 def matches(
     db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery
 ) -> Matches:
-    """Return all selected records if they are few, else the best by words and by vector.
+    """Return all selected records if they are few, otherwise the best by words and by vector.
 
     Args:
         db: A transaction.
-        selected: Which records.
+        selected: The filter.
         used: The vectors; None to search by words alone.
         query: The search.
     """
@@ -350,9 +346,7 @@ def _best_turns(
     words: WordHits,
     similar: dict[int, float],
 ) -> set[int]:
-    """Return the seqs of the best by words and by vector, of turns beside them, and of the days in
-    the query.
-    """
+    """Return the seqs of the best turns, of the turns beside them, and of the days in the query."""
     from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

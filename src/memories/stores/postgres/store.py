@@ -65,13 +65,13 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _repeated(
+def _repeat_if_interrupted(
     method: "Callable[Concatenate[PostgresStore, _P], _R]",
 ) -> "Callable[Concatenate[PostgresStore, _P], _R]":
-    """Read once more if the connection was lost, or a table was replaced, in the middle of it."""
+    """Repeat a read once if the connection was lost, or a table was replaced, meanwhile."""
 
     @functools.wraps(method)
-    def again(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def read(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return method(store, *args, **kwargs)
         except Interrupted:
@@ -79,19 +79,18 @@ def _repeated(
                 raise
             return method(store, *args, **kwargs)
 
-    return again
+    return read
 
 
 class PostgresStore:
-    """Implements `Store` on PostgreSQL 15 or newer, with pgvector 0.8 or newer where there are
-    vectors.
+    """Implements `Store` on PostgreSQL 15 or newer; vectors need pgvector 0.8 or newer.
 
-    Every rule of the protocol holds, also for many processes and machines. Specific to PostgreSQL:
+    Every rule of the protocol holds, for many processes and machines. Specific to PostgreSQL:
 
-    - *Transactions* wait for each other only if they touch the same namespaces: each locks those
-      that it reads or writes from the first time on. Two that do so in opposite orders get
-      `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction should begin
-      with them.
+    - *Transactions* wait for each other only if they touch the same namespaces: each locks a
+      namespace when it first reads or writes it. Two transactions that lock namespaces in opposite
+      orders get `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction
+      should begin with them.
     - *Durability* is the server's. `synchronous_commit` is switched on if it is off, and a server
       with `fsync = off` is only read. With `synchronous_standby_names` set, acknowledged writes are
       on the replica too.
@@ -126,11 +125,8 @@ class PostgresStore:
         self._server = Server(url)
         self._space = space
         self.damaged = Damaged()
-        self._loaded = False  # many records since the indexes of vectors were last looked at
-        self._looked_at: set[Place] = set()
-
-    # --- writing
-    # ---------------------------------------------------------------------------------------------------
+        self._needs_indexes = False  # a load has added records without indexing their vectors
+        self._checked_places: set[Place] = set()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -153,17 +149,17 @@ class PostgresStore:
         """See `Store.patch`."""
         with self._server.write({patch.ref.namespace for patch in patches}) as db:
             columns = (
-                "r.collection, r.namespace, r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.ended_by, r.length, "
-                "r.labels"
+                "r.collection, r.namespace, r.grp, r.position, r.seq, "
+                "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
             )
             rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
-            known = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
+            records = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
             gone: list[Counted] = []
             new: list[Counted] = []
             for patch in patches:
-                if patch.ref not in known:
+                if patch.ref not in records:
                     continue
-                seq, ended, ended_by, length, labels = known[patch.ref]
+                seq, ended, ended_by, length, labels = records[patch.ref]
                 _change(db, seq, patch)
                 ends = patch.ended_at is not None
                 if (ended, ended_by) == (ends, patch.ended_by):
@@ -171,10 +167,10 @@ class PostgresStore:
                 embedded = ended != ends and _set_live(db, patch.ref.namespace, seq, live=not ends)
                 gone.append(Counted(patch.ref, ended, ended_by, length, labels, embedded))
                 new.append(Counted(patch.ref, ends, patch.ended_by, length, labels, embedded))
-                known[patch.ref] = seq, ends, patch.ended_by, length, labels
+                records[patch.ref] = seq, ends, patch.ended_by, length, labels
             counts.change(db, gone=gone, new=new)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - it keeps no names of batches
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - batches have no names here
         """See `Store.touch`."""
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
@@ -185,7 +181,7 @@ class PostgresStore:
         except StoreDamaged:
             raise
         except StoreError:
-            return False  # busy, full or read-only: nothing fails for its statistic
+            return False  # busy, full or read-only; it is only a statistic
         return True
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
@@ -204,10 +200,7 @@ class PostgresStore:
         self.damaged.forget(set(refs).__contains__)
         return rewrite.erase(self._server)
 
-    # --- reading
-    # ---------------------------------------------------------------------------------------------------
-
-    @_repeated
+    @_repeat_if_interrupted
     def scan(
         self,
         where: Filter,
@@ -218,25 +211,26 @@ class PostgresStore:
     ) -> list[Record]:
         """See `Store.scan`."""
         direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
-        wanted = limit
+        size = limit
         with self._server.read(where.namespaces) as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                for namespace in dict.fromkeys(where.namespaces):  # each in the order of its index
+                # One query for each namespace, since its index has the order.
+                for namespace in dict.fromkeys(where.namespaces):
                     selected = selection(where, namespace)
                     sql, values = selected.sql, selected.values
                     if after is not None:
                         sql += f" AND (r.grp, r.position) {sign} (%s, %s)"
                         values += after
                     order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
-                    rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, wanted))
-                rows.sort(key=_place, reverse=newest_first)
-                records = list(records_of(rows[:wanted], self.damaged).values())
-                if len(records) >= limit or len(rows) < wanted:
+                    rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, size))
+                rows.sort(key=_scan_order, reverse=newest_first)
+                records = list(records_of(rows[:size], self.damaged).values())
+                if len(records) >= limit or len(rows) < size:
                     return records[:limit]
-                wanted *= 2  # damaged ones do not count
+                size *= 2  # damaged records were left out
 
-    @_repeated
+    @_repeat_if_interrupted
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
         selected = selection(where)
@@ -247,34 +241,35 @@ class PostgresStore:
             )
         return [(namespace, group) for group, namespace in rows]
 
-    @_repeated
+    @_repeat_if_interrupted
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
         selected = selection(where)
         sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
         with self._server.read(where.namespaces) as db:
-            known = counts.look_up(db, selected, where)
-            total = int(db.value(sql, (*selected.values, at_most)) or 0) if known is None else known
+            total = counts.look_up(db, selected, where)
+            if total is None:
+                total = int(db.value(sql, (*selected.values, at_most)) or 0)
         return total if at_most is None else min(total, at_most)
 
-    @_repeated
+    @_repeat_if_interrupted
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         selected = selection(where)
-        column, wanted, values = (
-            ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
-        )
+        column, condition, values = "key", "true", selected.values
+        if key is not None:
+            column, condition, values = "value", "l.key = %s", (*selected.values, key)
         with self._server.read(where.namespaces) as db:
             if selected.whole:
                 return counts.labels(db, selected, key)
             rows = db.rows(
                 f'SELECT l.{column} COLLATE "C", count(*) FROM record r CROSS JOIN jsonb_each_text(r.labels) l '
-                f"WHERE {selected.sql} AND {wanted} GROUP BY 1 ORDER BY 1",
-                (*selected.values, *values),
+                f"WHERE {selected.sql} AND {condition} GROUP BY 1 ORDER BY 1",
+                values,
             )
         return dict(rows)
 
-    @_repeated
+    @_repeat_if_interrupted
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
         selected = selection(where)
@@ -282,42 +277,41 @@ class PostgresStore:
         with self._server.read(where.namespaces) as db:
             return dict(sorted(db.rows(sql, selected.values)))
 
-    @_repeated
+    @_repeat_if_interrupted
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
         selected = selection(where)
         with self._server.read(where.namespaces) as db:
-            used = None if vector is None else self._searched(db)
-            similar, words = search.candidates(db, selected, used, vector, terms, k)
-            among, values = one_of("r.namespace", selected.namespaces)
-            seqs = list({**words, **similar})
-            rows = (
-                db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs))
-                if seqs
-                else []
-            )
+            used = None if vector is None else self._searched_vectors(db)
+            similarities, word_scores = search.candidates(db, selected, used, vector, terms, k)
+            in_namespaces, values = one_of("r.namespace", selected.namespaces)
+            seqs = list({**word_scores, **similarities})
+            rows: list[tuple[Any, ...]] = []
+            if seqs:
+                sql = f"{RECORDS} WHERE {in_namespaces} AND r.seq = ANY(%s::bigint[])"
+                rows = db.rows(sql, (*values, seqs))
         records = records_of(rows, self.damaged)
         return [
-            Candidate(record, similar.get(seq), words.get(seq, 0.0))
+            Candidate(record, similarities.get(seq), word_scores.get(seq, 0.0))
             for seq, record in records.items()
         ]
 
-    @_repeated
+    @_repeat_if_interrupted
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
         with self._server.read(where.namespaces) as db:
-            used = None if query.vector is None else self._searched(db)
+            used = None if query.vector is None else self._searched_vectors(db)
             return search.matches(db, selection(where), used, query)
 
-    @_repeated
+    @_repeat_if_interrupted
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
         with self._server.read({ref.namespace for ref in refs}) as db:
             return list(records_of(at_refs(db, RECORDS, refs), self.damaged).values())
 
-    @_repeated
+    @_repeat_if_interrupted
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
         sql = "SELECT DISTINCT value FROM label WHERE namespace = ANY(%s::text[]) AND collection = %s AND key = %s"
@@ -325,14 +319,14 @@ class PostgresStore:
             rows = db.rows(f"{sql} ORDER BY 1", (list(namespaces), collection, key))
         return [value for (value,) in rows]
 
-    @_repeated
+    @_repeat_if_interrupted
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
         sql = "SELECT DISTINCT namespace FROM corpus WHERE collection = %s AND documents > 0 ORDER BY 1"
         with self._server.read(whole=True) as db:
             return [namespace for (namespace,) in db.rows(sql, (collection,))]
 
-    @_repeated
+    @_repeat_if_interrupted
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
         with self._server.read({ref.namespace for ref in refs}) as db:
@@ -341,7 +335,7 @@ class PostgresStore:
                 return {}
             return vector_tables.read(db, used, seqs)
 
-    @_repeated
+    @_repeat_if_interrupted
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
         with self._server.read(whole=True) as db:
@@ -351,15 +345,15 @@ class PostgresStore:
         """See `Store.stage`."""
         with self._server.write({ref.namespace for ref in vectors}) as db:
             vector_tables.stage(db, space, vectors)
-        self._loaded = True
+        self._needs_indexes = True
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._server.write(whole=True) as db:
             vector_tables.switch(db, space, self.damaged)
-        self._loaded = True
+        self._needs_indexes = True
 
-    @_repeated
+    @_repeat_if_interrupted
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         selected = selection(where)
@@ -377,7 +371,7 @@ class PostgresStore:
             read_only=not writable,
         )
 
-    @_repeated
+    @_repeat_if_interrupted
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
         selected = selection(where)
@@ -385,7 +379,7 @@ class PostgresStore:
             sql = f"SELECT r.namespace, r.grp, r.position FROM record r WHERE {selected.sql} ORDER BY r.grp, r.position"
             return [Ref(where.collection, *row) for row in db.rows(sql, selected.values)]
 
-    @_repeated
+    @_repeat_if_interrupted
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`."""
         with self._server.read(whole=True) as db:
@@ -397,12 +391,11 @@ class PostgresStore:
             return counts.repair(db)
 
     def repartition(self, partitions: int) -> int:
-        """Divide the store into another number of partitions while others read and write; return
-        how many there were.
+        """Change the number of partitions while others read and write; return the previous number.
 
         Raises:
-            ConfigError: It is no number of partitions.
-            StoreError: Parts of the store are on other nodes, or are not ours.
+            ConfigError: The number is not valid.
+            StoreError: Parts of the store are on other nodes, or belong to another user.
             StoreBusy: Another transaction kept using the tables.
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
@@ -421,36 +414,31 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        if (
-            self._loaded and sys.exc_info()[0] is None
-        ):  # who is interrupted does not want to wait for an index
+        is_interrupted = sys.exc_info()[0] is not None  # then nobody wants to wait for an index
+        if self._needs_indexes and not is_interrupted:
             self._make_indexes()
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """See to the indexes of vectors: after this write or, if it belongs to a load, when the
-        store is closed.
+        """Make the indexes of vectors after this write or, if it belongs to a load, on closing.
 
-        A load is several times as fast without them. Until they are there, searches score every
-        vector.
+        A load is several times as fast without them. Without an index, searches score every vector.
         """
-        if not {*large} <= self._looked_at:
+        if not {*large} <= self._checked_places:
             if loading:
-                self._loaded = True
+                self._needs_indexes = True
             else:
-                self._looked_at.update(large)
+                self._checked_places.update(large)
                 db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
-        """Make the indexes of vectors that are missing; what was written is stored, so a failure is
-        only logged.
-        """
+        """Make the missing indexes of vectors. A failure is only logged: the vectors are stored."""
         try:
             with self._server.read() as db:
                 missing = vector_tables.without_index(db)
             for part, collection, left_over in missing:
                 vector_tables.make_index(self._server, part, collection, left_over=left_over)
-            self._loaded = False
+            self._needs_indexes = False
         except StoreError as exc:
             _log.warning(
                 "an index of vectors could not be made, and searches are slower without it: %s", exc
@@ -461,34 +449,36 @@ class PostgresStore:
         used = db.meta.used
         if selected.whole:
             return counts.total(db, selected, "documents - embedded")
-        lacking = ""
+        condition = ""
         if used is not None:
-            lacking = f"AND NOT EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+            condition = f"AND NOT EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
         return int(
             db.value(
-                f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values
+                f"SELECT count(*) FROM record r WHERE {selected.sql} {condition}", selected.values
             )
             or 0
         )
 
-    def _searched(self, db: Transaction) -> Vectors | None:
-        """Return the vectors to search, if there are any; raise if they are of another space."""
+    def _searched_vectors(self, db: Transaction) -> Vectors | None:
+        """Return the vectors to search, if there are any.
+
+        Raises:
+            EmbedderMismatch: They are in another space.
+        """
         used = db.meta.used
-        return None if used is None else vector_tables.checked(used, require_space(self._space))
+        return None if used is None else vector_tables.check_space(used, require_space(self._space))
 
 
-# --- rows
-# ------------------------------------------------------------------------------------------------------------
-
-
-def _place(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return where a row of `RECORDS` comes in the order of a scan."""
+def _scan_order(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the sort key of a row of `RECORDS` in a scan."""
     return row[3], row[4], row[2]
 
 
 def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:
-    """Add records with their words, labels and vectors, and count them; return which places are
-    large now.
+    """Add records with their words, labels and vectors, and count them.
+
+    Returns:
+        The collections and namespaces that have many vectors now.
     """
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
@@ -555,15 +545,17 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 
 
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
-    """Repeat in the tables of vectors whether a record is live; return whether it has vectors that
-    are searched.
+    """Update in the tables of vectors whether a record is live.
+
+    Returns:
+        Whether the record has vectors that are searched.
     """
     sql = "UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
-    found = {
+    updated = {
         table: db.rows(sql.format(table=table), (live, namespace, seq))
         for table in db.meta.vector_tables
     }
-    return db.meta.used is not None and bool(found[db.meta.used.table])
+    return db.meta.used is not None and bool(updated[db.meta.used.table])
 
 
 def _count_accesses(db: Transaction, counted: Sequence[tuple[str, int, int]]) -> None:

@@ -30,17 +30,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# up to this many are scored one by one, in a microsecond each; for more the index is used
+# Up to this many rows are scored one by one, in a microsecond each; for more the index is used.
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
-NewVectors = tuple[
-    str, int, str, bool, "NDArray[np.float32]"
-]  # namespace, seq, collection, live, windows
+# Namespace, seq, collection, live, windows.
+NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]
 
 
 def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None:
-    """Keep the vectors of records."""
+    """Store the vectors of records."""
     columns = "(namespace, seq, win, collection, live, embedding)"
     # Half vectors as COPY takes them: the dimension, two zero bytes, and the numbers, highest byte
     # first.
@@ -72,21 +71,23 @@ def best(
     Args:
         db: A transaction.
         vectors: The vectors to search.
-        selected: Which records.
-        there: How much there is in their namespaces.
+        selected: The filter.
+        there: The number of records in the namespaces.
         query: Shape (dimension,), unit length.
-        k: How many.
+        k: How many records.
     """
     if selected.states != (False,) or there.matching <= EXACT_ROWS:
-        return _scored(db, vectors, selected, selected.namespaces, query, k)
+        return _score_all(db, vectors, selected, selected.namespaces, query, k)
     scores: Scores = {}
     for namespace in selected.namespaces:
         nearest: Scores = {}
         if there.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, vectors, selected, namespace, query, k)
-        # Of very many equal vectors the index finds only some; if it finds too few, all are scored.
+        # If very many vectors are equal, the index finds only some. Then all are scored.
         scores |= (
-            nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
+            nearest
+            if len(nearest) >= k
+            else _score_all(db, vectors, selected, (namespace,), query, k)
         )
     return highest(scores, k)
 
@@ -98,7 +99,7 @@ def exact(
     seqs: Sequence[int],
     query: "NDArray[np.float32]",
 ) -> Scores:
-    """Return the score of each of these records that has a vector."""
+    """Return the scores of those of these records that have vectors."""
     if not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -106,13 +107,13 @@ def exact(
         f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {vectors.table} v "
         f"WHERE {among} AND v.seq = ANY(%s::bigint[]) GROUP BY v.seq"
     )
-    return _scores(db.rows(sql, (_text(query), *values, list(seqs))))
+    return _best_scores(db.rows(sql, (_text(query), *values, list(seqs))))
 
 
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of these records, those that have any."""
+    """Return the vectors of those of these records that have any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}
@@ -135,7 +136,7 @@ def read(
     }
 
 
-def _scored(
+def _score_all(
     db: Transaction,
     vectors: Vectors,
     selected: Selection,
@@ -154,7 +155,7 @@ def _scored(
         sql = f"FROM {vectors.table} v WHERE {where} AND v.seq = ANY(ARRAY({these}))"
         values += selected.values
     sql = f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) {sql} GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
-    return _scores(db.rows(sql, (_text(query), *values, k)))
+    return _best_scores(db.rows(sql, (_text(query), *values, k)))
 
 
 def _nearest(
@@ -178,13 +179,13 @@ def _nearest(
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
         rows = db.rows(sql, (*values, text, wanted))
-        scores = _scores(rows)
+        scores = _best_scores(rows)
         if len(scores) >= k or len(rows) < wanted:
             return scores
         wanted *= 4
 
 
-def _scores(rows: Sequence[Row]) -> Scores:
+def _best_scores(rows: Sequence[Row]) -> Scores:
     """Return the best score of each seq."""
     scores: Scores = {}
     for seq, score in rows:
@@ -197,7 +198,7 @@ def _text(query: "NDArray[np.float32]") -> str:
     return f"[{','.join(map(str, numbers))}]"
 
 
-_OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
+_OLDEST = (0, 8)  # the first pgvector that continues a scan until enough rows match a filter
 _TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
 _EXTENSION = (
     "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
@@ -215,7 +216,7 @@ SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 
 WHERE NOT ended AND embedded >= %s
 AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
 """
-# Whether the index is whole or just being made, NULL if there is none; and whether we may make it.
+# Whether the index is complete or being made, NULL if it doesn't exist; and whether we may make it.
 _INDEX_STATE = """
 SELECT (
   SELECT i.indisvalid OR EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
@@ -225,16 +226,16 @@ SELECT (
 _EXTENSION_SCHEMA = """
 SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
 """
-_ABROAD = """
+_COUNT_FOREIGN = """
 SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'f'
 """
 
 
 def claim(db: Transaction, space: Space) -> Vectors:
-    """Return the table for vectors of the space in use; the first space decides for the store.
+    """Return the table for vectors of the space in use; the first vectors decide which it is.
 
     Raises:
-        EmbedderMismatch: The store's vectors are of another one.
+        EmbedderMismatch: The store's vectors are in another space.
     """
     used = db.meta.used
     if used is None:
@@ -243,14 +244,14 @@ def claim(db: Transaction, space: Space) -> Vectors:
     if used is None:
         used = _make(db, space, _TABLES[0])
         db.save_meta({"vectors": used})
-    return checked(used, space)
+    return check_space(used, space)
 
 
-def checked(used: Vectors, space: Space) -> Vectors:
-    """Return the vectors in use if they are of this space.
+def check_space(used: Vectors, space: Space) -> Vectors:
+    """Return the vectors in use if they are in this space.
 
     Raises:
-        EmbedderMismatch: They are of another one.
+        EmbedderMismatch: They are in another space.
     """
     if not used.are_of(space):
         raise other_space(used.model, used.dimension, space)
@@ -260,8 +261,8 @@ def checked(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records that have no vectors of a space; what is damaged is left out and noted."""
-    vectors = _of(db, space)
+    """Return records that have no vectors in a space; damaged ones are left out and noted."""
+    vectors = _find(db, space)
     lacking = (
         f"AND NOT EXISTS (SELECT 1 FROM {vectors.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
         if vectors
@@ -269,24 +270,22 @@ def unstaged(
     )
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s) {lacking} "
     records: list[Record] = []
-    behind: tuple[str, int] = ("", 0)
+    last: tuple[str, int] = ("", 0)
     while len(records) < limit:
-        rows = db.rows(
-            f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(records))
-        )
+        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*last, limit - len(records)))
         if not rows:
             break
-        behind = rows[-1][2], rows[-1][0]
+        last = rows[-1][2], rows[-1][0]
         records += records_of(rows, damaged).values()
     return records
 
 
 def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-    """Store vectors of a space, in place of those that the records had of it."""
+    """Store vectors of a space; they replace those that the records had in it."""
     seqs = seqs_of(db, vectors)
     if not seqs:
         return
-    target = claim(db, space) if db.meta.used is None else _of(db, space)
+    target = claim(db, space) if db.meta.used is None else _find(db, space)
     if target is None:
         target = _make_staged(db, space)
     namespaces, numbers = sorted({ref.namespace for ref in seqs}), list(seqs.values())
@@ -319,10 +318,9 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
 
 
 def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
-    """Search by the staged vectors of a space from now on, in a transaction that excludes all other
-    writers.
+    """Put the staged vectors of a space in use, in a transaction that excludes all other writers.
 
-    Damaged records may lack them.
+    Damaged records may lack vectors.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
@@ -332,7 +330,7 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
         return
     if any(unstaged(db, space, collection, 1, damaged) for collection in SEARCHED):
         raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
-    target = _of(db, space) or _make_staged(db, space)
+    target = _find(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
     db.run(f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(table=target.table)})")
@@ -340,12 +338,10 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
 
 
 def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
-    """Return the tables whose vectors are so many that they need an index, and have none that is
-    whole.
+    """Return the tables that need an index of vectors and don't have a complete one.
 
     Returns:
-        Each with the collection, and whether a part of an index is left over from a process that
-        was killed.
+        Each with the collection, and whether a killed process left an incomplete index.
     """
     used = db.meta.used
     if used is None or used.dimension > HNSW_DIMENSIONS:
@@ -356,9 +352,9 @@ def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
         _LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)
     ):
         part = used.table if parts == 1 else f"{used.table}_p{number}"
-        whole, owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
-        if owned and whole is not True:
-            missing.append((part, Collection(collection), whole is False))
+        is_complete, is_owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
+        if is_owned and is_complete is not True:
+            missing.append((part, Collection(collection), is_complete is False))
     return missing
 
 
@@ -372,19 +368,21 @@ def make_index(server: Server, part: str, collection: Collection, *, left_over: 
         connection.execute(hnsw_script(schema, part, collection, extension))
 
 
-def _of(db: Transaction, space: Space) -> Vectors | None:
+def _find(db: Transaction, space: Space) -> Vectors | None:
     """Return the table of a space, in use or staged, if it has one."""
-    return next(
-        (found for found in (db.meta.used, db.meta.staged) if found and found.are_of(space)), None
-    )
+    for vectors in (db.meta.used, db.meta.staged):
+        if vectors is not None and vectors.are_of(space):
+            return vectors
+    return None
 
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
-    """Make a table for vectors of a new space, in place of the one staged before."""
+    """Make a table for vectors of a new space; it replaces the one that was staged before."""
     db.lock((SPACES,))
-    if (made := _of(db, space)) is not None:
-        return made
-    if int(db.value(_ABROAD)):
+    vectors = _find(db, space)
+    if vectors is not None:  # another process was faster
+        return vectors
+    if int(db.value(_COUNT_FOREIGN)):
         raise StoreError(
             "parts of this store are on other nodes, where no tables for another embedder can be made; "
             "use a new store for it, and move the records there"
@@ -398,11 +396,10 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
 
 
 def _make(db: Transaction, space: Space, table: str) -> Vectors:
-    """Make the table for vectors of a space; add pgvector to the database if it is only installed
-    on the server.
+    """Make the table for vectors of a space, after adding pgvector to the database if necessary.
 
     Raises:
-        StoreError: pgvector is not installed on the server, too old, or the user may not add it.
+        StoreError: pgvector is not installed on the server, is too old, or the user may not add it.
     """
     from psycopg import errors
 
