@@ -39,7 +39,7 @@ ORDER = {
         search write < scratchpad transfer < memories < context < identity < answers < hooks connect < cli mcp < warm <
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",
-    "memories.guard": "origin values < rules < contexts < spoken < scan < redactor < validate",
+    "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.core": "batches deadline disk logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",

@@ -500,7 +500,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "text.coverage": lambda given: text.coverage(given, ["word", "words"]),
     "dates.spans": lambda given: dates.spans(f"last week {given}", NOW, (2026,)),
     "dates.span": lambda given: dates.span(given, NOW),
-    "unseen.shown": lambda given: unseen.shown(given, repr),
+    "unseen.make_visible": lambda given: unseen.make_visible(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.find_marks": suspicion.find_marks,
     "duplicates.judge": lambda given: duplicates.judge(given, f"{given[1:]}b", 0.99, threshold=0.9),

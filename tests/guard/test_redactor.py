@@ -219,7 +219,7 @@ def test_rules_of_the_user_count() -> None:
     mine = rules.parse_user_rule(
         1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]}
     )
-    assert redact("it is SHOP-123456.", own=(mine,)).text == "it is [redacted:shop_key]."
+    assert redact("it is SHOP-123456.", user_rules=(mine,)).text == "it is [redacted:shop_key]."
 
 
 HARMFUL: list[tuple[dict[str, object], str]] = [

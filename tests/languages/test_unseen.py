@@ -48,7 +48,7 @@ def test_unseen_characters_are_escaped_everywhere(
 def test_visible_characters_are_unchanged() -> None:
     assert not any(unseen.is_unseen(sign) for sign in SEEN)
     assert output.safe(SEEN) == SEEN == fence.plain(SEEN)
-    assert unseen.shown(SEEN, lambda _: "?") == SEEN
+    assert unseen.make_visible(SEEN, lambda _: "?") == SEEN
 
 
 def test_every_variation_selector_and_every_tag_is_unseen() -> None:

@@ -237,7 +237,7 @@ def say(printed: str, stream: TextIO | None = None) -> None:
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
     """Return JSON in which invisible and control characters are escaped."""
     printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
-    return unseen.shown(printed, _escape_in_json, keep="\n")
+    return unseen.make_visible(printed, _escape_in_json, keep="\n")
 
 
 def _escape_in_json(sign: str) -> str:
@@ -258,7 +258,7 @@ def amount(count: int, singular: str, plural: str) -> str:
 
 def safe(text: str) -> str:
     """Return text on one line, with invisible, reordering and control characters escaped."""
-    return unseen.shown(text.replace("\t", "    "), _escape_in_text)
+    return unseen.make_visible(text.replace("\t", "    "), _escape_in_text)
 
 
 def _escape_in_text(sign: str) -> str:

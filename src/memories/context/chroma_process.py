@@ -224,4 +224,4 @@ def _texts_of(answer: "CallToolResult") -> list[str]:
 
 def _plain(text: str) -> str:
     """Return a program's output on one line, without control characters."""
-    return unseen.shown(text[:MAX_OUTPUT], lambda _: " ")
+    return unseen.make_visible(text[:MAX_OUTPUT], lambda _: " ")

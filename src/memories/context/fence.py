@@ -75,7 +75,7 @@ def plain(text: str) -> str:
 
 def escaped(written: str) -> str:
     """Return JSON, or a line of our own, with markup and invisible characters escaped."""
-    return unseen.shown(_MARKUP.sub(_escape_match, written), _escape)
+    return unseen.make_visible(_MARKUP.sub(_escape_match, written), _escape)
 
 
 def block(title: str, lines: Sequence[str], boundary: str) -> str:
@@ -91,7 +91,7 @@ def lines(text: str) -> list[str]:
     """
     if not (text.isascii() and text.isprintable()):
         text = _JOINER.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
-        text = unseen.shown(text, _escape, keep="\n")
+        text = unseen.make_visible(text, _escape, keep="\n")
     return [line.rstrip() for line in _MARKUP.sub(_escape_match, text).split("\n") if line.strip()]
 
 

@@ -223,7 +223,7 @@ def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
     if not isinstance(text, str):
         return None
     beginning = text[: 8 * MAX_CONTENT]
-    return redact(beginning, personal=config.redact == "pii", own=config.redact_rules).text
+    return redact(beginning, personal=config.redact == "pii", user_rules=config.redact_rules).text
 
 
 def _count(result: Any) -> int:

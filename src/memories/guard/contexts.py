@@ -2,11 +2,25 @@
 URLs, command lines.
 """
 
-import re
-from re import Match
-
-from memories.guard import values
-from memories.guard.rules import _ALNUM, _END, _START, _WORD, Rule, Span, locate_varied
+from memories.guard.locators import (
+    locate_all,
+    locate_aws_secret,
+    locate_bearer,
+    locate_card,
+    locate_cookies,
+    locate_flag,
+    locate_iban,
+    locate_key,
+    locate_literal,
+    locate_login,
+    locate_password,
+    locate_plain,
+    locate_random,
+    locate_said,
+    locate_unknown_token,
+    locate_varied,
+)
+from memories.guard.rules import ALNUM, END, START, WORD, Rule
 
 # --- pieces of patterns
 
@@ -49,179 +63,6 @@ _SAID = (
     r"(?:(?i:is|was|to|as|be|now|are|with|using|=|->)?:?[ ]{1,2})?"
     rf"(?P<q>{_QUOTE})?(?P<s>[^\s\"'`<>(){{}}\[\]]{{8,300}})"
 )
-# The beginning of an expression in code, which is not a value.
-CODE = (
-    r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]"
-    r"|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
-)
-_NEXT_PARAMETER = (
-    r"[;&,](?=[A-Za-z_][\w .-]{0,40}=)|(?:&(?:amp|quot|lt|gt);|\\[nrt\"']|%26|\\u0026)"
-)
-_ID_PREFIX = (
-    r"(?:^|[^A-Za-z0-9_+/]|\\[nrt]|[0-9;]m)"
-    r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
-)
-# Prefixes of ids that are made like tokens but are public.
-_PUBLIC_PREFIXES = frozenset(
-    "sha sha1 sha256 sha384 sha512 md5 h1 nonce chatcmpl call msg req run thread asst file resp"
-    " toolu pi evt ch cs seti in sub price prod cus chunk hash id uid uuid image img static asset"
-    " build dist bundle etag trace span session module css js data gateway turn batch step vs ft"
-    " org proj user node kwdo pr mi".split()
-)
-_SESSION_NAME = r"(?i)sess|sid|auth|token|jwt|csrf|login|remember"
-_COOKIE = r"(?P<n>[\w.-]{1,64})=(?P<v>[^;\s\"',\\]{8,4000})"
-
-
-# --- where the secret of a match is
-
-
-def _locate_assigned(match: Match[str], *, is_password: bool) -> Span | None:
-    """Locate the value of a password or a key, unless it is code, an example or a plain word."""
-    is_quoted = match["u"] is None
-    start, end = match.span("v" if is_quoted else "u")
-    value = match.string[start:end]
-    if is_quoted:
-        value = value.rstrip("\\")
-    else:
-        following = re.search(_NEXT_PARAMETER, value)
-        if following:
-            value = value[: following.start()]
-        value = value.rstrip(".,;:!?)]}*|\\")
-        is_literal = value[:1] in "([{" and match["sep"].strip() in ("=", ":")
-        if is_literal or re.match(CODE, value):
-            return None
-    before = match.string[max(0, match.start() - 1) : match.start()]
-    may_be_code = not is_quoted and not match["name"].isupper() and before not in ("?", "&", ";")
-    if may_be_code and values.is_name(value):
-        return None
-    is_secret = values.is_password if is_password else values.is_token
-    if not is_secret(value, may_be_code=may_be_code):
-        return None
-    return start, start + len(value)
-
-
-def _locate_password(match: Match[str]) -> Span | None:
-    return _locate_assigned(match, is_password=True)
-
-
-def _locate_key(match: Match[str]) -> Span | None:
-    return _locate_assigned(match, is_password=False)
-
-
-def _locate_said(match: Match[str]) -> Span | None:
-    """Locate a secret in a sentence: only a value that looks random counts there."""
-    value = match["s"].rstrip(".,;:!?*")
-    if re.match(CODE, value) or not any(map(str.isdigit, value)):
-        return None
-    if not values.is_random_enough(value) or values.is_placeholder(value):
-        return None
-    has_both_cases = any(map(str.islower, value)) and any(map(str.isupper, value))
-    has_case = any(map(str.islower, value)) or any(map(str.isupper, value))
-    is_mixed = has_both_cases or (has_case and not value.isalnum())
-    if not is_mixed and len(value) < 20:
-        return None
-    return match.start("s"), match.start("s") + len(value)
-
-
-def _locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret that its place alone gives away."""
-    value = match["s"].rstrip(",;)")
-    if not values.is_plausible(value) or re.match(CODE, value):
-        return None
-    return match.start("s"), match.start("s") + len(value)
-
-
-def _locate_literal(match: Match[str]) -> Span | None:
-    """Locate a literal that is passed as a password; names and messages are literals too."""
-    value = match["s"]
-    if not values.is_password(value) or values.is_name(value):
-        return None
-    return match.span("s")
-
-
-def _locate_flag(match: Match[str]) -> Span | None:
-    """Locate the value of an option such as `--password`; a plain word is part of a sentence."""
-    word = match["s"]
-    if word.startswith("-"):
-        return None
-    is_assigned = match["sep"] == "=" and len(word) >= 8
-    if word.isalpha() and not values.is_random(word) and not is_assigned:
-        return None
-    return _locate_plain(match)
-
-
-def _locate_random(match: Match[str]) -> Span | None:
-    value = match["s"]
-    if not values.is_random(value) or values.is_placeholder(value):
-        return None
-    return match.span("s")
-
-
-def _locate_bearer(match: Match[str]) -> Span | None:
-    value = match["s"]
-    is_long = len(value) >= 20 and any(map(str.isdigit, value))
-    if not (is_long or values.is_random(value)) or values.is_placeholder(value):
-        return None
-    return match.span("s")
-
-
-def _locate_login(match: Match[str]) -> Span | None:
-    return match.span("s") if values.holds_login(match["s"]) else None
-
-
-def _locate_aws_secret(match: Match[str]) -> Span | None:
-    value = match["s"]
-    if not all(any(map(test, value)) for test in (str.islower, str.isupper, str.isdigit)):
-        return None
-    return match.span("s") if values.is_varied(value) and len(set(value)) > 12 else None
-
-
-def _locate_unknown_token(match: Match[str]) -> Span | None:
-    """Locate a token with a prefix that no rule has; public ids are made the same way."""
-    start, end = match.span("s")
-    prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
-    counts = [sum(map(test, match["s"])) for test in (str.isdigit, str.isupper, str.islower)]
-    if prefix is None or min(counts) < 3:
-        return None
-    if _PUBLIC_PREFIXES & set(re.split(r"[_-]", prefix[1])) or not values.is_random(match["s"]):
-        return None
-    return start - len(prefix[1]), end
-
-
-def _locate_card(match: Match[str]) -> Span | None:
-    return match.span("s") if values.is_card(match["s"]) else None
-
-
-def _locate_iban(match: Match[str]) -> Span | None:
-    """Locate an account number; words in capitals may follow it."""
-    text, start = match["s"], match.start("s")
-    for length in range(len(text), 14, -1):
-        if values.is_iban(text[:length]) and not text[length - 1].isspace():
-            return start, start + length
-    return None
-
-
-def _locate_cookies(match: Match[str]) -> Span | None:
-    """Locate the first to the last secret value of a line of cookies."""
-    spans = [cookie.span("v") for cookie in re.finditer(_COOKIE, match["s"]) if _is_secret(cookie)]
-    if not spans:
-        return None
-    start = match.start("s")
-    return start + spans[0][0], start + spans[-1][1]
-
-
-def _is_secret(cookie: Match[str]) -> bool:
-    value = cookie["v"]
-    if values.is_placeholder(value) or not any(map(str.isdigit, value)):
-        return False
-    if len(value) >= 16:
-        return values.is_random(value)
-    return re.search(_SESSION_NAME, cookie["n"]) is not None
-
-
-def _locate_all(match: Match[str]) -> Span | None:
-    return match.span("s")
-
 
 # --- the rules
 
@@ -231,95 +72,95 @@ CONTEXTS: tuple[Rule, ...] = (
         ("aws", "secret_access_key", "secretaccesskey", "secret access key", "secret-access-key"),
         r"(?is:aws.{0,30}?(?:secret|key)|secret[ _-]?access[ _-]?key)[^A-Za-z0-9/+]"
         r"(?s:.{0,24}?)(?<![A-Za-z0-9/+=])(?P<s>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
-        _locate_aws_secret,
+        locate_aws_secret,
     ),
     Rule(
         "aws_secret_key",
         ("akia", "asia"),
         r"A[KS]IA[A-Z2-7]{16}[\"'`]{0,1}[\s,:;|/]{1,4}[\"'`]{0,1}(?P<s>[A-Za-z0-9/+]{40})"
         r"(?![A-Za-z0-9/+=])",
-        _locate_aws_secret,
+        locate_aws_secret,
     ),
     Rule(
         "jwt",
         ("eyj",),
-        rf"(?P<s>{_START}eyJ{_WORD}{{8,8000}}\.eyJ{_WORD}{{4,8000}}\.{_WORD}{{8,2000}})",
+        rf"(?P<s>{START}eyJ{WORD}{{8,8000}}\.eyJ{WORD}{{4,8000}}\.{WORD}{{8,2000}})",
         locate_varied,
     ),
     Rule(
         "jwt",
         ("eyj",),
-        rf"(?P<s>{_START}eyJ{_WORD}{{8,2000}}\.{_WORD}{{0,1000}}\.{_WORD}{{8,100}}\."
-        rf"{_WORD}{{4,8000}}\.{_WORD}{{8,200}})",
+        rf"(?P<s>{START}eyJ{WORD}{{8,2000}}\.{WORD}{{0,1000}}\.{WORD}{{8,100}}\."
+        rf"{WORD}{{4,8000}}\.{WORD}{{8,200}})",
         locate_varied,
     ),
     Rule(
         "url_password",
         ("://",),
         r"://(?P<user>[^\s:/@\"'<>`]{0,128}):(?P<s>[^\s\"'<>`/]{3,256})@(?=[\w\[.*-])",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "url_password",
         ("http://", "https://"),
         r"https?://(?P<s>[A-Za-z0-9_-]{20,128})@(?=[\w\[.-])",
-        _locate_random,
+        locate_random,
     ),
     Rule(
         "basic_auth",
         ("basic",),
         r"(?i:basic)[\s:]{1,3}[\"'`]?(?P<s>[A-Za-z0-9+/_-]{8,600}={0,2})",
-        _locate_login,
+        locate_login,
     ),
     Rule(
         "basic_auth",
         ("auth",),
         rf"(?i:_?auth){_NAME_END}[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:{_QUOTE})?"
         r"(?P<s>[A-Za-z0-9+/]{8,600}={0,2})",
-        _locate_login,
+        locate_login,
     ),
     Rule(
         "bearer_token",
         ("bearer",),
         r"(?i:bearer)[\"']?[\s:=,]{1,3}[\"'`]?(?P<s>[A-Za-z0-9._~+/=-]{16,4000})",
-        _locate_bearer,
+        locate_bearer,
     ),
     Rule(
         "cookie",
         ("cookie",),
         rf"(?i:cookies?){_NAME_END}[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:{_QUOTE})?"
         r"(?P<s>[^\n\r]{8,4000})",
-        _locate_cookies,
+        locate_cookies,
     ),
     Rule(
         "cookie",
         (" -b ", "--cookie ", "--cookie="),
         r"(?i: -b |--cookie[ =])(?P<s>[^\n\r]{8,4000})",
-        _locate_cookies,
+        locate_cookies,
         line=True,
     ),
     Rule(
         "password",
         ("pass", "pwd", "secret", "credential", "psk"),
         _ASSIGNED_PASSWORD,
-        _locate_password,
+        locate_password,
     ),
-    Rule("api_key", ("key",), _ASSIGNED_KEY, _locate_key, before=13),
+    Rule("api_key", ("key",), _ASSIGNED_KEY, locate_key, before=13),
     Rule(
         "api_key",
         ("token", "authorization", "session", "sess_id", "sessid", ".sid", "_sid", "dsn"),
         _ASSIGNED_KEY,
-        _locate_key,
+        locate_key,
     ),
-    Rule("password", ("pass", "pwd", "pin code", "secret", "credential"), _SAID, _locate_said),
-    Rule("api_key", ("token", "api key", "access key", "private key"), _SAID, _locate_said),
+    Rule("password", ("pass", "pwd", "pin code", "secret", "credential"), _SAID, locate_said),
+    Rule("api_key", ("token", "api key", "access key", "private key"), _SAID, locate_said),
     Rule(
         "password",
         ("--",),
         r"(?<![\w-])--(?:[a-z]{1,20}-){0,3}(?i:pass(?:word|wd|phrase)?|pwd|secret"
         r"(?:-?key)?|token|(?:api|access|auth|secret)-?key|key-secret)(?P<sep>=|[ ]{1,2})"
         rf"(?P<q>{_QUOTE})?(?P<s>[^\s\"'`]{{4,300}})",
-        _locate_flag,
+        locate_flag,
     ),
     Rule(
         "password",
@@ -327,7 +168,7 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?i:curl|wget|https?|xh)[ ](?:[^\n]{0,400}?[ ])?"
         rf"(?:-u|--user|-U|--proxy-user|-a|--auth)(?:[ ]{{1,2}}|=)?(?:{_QUOTE})?"
         r"[^\s:\"'`]{1,100}:(?P<s>[^\s\"'`]{3,200})",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "password",
@@ -351,7 +192,7 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?i:sshpass|mysql\w{0,9}|mariadb\w{0,9}|mongo\w{0,9}|(?:docker|podman|az)"
         r"[ ]login|helm|sqlcmd|zip|7z|rar|xfreerdp)[ ](?:[^\n]{0,300}?[ ])?"
         rf"[-/][pP][:=]?[ ]?(?:{_QUOTE})?(?P<s>[^\s\"'`-][^\s\"'`]{{3,200}})",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "password",
@@ -359,7 +200,7 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?i:redis-cli|ldap\w{3,9}|smbclient|snmp\w{2,9})[ ](?:[^\n]{0,300}?[ ])?"
         rf"(?:-[awA][ ]|-U[ ][^\s%]{{1,80}}%)(?:{_QUOTE})?"
         r"(?P<s>[^\s\"'`-][^\s\"'`]{3,200})",
-        _locate_plain,
+        locate_plain,
     ),
     # A name and a value that stand apart, as in lists of variables and in XML.
     Rule(
@@ -368,28 +209,28 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?i:name|key|id)(?:[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"']?)[\w.-]{0,40}?(?i:pass"
         r"(?:word|wd)?|pwd|secret|token|key)[\"']?[\s,]{1,40}[\"']?(?i:value|val)"
         r"[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"'](?P<s>[^\s\"']{6,300})[\"']",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "password",
         ("password(", "passwd(", "secret(", "token(", "apikey(", "passphrase(", "key("),
         rf"(?i:password|passwd|secret|token|key|passphrase)\([ ]{{0,2}}(?:{_QUOTE})"
         rf"(?P<s>[^\s\"'`]{{6,300}})(?:{_QUOTE})[ ]{{0,2}}\)",
-        _locate_literal,
+        locate_literal,
     ),
     Rule(
         "password",
         ("auth", "credential"),
         rf"(?i:auth|credentials?)[ ]?[=(:][ ]?[\[(]?[ ]?(?:{_QUOTE})[^\s\"'`]{{1,60}}"
         rf"(?:{_QUOTE}),[ ]{{0,2}}(?:{_QUOTE})(?P<s>[^\s\"'`]{{6,300}})",
-        _locate_literal,
+        locate_literal,
     ),
     Rule(
         "password",
         ("pass:", "pass ", "pass=", 'pass"', "pass'", "pw is", "pw: ", "pw = "),
         rf"(?<![A-Za-z])(?P<name>(?:[A-Za-z][\w.-]{{0,30}}[_.-])?(?i:pass|pw)){_NAME_END}"
         rf"{_SEPARATOR}{_VALUE}",
-        _locate_password,
+        locate_password,
         before=33,
     ),
     Rule(
@@ -407,7 +248,7 @@ CONTEXTS: tuple[Rule, ...] = (
         ),
         r"(?P<s>[^\s\"'`<>(){}\[\]]{8,100})[\"'`]?[ ]as[ ](?:the |my |a )?"
         r"(?i:pass|token|api key)",
-        _locate_said,
+        locate_said,
         before=104,
     ),
     Rule(
@@ -415,28 +256,28 @@ CONTEXTS: tuple[Rule, ...] = (
         ("vault login", "login --with-token"),
         r"(?i:vault login|--with-token)[ ](?:-\S{1,30}[ ])?"
         r"(?P<s>[^\s\"'`-][^\s\"'`]{15,200})",
-        _locate_random,
+        locate_random,
     ),
-    Rule("password", ("pass:",), rf"{_START}pass:(?P<s>[^\s\"'`]{{4,200}})", _locate_plain),
+    Rule("password", ("pass:",), rf"{START}pass:(?P<s>[^\s\"'`]{{4,200}})", locate_plain),
     Rule(
         "password",
         ("echo ", "printf "),
         rf"(?:echo|printf)[ ](?:-n[ ])?(?:{_QUOTE})?(?:[\w.-]{{1,40}}:)?"
         rf"(?P<s>[^\s\"'`|]{{4,200}})(?:{_QUOTE})?[ ]?\|[ ]?[^\n|]{{0,80}}?"
         r"(?:sudo[ ]-\w{0,3}S|--?password-stdin|passwd|--passphrase-fd|--with-token)",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "password",
         ("login ",),
         r"(?i:login)[ ]{1,8}\S{1,100}\s{1,20}(?i:password|passwd)\s{1,20}(?P<s>\S{3,200})",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "password",
         (":5432:", ":*:", ":5433:", ":6432:"),
         r":(?:\d{2,5}|\*):[\w*-]{1,63}:[\w*.-]{1,63}:(?P<s>[^\s:]{4,200})",
-        _locate_plain,
+        locate_plain,
     ),
     Rule(
         "azure_key",
@@ -464,7 +305,7 @@ CONTEXTS: tuple[Rule, ...] = (
     Rule(
         "azure_client_secret",
         ("q~",),
-        rf"(?P<s>{_START}[A-Za-z0-9_~.-]{{3}}\dQ~[A-Za-z0-9_~.-]{{31,34}})",
+        rf"(?P<s>{START}[A-Za-z0-9_~.-]{{3}}\dQ~[A-Za-z0-9_~.-]{{31,34}})",
         locate_varied,
         before=4,
     ),
@@ -474,14 +315,14 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?<=[?&;.])"
         r"(?i:key|sig|signature|x-amz-signature|x-goog-signature|code|auth|subscription-key"
         r"|apikey|[a-z_]{0,20}token)=(?P<s>[A-Za-z0-9%._~+/=-]{16,1000})",
-        _locate_random,
+        locate_random,
         before=20,
     ),
-    Rule("okta_token", ("ssws",), rf"(?i:ssws)[ ]{{1,2}}(?P<s>00{_WORD}{{38,44}})", locate_varied),
+    Rule("okta_token", ("ssws",), rf"(?i:ssws)[ ]{{1,2}}(?P<s>00{WORD}{{38,44}})", locate_varied),
     Rule(
         "mailchimp_key",
         ("-us",),
-        rf"(?P<s>{_START}[0-9a-f]{{32}}-us\d{{1,2}}{_END})",
+        rf"(?P<s>{START}[0-9a-f]{{32}}-us\d{{1,2}}{END})",
         locate_varied,
         before=33,
     ),
@@ -513,37 +354,35 @@ LONG: tuple[Rule, ...] = (
     Rule(
         "discord_token",
         (),
-        rf"(?P<s>[MNO]{_STARTED}{_WORD}{{23,27}}\.{_WORD}{{6}}\.{_WORD}{{27,40}})",
+        rf"(?P<s>[MNO]{_STARTED}{WORD}{{23,27}}\.{WORD}{{6}}\.{WORD}{{27,40}})",
         locate_varied,
     ),
-    Rule("token", (), rf"(?P<s>{_ALNUM}(?<=[_-].){_ALNUM}{{27,199}}){_END}", _locate_unknown_token),
+    Rule("token", (), rf"(?P<s>{ALNUM}(?<=[_-].){ALNUM}{{27,199}}){END}", locate_unknown_token),
 )
 NUMBERS: tuple[Rule, ...] = (
     Rule(
         "card",
         (),
         rf"(?P<s>\d(?<![.].)(?<!\d[ -].){_STARTED}(?:[ -]?\d){{13,18}})(?![\w])(?!\.\d)",
-        _locate_card,
+        locate_card,
     ),
-    Rule(
-        "iban", (), rf"(?P<s>[A-Z]{_STARTED}[A-Z]\d{{2}}(?:[ -]?[A-Z0-9]){{11,30}})", _locate_iban
-    ),
+    Rule("iban", (), rf"(?P<s>[A-Z]{_STARTED}[A-Z]\d{{2}}(?:[ -]?[A-Z0-9]){{11,30}})", locate_iban),
 )
 PERSONAL: tuple[Rule, ...] = (
     Rule(
         "email",
         ("@",),
         r"(?P<s>(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8})",
-        _locate_all,
+        locate_all,
         before=65,
     ),
-    Rule("phone", ("+",), r"(?P<s>(?<!\w)\+\d(?:[ ()./-]{0,2}\d){7,14})(?!\d)", _locate_all),
+    Rule("phone", ("+",), r"(?P<s>(?<!\w)\+\d(?:[ ()./-]{0,2}\d){7,14})(?!\d)", locate_all),
     Rule(
         "ip_address",
         (".",),
         r"(?P<s>(?<![\w.])(?:\d{1,2}|1\d\d|2[0-4]\d|25[0-5])"
         r"(?:\.(?:\d{1,2}|1\d\d|2[0-4]\d|25[0-5])){3})(?![\w]|\.\d)",
-        _locate_all,
+        locate_all,
         before=3,
     ),
 )

@@ -120,8 +120,8 @@ def origin(
 
 def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
     """Return the labels of a record with an origin, which replaces any that they claim."""
-    own = {key: labels[key] for key in _OWN_LABELS if key in labels}
-    return {**tags_of(labels), **own, **_origin_labels(origin)}
+    notes = {key: labels[key] for key in _OWN_LABELS if key in labels}
+    return {**tags_of(labels), **notes, **_origin_labels(origin)}
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
@@ -163,7 +163,8 @@ def is_reserved(key: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _origin_labels(origin: Origin) -> Mapping[str, str]:
-    via = _BAR.join((origin.channel, *(getattr(origin, name) or "" for name in _MAX_LENGTHS)))
+    parts = [getattr(origin, name) or "" for name in _MAX_LENGTHS]
+    via = _BAR.join([origin.channel, *parts])
     labels = {TRUST: origin.trust, BY: origin.by, VIA: via}
     if origin.branch is not None:
         labels[BRANCH] = origin.branch
@@ -221,11 +222,9 @@ def refuse_agent(decision: str) -> None:
 
 def _clean(text: str, max_length: int) -> str:
     """Return a name as one short line without invisible characters."""
-    characters = (
-        " " if character.isspace() or is_unseen(character) else character
-        for character in text[: 4 * max_length]
-    )
-    line = " ".join("".join(characters).replace(_BAR, "¦").split())
+    text = text[: 4 * max_length].replace(_BAR, "¦")
+    unseen = {ord(character): " " for character in set(text) if is_unseen(character)}
+    line = " ".join(text.translate(unseen).split())
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 

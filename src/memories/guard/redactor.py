@@ -40,15 +40,15 @@ class Redacted(NamedTuple):
     kinds: tuple[str, ...]
 
 
-def redact(text: str, *, personal: bool = False, own: tuple[Rule, ...] = ()) -> Redacted:
+def redact(text: str, *, personal: bool = False, user_rules: tuple[Rule, ...] = ()) -> Redacted:
     """Return a text with `[redacted:kind]` in place of each secret; doing it again changes nothing.
 
     Args:
         text: The text.
         personal: Also replace e-mail addresses, international phone numbers and IPv4 addresses.
-        own: Rules of the user.
+        user_rules: Rules of the user.
     """
-    rule_set = scan.build_rules(personal=personal, own=own)
+    rule_set = scan.build_rules(personal=personal, user_rules=user_rules)
     is_short = len(text) <= _SHORT
     if is_short and text in rule_set.clean:
         return Redacted(text, ())
@@ -102,19 +102,19 @@ class Redactor(NamedTuple):
     """Redacts what one caller writes.
 
     Attributes:
-        mode: `secrets`; `pii`, also personal data; `off`, only what is marked as private.
-        own: Rules of the user.
+        mode: `secrets`; `pii` for personal data too; `off` for only the marked private parts.
+        user_rules: Rules of the user.
     """
 
     mode: str = "secrets"
-    own: tuple[Rule, ...] = ()
+    user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text as it may be stored; other types are returned as they are.
+        """Return a text as it may be stored; values of other types stay as they are.
 
         Args:
             text: The text.
-            name: What it is, for the message.
+            name: Its name, for the message.
 
         Raises:
             InvalidInput: All of it is private.
@@ -131,7 +131,7 @@ class Redactor(NamedTuple):
 
     def secrets(self, text: str) -> Redacted:
         """Return a text without secrets; parts that are marked as private stay."""
-        return redact(text, personal=self.mode == "pii", own=self.own)
+        return redact(text, personal=self.mode == "pii", user_rules=self.user_rules)
 
     def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
         """Return tags as they may be stored, and the kinds of the secrets that were in them."""
@@ -146,18 +146,18 @@ class Redactor(NamedTuple):
         return (tags if redacted == tags else redacted), tuple(kinds)
 
     def data(self, text: str) -> Redacted:
-        """Return a JSON text as it may be stored; a text that is not JSON is returned as it is."""
+        """Return a JSON text as it may be stored; a text that is not JSON stays as it is."""
         try:
             value = json.loads(text)
         except (ValueError, TypeError, RecursionError):
             return Redacted(text, ())
         kinds: list[str] = []
-        redacted = self._value(value, kinds)
+        redacted = self._redact_json(value, kinds)
         if not kinds:
             return Redacted(text, ())
         return Redacted(json.dumps(redacted, ensure_ascii=False), tuple(kinds[:MAX_NAMED]))
 
-    def _value(self, value: Any, kinds: list[str], label: str = "") -> Any:
+    def _redact_json(self, value: Any, kinds: list[str], label: str = "") -> Any:
         """Return a value of JSON without secrets.
 
         Args:
@@ -166,13 +166,13 @@ class Redactor(NamedTuple):
             label: The name before the value, such as `password: `, which may give it away.
         """
         if isinstance(value, dict):
-            names = {name: self._value(name, kinds) for name in value}
+            names = {name: self._redact_json(name, kinds) for name in value}
             return {
-                names[name]: self._value(member, kinds, f"{name}: ")
+                names[name]: self._redact_json(member, kinds, f"{name}: ")
                 for name, member in value.items()
             }
         if isinstance(value, list):
-            return [self._value(element, kinds, label) for element in value]
+            return [self._redact_json(element, kinds, label) for element in value]
         if not isinstance(value, str) or not value:
             return value
         redacted = self.text(label + value, "data")
@@ -184,29 +184,29 @@ class Redactor(NamedTuple):
         kinds += redacted.kinds
         return text
 
-    def name(self, name: str, what: str) -> Redacted:
+    def name(self, name: str, kind: str) -> Redacted:
         """Return a key or an id as it may be stored: names that differ stay different.
 
         Beside the marker it gets a hash that is slow to compute, as for passwords, so that guessing
         takes long.
         """
-        redacted = self.text(name, what)
+        redacted = self.text(name, kind)
         if redacted.text is name:
             return redacted
-        secret, salt = name.strip().encode("utf-8", "replace"), f"memories {what}".encode()
+        secret, salt = name.strip().encode("utf-8", "replace"), f"memories {kind}".encode()
         digest = hashlib.pbkdf2_hmac("sha256", secret, salt, 20_000, 8).hex()
         return redacted._replace(text=f"{redacted.text[:200]}#{digest}")
 
-    def refuse(self, name: str, what: str) -> None:
+    def refuse(self, name: str, kind: str) -> None:
         """Refuse the name of a conversation that holds a secret: it is needed to find the
         conversation again.
 
         Raises:
             InvalidInput: It holds one.
         """
-        text, kinds = self.text(name, what)
+        text, kinds = self.text(name, kind)
         if text is not name:
-            kinds_text = ", ".join(dict.fromkeys(kinds))
+            secrets = ", ".join(dict.fromkeys(kinds))
             raise InvalidInput(
-                f"{what} holds what looks like a secret ({kinds_text}); use another name"
+                f"{kind} holds what looks like a secret ({secrets}); use another name"
             )

@@ -1,7 +1,7 @@
-"""Rules that find secrets: tokens with a format that their makers publish, and rules of the user.
+"""Rules that find secrets: tokens with a published format, and rules of the user.
 
 A rule is tried only where one of its literals stands, and every repetition has an upper bound, so
-the time for a text grows with its length, whatever the text is.
+the time for any text grows only with its length.
 """
 
 import functools
@@ -13,9 +13,7 @@ from re import Match
 from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
-from memories.guard import values
-
-Span = tuple[int, int]
+from memories.guard.locators import Span, locate_nonempty, locate_varied
 
 
 class Secret(NamedTuple):
@@ -49,21 +47,16 @@ class Rule(NamedTuple):
 
 # --- pieces of patterns
 
-_ALNUM = r"[A-Za-z0-9]"
-_WORD = r"[A-Za-z0-9_-]"
-_HEX = r"[0-9a-f]"
-_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+ALNUM = r"[A-Za-z0-9]"
+WORD = r"[A-Za-z0-9_-]"
+HEX = r"[0-9a-f]"
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # What may stand before a token: no letter or digit, except the end of an escape (\n, %3D, \u003d)
 # or of a colour code.
-_START = (
+START = (
     r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;]m))"
 )
-_END = r"(?![A-Za-z0-9_])"
-
-
-def locate_varied(match: Match[str]) -> Span | None:
-    """Locate a token, unless it is a pattern such as `xxxxxxxx`."""
-    return match.span("s") if values.is_varied(match["s"]) else None
+END = r"(?![A-Za-z0-9_])"
 
 
 # --- tokens with a published format
@@ -71,11 +64,11 @@ def locate_varied(match: Match[str]) -> Span | None:
 # Kinds whose literal does not stand at their beginning: how many characters before it the token
 # begins, and the pattern up to the end of the literal.
 _INNER_LITERALS = {
-    "telegram_token": (12, rf"{_START}\d{{8,12}}:AA"),
-    "terraform_token": (16, rf"{_START}{_ALNUM}{{14}}\.atlasv1\."),
-    "maxmind_key": (40, rf"{_START}{_ALNUM}{{6}}_{_ALNUM}{{29}}_mmk"),
+    "telegram_token": (12, rf"{START}\d{{8,12}}:AA"),
+    "terraform_token": (16, rf"{START}{ALNUM}{{14}}\.atlasv1\."),
+    "maxmind_key": (40, rf"{START}{ALNUM}{{6}}_{ALNUM}{{29}}_mmk"),
 }
-_NAMED_PIECES = {"<hex>": _HEX, "<alnum>": _ALNUM, "<word>": _WORD, "<uuid>": _UUID, "<end>": _END}
+_NAMED_PIECES = {"<hex>": HEX, "<alnum>": ALNUM, "<word>": WORD, "<uuid>": UUID, "<end>": END}
 
 
 @functools.cache
@@ -90,12 +83,12 @@ def tokens() -> tuple[Rule, ...]:
 
 
 def _parse_token(line: str) -> Rule:
-    kind, literals, rest = line.split(" | ", 2)
+    kind, literals, tail = line.split(" | ", 2)
     before, head = _INNER_LITERALS.get(kind, (0, ""))
     if not head:
         escaped = (re.sub(r"[.$/?]", r"\\\g<0>", literal) for literal in literals.split())
-        head = f"{_START}(?:{'|'.join(escaped)})"
-    pattern = f"(?P<s>{head}{rest})"
+        head = f"{START}(?:{'|'.join(escaped)})"
+    pattern = f"(?P<s>{head}{tail})"
     return Rule(kind, tuple(literals.lower().split()), pattern, locate_varied, before)
 
 
@@ -142,7 +135,7 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
             f"pattern must be a regular expression of at most {MAX_PATTERN} characters"
         )
     anchors = tuple(keyword.lower() for keyword in keywords)
-    return Rule(name, anchors, _check_pattern(pattern), _locate_match, BEFORE)
+    return Rule(name, anchors, _check_pattern(pattern), locate_nonempty, BEFORE)
 
 
 def _check_pattern(pattern: str) -> str:
@@ -173,17 +166,12 @@ def _check_pattern(pattern: str) -> str:
     return pattern if "s" in compiled.groupindex else f"(?P<s>{pattern})"
 
 
-def _locate_match(match: Match[str]) -> Span | None:
-    return match.span("s") if match["s"] else None
-
-
 @functools.cache
 def count_steps(pattern: str) -> int | None:
-    """Return how many steps a pattern takes at most at one place of a text; None if there is no
-    limit.
+    """Return how many steps a pattern takes at most at one place of a text; None without a limit.
 
-    This is an estimate from the structure: a part is tried once for each way in which the parts
-    before it can match.
+    This is an estimate from the structure: each way to match the first parts tries the next part
+    again.
     """
     from re import _parser  # type: ignore[attr-defined]
 

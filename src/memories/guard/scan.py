@@ -86,12 +86,12 @@ class RuleSet(NamedTuple):
 
 
 @functools.cache
-def build_rules(*, personal: bool, own: tuple[Rule, ...]) -> RuleSet:
+def build_rules(*, personal: bool, user_rules: tuple[Rule, ...]) -> RuleSet:
     """Return the rules, with those for personal data if wanted, and those of the user."""
-    more = (*contexts.PERSONAL, *own) if personal else own
-    return RuleSet(
-        _group(rules.tokens()), _group((*contexts.CONTEXTS, *more)), contexts.NUMBERS, set()
-    )
+    table = contexts.CONTEXTS
+    if personal:
+        table += contexts.PERSONAL
+    return RuleSet(_group(rules.tokens()), _group(table + user_rules), contexts.NUMBERS, set())
 
 
 def _group(table: Iterable[Rule]) -> tuple[_Group, ...]:
@@ -101,8 +101,9 @@ def _group(table: Iterable[Rule]) -> tuple[_Group, ...]:
             rules_of.setdefault(anchor, []).append(rule)
     groups: dict[str, list[tuple[str, tuple[Rule, ...]]]] = {}
     for anchor, anchored in rules_of.items():
-        rare = (character for character in "_$!=/@+-:.~ " if character in anchor)
-        groups.setdefault(next(rare, anchor[0]), []).append((anchor, tuple(anchored)))
+        rare = [character for character in "_$!=/@+-:.~ " if character in anchor]
+        group = groups.setdefault(rare[0] if rare else anchor[0], [])
+        group.append((anchor, tuple(anchored)))
     return tuple(_Group(character, tuple(literals)) for character, literals in groups.items())
 
 
@@ -114,7 +115,9 @@ def find(text: str, rule_set: RuleSet) -> list[Secret]:
     secrets = _scan(text if normal is None else normal.text, rule_set)
     if normal is not None:
         secrets = normal.locate(secrets)
-    joined = _Copy.replace(text, _BREAK, _remove) if "\n" in text or "\\n" in text else None
+    joined = None
+    if "\n" in text or "\\n" in text:
+        joined = _Copy.replace(text, _BREAK, _remove)
     if joined is None:
         secrets += _find_encoded(text, rule_set)
     else:
@@ -206,8 +209,8 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _normalize(text: str) -> _Copy | None:
-    """Return a copy without invisible characters, and with the plain form of letters such as
-    full-width ones; None if the text is that already.
+    """Return a copy without invisible characters, and with plain letters instead of full-width
+    ones and the like; None if nothing changes.
     """
     if text.isascii():
         return None
@@ -235,7 +238,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
-    """Return the tokens across what was removed, of the kinds that have a form of their own."""
+    """Return the tokens, not the values in a context, that reach across a removed part."""
     secrets: list[Secret] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
@@ -248,9 +251,7 @@ def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 characters without a blank, as every token and every encoded
-    text has.
-    """
+    """Return whether a text has 16 characters without a blank, as tokens and encoded texts have."""
     return re.search(_LONG_WORD, text) is not None
 
 
@@ -271,9 +272,7 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
 
 
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:
-    """Return the secrets of a text as it stands; with `tokens_only`, those with a form of their
-    own.
-    """
+    """Return the secrets of a text as it stands; with `tokens_only`, not those in a context."""
     lower = text.lower()
     if len(lower) != len(text):  # one letter becomes two
         lower = text.replace("İ", "i").lower()
@@ -299,9 +298,7 @@ def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Se
 def _find_at_literals(
     text: str, lower: str, groups: tuple[_Group, ...], runs: str
 ) -> Iterator[Secret]:
-    """Yield what the rules find at those of their literals that are in `runs`, the parts of the
-    text where one may match.
-    """
+    """Yield the secrets at the literals in `runs`, the parts of the text where rules may match."""
     for character, literals in groups:
         if character not in runs:
             continue
@@ -312,7 +309,7 @@ def _find_at_literals(
 
 
 def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterator[Secret]:
-    """Yield what one rule finds at the places of one of its literals."""
+    """Yield the secrets that one rule finds at the places of one of its literals."""
     match_at = _compile(rule.pattern).match
     searched_to = refused_to = tries_inside = 0
     position = lower.find(literal)
@@ -341,9 +338,7 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
 
 
 def _skip_row(lower: str, literal: str, position: int) -> int:
-    """Return where to go on after a match failed: of a long row of one character only the end is
-    tried.
-    """
+    """Return where to go on after a failed match: of a long row of one character, at its end."""
     if len(set(literal)) == 1:
         row = literal[0] * _ROW
         while lower.startswith(row, position + 1):

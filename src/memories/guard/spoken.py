@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memories import languages
 from memories.guard import values
-from memories.guard.contexts import CODE
+from memories.guard.locators import CODE
 from memories.guard.rules import Secret
 
 _REACH = 80  # characters between a word and its value
@@ -140,15 +140,16 @@ def _words() -> dict[str, _Word]:
 @functools.cache
 def _pattern(*, latin_only: bool) -> str:
     """Return the pattern of all words, or of those in Latin letters, by their first letters."""
-    rests: dict[str, list[str]] = {}
+    endings: dict[str, list[str]] = {}  # by the first letter
     for word in sorted(_words(), key=len, reverse=True):
         if latin_only and word[0] > _LATIN:
             continue
-        rest = re.escape(word[1:])
+        ending = re.escape(word[1:])
         if len(word) <= _SHORT and word.isascii():
-            rest = f"(?<!{_PART}.){rest}(?!{_PART})"
-        rests.setdefault(word[0], []).append(rest)
-    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
+            ending = f"(?<!{_PART}.){ending}(?!{_PART})"
+        endings.setdefault(word[0], []).append(ending)
+    branches = [f"{re.escape(first)}(?:{'|'.join(group)})" for first, group in endings.items()]
+    return "|".join(branches)
 
 
 def _is_prose(text: str, start: int, end: int) -> bool:
@@ -179,15 +180,23 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
         if "\n" in between and (not lead or between.rpartition("\n")[2].strip(_AROUND)):
             return None
         kind = _kind(value, word.kinds, lead)
-        if kind is None and "pin" in word.kinds and len(value) in (4, 6) and value.isdigit():
-            is_pinned_to = (  # "pin tzdata to 2024"
-                lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
-            )
-            is_alone = _compile(_FEW_WORDS).fullmatch(between) and _compile(_END).match(text, stop)
-            kind = "pin" if is_alone and not is_pinned_to else None
         if kind:
             return Secret(start, stop, kind)
+        # "pin tzdata to 2024"
+        # as in "pin tzdata to 2024"
+        is_pinned = lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
+        if "pin" in word.kinds and not is_pinned and _is_lone_pin(text, start, stop, between):
+            return Secret(start, stop, "pin")
     return None
+
+
+def _is_lone_pin(text: str, start: int, stop: int, between: str) -> bool:
+    """Return whether 4 or 6 digits end a short sentence about a PIN."""
+    value = text[start:stop]
+    if len(value) not in (4, 6) or not value.isdigit():
+        return False
+    ends = _compile(_END).match(text, stop)
+    return ends is not None and _compile(_FEW_WORDS).fullmatch(between) is not None
 
 
 def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
@@ -204,8 +213,9 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
         if len(between.split()) > _WORDS_APART:
             return None
         linking, folded = word.verbs + word.links, languages.fold(between).strip(f"{_AROUND}–—")
-        first_word = folded.partition(" ")[0]
-        is_linked = first_word in linking if word.is_latin else folded.startswith(linking)
+        is_linked = folded.startswith(linking)
+        if word.is_latin:
+            is_linked = folded.partition(" ")[0] in linking
         lead = _LIKELY if is_linked or between.startswith(_QUOTES) else _HARDLY
         kind = _kind(value, word.kinds - {"pin"}, lead)
         if kind:
@@ -289,15 +299,16 @@ def _may_be_secret(value: str) -> bool:
 
 @functools.lru_cache(1024)
 def _is_random(value: str, changes: int) -> bool:
-    """Return whether a value looks random: the classes of its characters change at least so often,
+    """Return whether a value looks random: its classes of characters change at least this often,
     and it is not a name.
     """
     if len(value) < 8 or not any(map(str.isdigit, value)) or value.isdigit():
         return False
-    words = [
-        word for word in re.findall(r"[A-Z]?[a-z]{2,}", value) if not re.search(_UNSPEAKABLE, word)
-    ]
-    is_mostly_words = sum(map(len, words)) * 3 > sum(map(str.isalpha, value)) * 2
+    letters_in_words = 0
+    for word in re.findall(r"[A-Z]?[a-z]{2,}", value):
+        if not re.search(_UNSPEAKABLE, word):
+            letters_in_words += len(word)
+    is_mostly_words = letters_in_words * 3 > sum(map(str.isalpha, value)) * 2
     if is_mostly_words and len(re.findall(r"\d+", value)) == 1:
         return False
     parts = re.split(r"[-_./:]", value)

@@ -221,14 +221,13 @@ def one_line(text: str, name: str) -> str:
 
     Args:
         text: The name.
-        name: What it names, for the message.
+        name: The kind of name, for the message.
 
     Raises:
         InvalidInput: It is empty, too long, or has several lines.
     """
-    return _check_line(
-        unicodedata.normalize("NFC", _require_text(text, name).strip()), name, MAX_KEY
-    )
+    text = unicodedata.normalize("NFC", _require_text(text, name).strip())
+    return _check_line(text, name, MAX_KEY)
 
 
 def limit(number: int, name: str = "limit") -> int:
@@ -316,7 +315,7 @@ def shown(text: str) -> str:
     text = redact(text[:_MAX_QUOTED]).text
     if len(text) > 60:
         text = f"{text[:60]}…"
-    return unseen.shown(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
+    return unseen.make_visible(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
 
 
 def _require_text(text: object, name: str) -> str:
@@ -347,9 +346,7 @@ def _check_line(text: str, name: str, max_length: int) -> str:
 
 def has_control(text: str) -> bool:
     """Return whether a text has a control character, such as a line break."""
-    return not text.isprintable() and any(
-        unicodedata.category(character) == "Cc" for character in text
-    )
+    return not text.isprintable() and "Cc" in map(unicodedata.category, text)
 
 
 def _require_storable(text: str, name: str) -> None:

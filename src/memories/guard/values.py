@@ -58,9 +58,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def is_varied(value: str) -> bool:
-    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…`, whatever its
-    prefix is.
-    """
+    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…` after a prefix."""
     if "EXAMPLE" in value or "xxxx" in value.lower():
         return False
     body = max(re.split(r"[_.-]", value), key=len)
@@ -73,7 +71,7 @@ def is_random(value: str) -> bool:
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):
         return True
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", value) if word]
+    words = re.findall(r"[A-Za-z0-9]+", value)
     if len(words) > 1 and all(re.fullmatch(_CAMEL, word) or word.isdigit() for word in words):
         return False
     if re.fullmatch(_CAMEL, value):
@@ -168,7 +166,8 @@ def is_iban(text: str) -> bool:
     plain = re.sub(r"[ -]", "", text).upper()
     if f"{plain[:2]}{len(plain)}" not in _IBAN_LENGTHS:
         return False
-    return int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
+    digits = [str(int(sign, 36)) for sign in plain[4:] + plain[:4]]
+    return int("".join(digits)) % 97 == 1
 
 
 def holds_login(text: str) -> bool:

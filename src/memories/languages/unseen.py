@@ -16,7 +16,7 @@ def is_unseen(sign: str) -> bool:
     return sign in _BLANK or unicodedata.category(sign) in _UNSEEN_CATEGORIES
 
 
-def shown(text: str, escape: Callable[[str], str], keep: str = "") -> str:
+def make_visible(text: str, escape: Callable[[str], str], keep: str = "") -> str:
     """Return a text in which every character can be seen.
 
     Args:

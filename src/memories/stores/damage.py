@@ -99,7 +99,7 @@ def _quote(name: str) -> str:
     """Return a name quoted for a shell, with invisible characters escaped."""
     import shlex  # only needed for damaged records
 
-    visible = unseen.shown(name, lambda character: f"\\U{ord(character):08x}")
+    visible = unseen.make_visible(name, lambda character: f"\\U{ord(character):08x}")
     if visible == name:
         return shlex.quote(name)
     return "$'" + visible.replace("'", "\\'") + "'"

@@ -223,7 +223,7 @@ def _load_error(exc: Exception) -> MemoriesError:
 
 def _escape(text: str) -> str:
     """Return a text without characters that act on a terminal."""
-    return unseen.shown(text, _escape_character)
+    return unseen.make_visible(text, _escape_character)
 
 
 def _escape_character(character: str) -> str:
@@ -231,7 +231,7 @@ def _escape_character(character: str) -> str:
 
 
 def _stream(piece: str) -> None:
-    sys.stdout.write(unseen.shown(piece, _escape_character, keep="\n\t\u200c\u200d\ufe0f"))
+    sys.stdout.write(unseen.make_visible(piece, _escape_character, keep="\n\t\u200c\u200d\ufe0f"))
     sys.stdout.flush()
 
 

@@ -20,7 +20,7 @@ from memories import __version__
 from memories.core.times import describe_age
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import canonical_namespace
-from memories.languages.unseen import shown
+from memories.languages.unseen import make_visible
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
@@ -266,6 +266,6 @@ def _short(name: str) -> str:
 
 def _make_visible(text: str) -> str:
     """Return a text with invisible characters made visible: they could hide or reorder words."""
-    return shown(
+    return make_visible(
         text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f"
     )  # joined emoji stay whole

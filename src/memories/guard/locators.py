@@ -1,0 +1,204 @@
+"""Locators: where the secret of a rule's match is, or None if the match is not a secret."""
+
+import re
+from re import Match
+
+from memories.guard import values
+
+Span = tuple[int, int]
+
+# The beginning of an expression in code, which is not a value.
+CODE = (
+    r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]"
+    r"|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
+)
+_NEXT_PARAMETER = (
+    r"[;&,](?=[A-Za-z_][\w .-]{0,40}=)|(?:&(?:amp|quot|lt|gt);|\\[nrt\"']|%26|\\u0026)"
+)
+_ID_PREFIX = (
+    r"(?:^|[^A-Za-z0-9_+/]|\\[nrt]|[0-9;]m)"
+    r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
+)
+# Prefixes of ids that are made like tokens but are public.
+_PUBLIC_PREFIXES = frozenset(
+    "sha sha1 sha256 sha384 sha512 md5 h1 nonce chatcmpl call msg req run thread asst file resp"
+    " toolu pi evt ch cs seti in sub price prod cus chunk hash id uid uuid image img static asset"
+    " build dist bundle etag trace span session module css js data gateway turn batch step vs ft"
+    " org proj user node kwdo pr mi".split()
+)
+_SESSION_NAME = r"(?i)sess|sid|auth|token|jwt|csrf|login|remember"
+_COOKIE = r"(?P<n>[\w.-]{1,64})=(?P<v>[^;\s\"',\\]{8,4000})"
+
+
+def locate_varied(match: Match[str]) -> Span | None:
+    """Locate a token, unless it is a pattern such as `xxxxxxxx`."""
+    return match.span("s") if values.is_varied(match["s"]) else None
+
+
+def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
+    """Locate the value of a password or a key, unless it is code, an example or a plain word."""
+    is_quoted = match["u"] is None
+    start, end = match.span("v" if is_quoted else "u")
+    value = match.string[start:end]
+    if is_quoted:
+        value = value.rstrip("\\")
+    else:
+        following = re.search(_NEXT_PARAMETER, value)
+        if following:
+            value = value[: following.start()]
+        value = value.rstrip(".,;:!?)]}*|\\")
+        is_literal = value[:1] in "([{" and match["sep"].strip() in ("=", ":")
+        if is_literal or re.match(CODE, value):
+            return None
+    before = match.string[max(0, match.start() - 1) : match.start()]
+    may_be_code = not is_quoted and not match["name"].isupper() and before not in ("?", "&", ";")
+    if may_be_code and values.is_name(value):
+        return None
+    is_secret = values.is_password if is_password else values.is_token
+    if not is_secret(value, may_be_code=may_be_code):
+        return None
+    return start, start + len(value)
+
+
+def locate_password(match: Match[str]) -> Span | None:
+    """Locate the value that is assigned to a password."""
+    return _locate_value(match, is_password=True)
+
+
+def locate_key(match: Match[str]) -> Span | None:
+    """Locate the value that is assigned to a key or a token."""
+    return _locate_value(match, is_password=False)
+
+
+def locate_said(match: Match[str]) -> Span | None:
+    """Locate a secret in a sentence: only a value that looks random counts there."""
+    value = match["s"].rstrip(".,;:!?*")
+    if re.match(CODE, value) or not any(map(str.isdigit, value)):
+        return None
+    if not values.is_random_enough(value) or values.is_placeholder(value):
+        return None
+    has_lower, has_upper = any(map(str.islower, value)), any(map(str.isupper, value))
+    is_mixed = has_lower and has_upper
+    if not value.isalnum():
+        is_mixed = has_lower or has_upper
+    if not is_mixed and len(value) < 20:
+        return None
+    return match.start("s"), match.start("s") + len(value)
+
+
+def locate_plain(match: Match[str]) -> Span | None:
+    """Locate a secret that its place alone gives away."""
+    value = match["s"].rstrip(",;)")
+    if not values.is_plausible(value) or re.match(CODE, value):
+        return None
+    return match.start("s"), match.start("s") + len(value)
+
+
+def locate_literal(match: Match[str]) -> Span | None:
+    """Locate a literal that is passed as a password; names and messages are literals too."""
+    value = match["s"]
+    if not values.is_password(value) or values.is_name(value):
+        return None
+    return match.span("s")
+
+
+def locate_flag(match: Match[str]) -> Span | None:
+    """Locate the value of an option such as `--password`; a plain word is part of a sentence."""
+    word = match["s"]
+    if word.startswith("-"):
+        return None
+    is_assigned = match["sep"] == "=" and len(word) >= 8
+    if word.isalpha() and not values.is_random(word) and not is_assigned:
+        return None
+    return locate_plain(match)
+
+
+def locate_random(match: Match[str]) -> Span | None:
+    """Locate a value that looks random."""
+    value = match["s"]
+    if not values.is_random(value) or values.is_placeholder(value):
+        return None
+    return match.span("s")
+
+
+def locate_bearer(match: Match[str]) -> Span | None:
+    """Locate a bearer token: random, or long and with a digit."""
+    value = match["s"]
+    if values.is_placeholder(value):
+        return None
+    is_long = len(value) >= 20 and any(map(str.isdigit, value))
+    if not is_long and not values.is_random(value):
+        return None
+    return match.span("s")
+
+
+def locate_login(match: Match[str]) -> Span | None:
+    """Locate base64 of `user:password`."""
+    return match.span("s") if values.holds_login(match["s"]) else None
+
+
+def locate_aws_secret(match: Match[str]) -> Span | None:
+    """Locate the secret key of AWS, which has letters of both cases and digits."""
+    value = match["s"]
+    for is_of_class in (str.islower, str.isupper, str.isdigit):
+        if not any(map(is_of_class, value)):
+            return None
+    if len(set(value)) <= 12 or not values.is_varied(value):
+        return None
+    return match.span("s")
+
+
+def locate_unknown_token(match: Match[str]) -> Span | None:
+    """Locate a token with a prefix that no rule has; public ids are made the same way."""
+    start, end = match.span("s")
+    prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
+    if prefix is None:
+        return None
+    for is_of_class in (str.isdigit, str.isupper, str.islower):
+        if sum(map(is_of_class, match["s"])) < 3:
+            return None
+    if _PUBLIC_PREFIXES & set(re.split(r"[_-]", prefix[1])) or not values.is_random(match["s"]):
+        return None
+    return start - len(prefix[1]), end
+
+
+def locate_card(match: Match[str]) -> Span | None:
+    """Locate the number of a payment card."""
+    return match.span("s") if values.is_card(match["s"]) else None
+
+
+def locate_iban(match: Match[str]) -> Span | None:
+    """Locate an account number; words in capitals may follow it."""
+    text, start = match["s"], match.start("s")
+    for length in range(len(text), 14, -1):
+        if values.is_iban(text[:length]) and not text[length - 1].isspace():
+            return start, start + length
+    return None
+
+
+def locate_cookies(match: Match[str]) -> Span | None:
+    """Locate the first to the last secret value of a line of cookies."""
+    spans = [cookie.span("v") for cookie in re.finditer(_COOKIE, match["s"]) if _is_secret(cookie)]
+    if not spans:
+        return None
+    start = match.start("s")
+    return start + spans[0][0], start + spans[-1][1]
+
+
+def _is_secret(cookie: Match[str]) -> bool:
+    value = cookie["v"]
+    if values.is_placeholder(value) or not any(map(str.isdigit, value)):
+        return False
+    if len(value) >= 16:
+        return values.is_random(value)
+    return re.search(_SESSION_NAME, cookie["n"]) is not None
+
+
+def locate_all(match: Match[str]) -> Span | None:
+    """Locate the group `s`, whatever it holds."""
+    return match.span("s")
+
+
+def locate_nonempty(match: Match[str]) -> Span | None:
+    """Locate a match of a user's rule, unless its secret is empty."""
+    return match.span("s") if match["s"] else None
