@@ -43,7 +43,8 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 from contract.log import check, opened  # noqa: E402
 
 from memories import Memories  # noqa: E402
-from memories.core.http import Address, Answer  # noqa: E402
+from memories.core import http  # noqa: E402
+from memories.core.http import Address, Answer, JsonClient, TimedOut  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -1144,6 +1145,26 @@ def test_a_server_that_never_answers_is_waited_for_once(
     monkeypatch.setattr(client_module.time, "monotonic", lambda: now + 11)
     with pytest.raises(StoreUnreachable, match="did not answer within"):
         silent.ask("GET", "/")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_silent_name_server_does_not_extend_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    is_over = threading.Event()
+
+    def look_up(*_: Any) -> Any:
+        is_over.wait(60)
+        raise socket.gaierror("no name server answered")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(http, "CONNECT_SECONDS", 0.2)
+    client = JsonClient(Address("Product", "server.example", 443, tls))
+    with pytest.raises(TimedOut, match=r"^did not answer within 0\.2 seconds$") as caught:
+        client.ask("GET", "/", seconds=120)
+    is_over.set()
+    assert not caught.value.sent
+    client.close()
 
 
 def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:

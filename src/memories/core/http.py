@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -164,7 +164,8 @@ class JsonClient:
             method: The HTTP method.
             path: The path and the query.
             body: Sent as JSON; None for no body.
-            seconds: The time limit for each part of the answer.
+            seconds: The time limit for each part of the answer, and for connecting, which may
+                take at most `CONNECT_SECONDS`.
             whole: Apply the limit to the whole request instead, including the connection.
 
         Raises:
@@ -250,6 +251,40 @@ class JsonClient:
             return self._pool
 
 
+class _Connection(urllib3.connection.HTTPConnection):
+    def connect(self) -> None:
+        _connect_in_time(self, super().connect)
+
+
+class _TlsConnection(urllib3.connection.HTTPSConnection):
+    def connect(self) -> None:
+        _connect_in_time(self, super().connect)
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def _connect_in_time(connection: _Connection | _TlsConnection, connect: Callable[[], None]) -> None:
+    """Connect within the timeout, which also bounds the name lookup and the TLS handshake."""
+    is_late = threading.Event()
+
+    def connect_or_close() -> None:
+        connect()
+        if is_late.is_set():
+            connection.close()
+
+    try:
+        _call_within(cast("float", connection.timeout), connect_or_close)
+    except TimedOut as exc:
+        is_late.set()
+        raise urllib3.exceptions.ConnectTimeoutError(str(exc)) from TimeoutError()
+
+
 def _make_pool(address: Address) -> urllib3.PoolManager:
     """Return a pool of connections to a server, or to the proxy that the environment names."""
     options: dict[str, Any] = {"num_pools": 1, "maxsize": _POOL_SIZE}
@@ -257,13 +292,16 @@ def _make_pool(address: Address) -> urllib3.PoolManager:
         options["ssl_context"] = ssl.create_default_context()
     proxy = _find_proxy(address) if address.proxies else None
     if proxy is None:
-        return urllib3.PoolManager(**options)
-    headers = {}
-    if proxy.username is not None:
-        credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-        headers["Proxy-Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
-    url = f"http://{proxy.netloc.rpartition('@')[2]}"
-    return urllib3.ProxyManager(url, proxy_headers=headers, **options)
+        pool = urllib3.PoolManager(**options)
+    else:
+        headers = {}
+        if proxy.username is not None:
+            credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+            headers["Proxy-Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
+        url = f"http://{proxy.netloc.rpartition('@')[2]}"
+        pool = urllib3.ProxyManager(url, proxy_headers=headers, **options)
+    pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+    return pool
 
 
 def _find_proxy(address: Address) -> SplitResult | None:
@@ -286,6 +324,8 @@ def _translate(exc: Exception, seconds: float) -> NoAnswer:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Unusable(f"can't be trusted: {cause.verify_message}")
     sent = isinstance(exc, urllib3.exceptions.ProtocolError | urllib3.exceptions.ReadTimeoutError)
+    if isinstance(exc, urllib3.exceptions.ConnectTimeoutError):
+        seconds = min(CONNECT_SECONDS, seconds)
     if isinstance(exc, urllib3.exceptions.ReadTimeoutError) or isinstance(cause, TimeoutError):
         return TimedOut(f"did not answer within {seconds:.3g} seconds", sent=sent)
     reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
@@ -368,7 +408,7 @@ class Retry(NamedTuple):
         """Return the result of the first try that succeeds.
 
         Args:
-            attempt: Called with the seconds that it may take; raises `Failed` if it may be repeated.
+            attempt: Called with its time limit; raises `Failed` if it may be repeated.
             seconds: The time limit of one try.
             total_seconds: The time limit of all tries, including the pauses.
             tries: The maximum number of tries. [default: as many as are worthwhile]
