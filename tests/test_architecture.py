@@ -71,7 +71,7 @@ ORDER = {
         recall_prompt < recall < events < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
     "memories.cli": """output complete < text app editor < options < backup bulk < memories search turns
-        stores status serve identities < agents connect review""",
+        stores status serve identities < agents connect review transfer""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat langchain langgraph openai",
@@ -79,7 +79,7 @@ ORDER = {
     "memories.integrations.chat": "settings < memory < agent demo < loop",
     "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
-        memory_routes openapi < conversation_routes many_routes store_routes""",
+        search_routes openapi < memory_routes conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < views < routes",
     "memories.skins": "agents_session amplifier anthropic_tool",
 }

@@ -5,9 +5,26 @@ from memories.langgraph import MemoriesStore
 agent = create_agent(model, tools, store=MemoriesStore())
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from memories.integrations.langgraph import MemoriesStore
+
+@contextmanager
+def _naming_extra() -> Iterator[None]:
+    """Name the extra to install if a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        package = str(exc.name).partition(".")[0]
+        raise ModuleNotFoundError(
+            f"memories.langgraph needs {package}; run: pip install 'memoriae[langgraph]'",
+            name=exc.name,
+        ) from None
+
+
+with _naming_extra():
+    from memories.integrations.langgraph import MemoriesStore
 
 if TYPE_CHECKING:
     from memories.integrations.langchain import memory_tools
@@ -17,7 +34,7 @@ __all__ = ["MemoriesStore", "memory_tools"]
 
 def __getattr__(name: str) -> object:
     if name == "memory_tools":  # whose base costs as much again to import
-        from memories.integrations.langchain import memory_tools
-
+        with _naming_extra():
+            from memories.integrations.langchain import memory_tools
         return memory_tools
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -143,7 +143,9 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
             memory("backup", "all", "--keep", wrong).error
             == f'--keep must be a whole number from 1 to 10000, not "{wrong}"'
         )
-    assert memory("backup", "mine.db", "--keep", "1").code == 2
+    answer = memory("backup", "mine.db", "--keep", "1")
+    assert answer.code == 2
+    assert f"there is no folder {folder / 'mine.db'}; make it first, or" in answer.error
 
 
 @pytest.mark.usefixtures("ids")

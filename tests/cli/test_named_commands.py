@@ -108,7 +108,7 @@ def test_several_are_deleted_restored_and_forgotten(memory: Command, three: list
     assert len(contents(memory)) == 3
     refused = memory("forget", *three[:2])
     assert refused.code == 2
-    assert "there is nobody to ask" in refused.error
+    assert "there is no terminal to ask at" in refused.error
     gone = memory("forget", "-", "--yes", stdin="\n".join(three[:2])).json
     assert [found["forgotten"] for found in gone["results"]] == [True, True]
     assert [memory("history", name).code for name in three] == [1, 1, 0]

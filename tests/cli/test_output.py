@@ -330,3 +330,8 @@ def test_debug_logs_figures_of_a_command_and_no_text(
         assert line["ms"] > 0
         assert "teapot" not in answer.err
         assert answer.json["count"] == 1
+
+
+def test_a_hook_on_a_terminal_reports_wrong_arguments(terminal: Command) -> None:
+    answer = terminal("hook", "dance", "--host", "codex")
+    assert (answer.code, answer.out) == (0, "error: memory hook has no argument 'dance'\n")

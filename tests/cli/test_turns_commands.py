@@ -569,7 +569,12 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
         "when does the ferry leave?", "the ferry leaves at nine",
     ]  # fmt: skip
     assert contents(memory("turns", "show", "trip", "--from", "2")) == ["a ferry is a boat"]
-    assert memory("turns", "show", "nowhere").json == {"results": [], "count": 0}
+    nowhere = memory("turns", "show", "nowhere")
+    assert (nowhere.code, nowhere.json) == (0, {"results": [], "count": 0})
+    assert (
+        "Conversation not found (nowhere); to see which there are: memory turns list" in nowhere.err
+    )
+    assert "not found" not in memory("turns", "show", "trip", "--from", "99").err
     assert "Ann in trip" in memory("turns", "show", "trip", "--format", "text").out
 
 

@@ -179,7 +179,7 @@ def test_what_does_not_go_together_is_refused(
 def test_forgetting_many_needs_a_yes(memory: Command) -> None:
     answer = memory("forget", "--where", "type = fact")
     assert answer.code == 2
-    assert "there is nobody to ask" in answer.error
+    assert "there is no terminal to ask at" in answer.error
     assert len(contents(memory)) == 3
     done = memory("forget", "--where", "type = fact", "--yes").json
     assert (done["count"], "undo" in done) == (2, False)

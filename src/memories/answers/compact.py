@@ -190,7 +190,7 @@ def _one_line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return unseen.make_visible(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\t")
+    return unseen.make_visible(text, unseen.escape_code, keep="\t")
 
 
 # --- chosen fields ---

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from memories.answers.shapes import fields
 from memories.core.times import to_iso
 from memories.core.urls import without_password
-from memories.languages.unseen import make_visible
+from memories.languages.unseen import escape_code, make_visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -333,5 +333,5 @@ def stats(figures: "Stats") -> dict[str, Any]:
 
 def shorten(text: str, width: int) -> str:
     """Return a text on one line of at most `width` characters, invisible ones escaped."""
-    line = make_visible(" ".join(text.split()), lambda sign: f"\\u{{{ord(sign):x}}}")
+    line = make_visible(" ".join(text.split()), escape_code)
     return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"

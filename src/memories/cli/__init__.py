@@ -76,8 +76,8 @@ COMMANDS = {
         "Find out what is wrong with a store, and what to do.",
     ),
     "log": ("status", "Store and settings", "Show who changed what and when; verify it."),
-    "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
-    "import": ("stores", "Store and settings", "Read an export into the store."),
+    "export": ("transfer", "Store and settings", "Write all memories and turns as JSON lines."),
+    "import": ("transfer", "Store and settings", "Read an export into the store."),
     "migrate": (
         "stores",
         "Store and settings",

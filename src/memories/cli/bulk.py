@@ -1,12 +1,12 @@
 """Commands on several memories: those selected by id or key, by --where, or new ones from lines."""
 
 import contextlib
-import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
@@ -23,25 +23,15 @@ from memories.cli.options import (
     text,
     where_option,
 )
-from memories.cli.output import (
-    begin_change,
-    confirm,
-    emit,
-    emit_lines,
-    note,
-    record_change,
-    safe,
-)
+from memories.cli.output import begin_change, confirm, emit, emit_lines, note, record_change, safe
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
-from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, parse_tag, read_json, shown
+from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, read_json, shown
 from memories.identity.place import names_of
 from memories.models import KNOWN_TAGS, Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from memories.memories import Memories
     from memories.write.create import Created
     from memories.write.many import Affected
@@ -118,11 +108,11 @@ def read_ids() -> list[str]:
 
 def for_each(
     selection: Selection,
-    run: "Callable[[str], Result]",
-    shape: "Callable[[Result], dict[str, Any]]",
-    text: "Callable[[Result], str]",
+    run: Callable[[str], Result],
+    shape: Callable[[Result], dict[str, Any]],
+    text: Callable[[Result], str],
     verb: str = "",
-    compact: "Callable[[Result], str] | None" = None,
+    compact: Callable[[Result], str] | None = None,
 ) -> int:
     """Run a function for each selected memory and print the results; return the exit code.
 
@@ -144,7 +134,8 @@ def for_each(
         if verb:
             version = f", version {answer['version']}" if verb == "updated" else ""
             record_change(f"{answer['id']} was {verb}{version}")
-        emit(answer, partial(text, result), compact=compact and partial(compact, result))
+        render_compact = None if compact is None else partial(compact, result)
+        emit(answer, partial(text, result), compact=render_compact)
         return 0
 
     results, errors = _run_each(selection.ids, run, verb)
@@ -164,7 +155,7 @@ def for_each(
 
 
 def _run_each(
-    ids: Sequence[str], run: "Callable[[str], Result]", verb: str
+    ids: Sequence[str], run: Callable[[str], Result], verb: str
 ) -> tuple[list[Result], dict[str, str]]:
     """Return the results, and the errors by id."""
     results: list[Result] = []
@@ -186,7 +177,7 @@ def _record_progress(count: int, total: int, verb: str) -> None:
 
 
 def _join(
-    render: "Callable[[Result], str]", results: Sequence[Result], separator: str, empty: str
+    render: Callable[[Result], str], results: Sequence[Result], separator: str, empty: str
 ) -> str:
     return separator.join(map(render, results)) or empty
 
@@ -223,54 +214,6 @@ def forget_where(
     return change_many(memories, run, show)
 
 
-def change_tags(
-    memories: "Memories",
-    words: Sequence[str],
-    where: str | None,
-    show: str | None,
-    *,
-    dry_run: bool,
-) -> int:
-    """Set, remove, rename or merge tags, as the first word says; return the exit code."""
-    verb, *names = words
-    tags: Mapping[str, str] = {}
-    renamed: Mapping[str, str] = {}
-    if verb == "set":
-        tags = dict(map(parse_tag, names))
-    elif verb in ("rename", "merge"):
-        if len(names) < 2 or (verb == "rename" and len(names) > 2):
-            usage = "OLD… NEW" if verb == "merge" else "OLD NEW"
-            raise InvalidInput(f"{verb} takes {usage}: keys, or tags such as type=fact")
-        *old, new = names
-        if verb == "rename":
-            _require_unused(memories, new)
-        renamed = dict.fromkeys(old, new)
-    run = partial(
-        memories.tag_where,
-        where,
-        tags=tags,
-        remove_tags=names if verb == "remove" else [],
-        rename_tags=renamed,
-        dry_run=dry_run,
-    )
-    return change_many(memories, run, show)
-
-
-def _require_unused(memories: "Memories", tag: str) -> None:
-    """Require that no memory has a tag, since renamed tags would be mixed with it for good.
-
-    Raises:
-        InvalidInput: It is in use.
-    """
-    from shlex import quote
-
-    key, equals, value = tag.partition("=")
-    values = memories.tags(key)
-    is_used = value in values if equals else bool(values)
-    if is_used:
-        raise InvalidInput(f'"{tag}" is in use; to merge them: memory tags merge OLD {quote(tag)}')
-
-
 def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
     """Run a change of many memories and print its result; return the exit code."""
     limit = _SHOWN_BY_DEFAULT if show is None else parse_whole_number(show, _SHOW)
@@ -280,9 +223,8 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
     affected = run()
     record_change(f"{shapes.summarize(affected)}; running it again does what is left")
     undo = _undo(memories, affected)
-    emit(
-        shapes.bulk_result(affected, undo, limit), partial(text.bulk_result, affected, undo, limit)
-    )
+    answer = shapes.bulk_result(affected, undo, limit)
+    emit(answer, partial(text.bulk_result, affected, undo, limit))
     note_copies(affected.also_in)
     return 1 if affected.counts.get("left") else 0
 
@@ -373,13 +315,14 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     """
     from memories.write.create import BATCH, BATCH_COMPARED
 
+    weight: Callable[[_Line], int] = attrgetter("size")
     counts = {"lines": 0, "stored": 0, "known": 0, "duplicates": 0, "refused": 0}
     limit = BATCH if plan.force else BATCH_COMPARED
     again = "twice, for --force compares nothing" if plan.force else "nothing twice"
     reported = "no line was reported yet"
     with _open(file) as stream:
         for lines in _read_lines(stream, plan):
-            for batch in by_weight(lines, _size, most=limit, heaviest=_MAX_BATCH_BYTES):
+            for batch in by_weight(lines, weight, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
                     f"{reported}; later lines may be stored too, and running it again stores "
                     f"{again}"
@@ -395,18 +338,11 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                 _report(batch, results, counts)
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory on each")
-    emit(counts, partial(_render_counts, counts))
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+    emit(counts, partial(str, summary))
     if counts["refused"]:
         return REFUSED
     return NOT_STORED if counts["duplicates"] else 0
-
-
-def _size(line: _Line) -> int:
-    return line.size
-
-
-def _render_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _store(
@@ -433,8 +369,8 @@ def _report(
         result = RequestError(line.error) if line.draft is None else next(remaining)
         counts["lines"] += 1
         counts[_outcome(result)] += 1
-        answers.append({"line": line.number, **_line_answer(result)})
-    emit_lines(answers, partial(_render_answers, answers))
+        answers.append({"line": line.number, **_shape_line(result)})
+    emit_lines(answers, _render_line)
 
 
 def _outcome(result: "Created | RequestError") -> str:
@@ -445,26 +381,22 @@ def _outcome(result: "Created | RequestError") -> str:
     return "known" if result.memory is not None else "duplicates"
 
 
-def _line_answer(result: "Created | RequestError") -> dict[str, Any]:
+def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     if isinstance(result, RequestError):
         return {"stored": False, "error": str(result)}
     answer = shapes.create_result(result)
-    return {name: _brief(answer[name]) for name in _ANSWERED if name in answer}
+    shape = {name: answer[name] for name in _ANSWERED if name in answer}
+    for name in ("duplicates", "similar_to"):  # without the contents of other memories
+        shape[name] = [_shape_similar(similar) for similar in shape[name]]
+    return shape
 
 
-def _brief(value: Any) -> Any:
-    """Return a field without the contents of other memories."""
-    if not isinstance(value, list) or not value or not isinstance(value[0], Mapping):
-        return value
+def _shape_similar(similar: Mapping[str, Any]) -> dict[str, Any]:
     names = ("id", "similarity", "difference")
-    return [{name: record[name] for name in names if name in record} for record in value]
+    return {name: similar[name] for name in names if name in similar}
 
 
-def _render_answers(answers: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [_render_answer(answer) for answer in answers]
-
-
-def _render_answer(answer: Mapping[str, Any]) -> str:
+def _render_line(answer: Mapping[str, Any]) -> str:
     outcome, remark = "known", ""
     if "error" in answer:
         outcome, remark = "refused", answer["error"]
@@ -493,10 +425,11 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
     """Yield lines in groups as they arrive, so that a slow writer is answered at once."""
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # waits for the first byte
     partial_line = bytearray()
     number = 0
     is_too_long = False
-    while data := _read_available(stream):
+    while data := read(_READ_BYTES):
         if not number and not partial_line and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InvalidInput("the input looks like UTF-16; save it as UTF-8")
         *complete, rest = data.split(b"\n")
@@ -512,13 +445,6 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
             is_too_long = True
         yield lines
     yield _parse_line(number + 1, bytes(partial_line), plan, is_too_long)
-
-
-def _read_available(stream: BinaryIO) -> bytes:
-    """Return the bytes that have arrived, waiting for the first; nothing at the end."""
-    if isinstance(stream, io.BufferedReader | io.BytesIO):
-        return stream.read1(_READ_BYTES)
-    return stream.read(_READ_BYTES)
 
 
 def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:

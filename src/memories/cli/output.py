@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memories.errors import ConfigError, InvalidInput, MemoriesError
@@ -70,7 +71,7 @@ def begin_change() -> None:
 
 
 def record_change(description: str) -> None:
-    """Note what was changed so far, in case the answer is lost.
+    """Note the changes so far, in case the answer is lost.
 
     Args:
         description: Part of a sentence; after a semicolon, what running the command again would do.
@@ -92,7 +93,7 @@ def _describe_loss(reason: str) -> str:
 
 
 def report_interrupt() -> int:
-    """Print what a run that Ctrl-C ended has changed; return the exit code."""
+    """Report the changes of a run that Ctrl-C ended; return the exit code."""
     if change() is None:
         return print_error(INTERRUPTED, 1)
     if not change():
@@ -209,12 +210,13 @@ def emit(
         say(printed, stream)
 
 
-def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
-    """Print answers, each on a line of its own: as JSON, or as the texts that `text` returns."""
-    if _run.get().format in ("text", "compact"):
-        say("\n".join(text()))
-    else:
-        say("\n".join(_to_json(answer, indented=False) for answer in answers))
+def emit_lines(
+    answers: Sequence[Mapping[str, Any]], text: Callable[[Mapping[str, Any]], str]
+) -> None:
+    """Print answers, each on a line of its own: as JSON, or as the text that `text` returns."""
+    is_text = _run.get().format in ("text", "compact")
+    render = text if is_text else partial(_to_json, indented=False)
+    say("\n".join(map(render, answers)))
 
 
 def note(message: str) -> None:
@@ -237,11 +239,7 @@ def say(printed: str, stream: TextIO | None = None) -> None:
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
     """Return JSON in which invisible and control characters are escaped."""
     printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
-    return unseen.make_visible(printed, _escape_in_json, keep="\n")
-
-
-def _escape_in_json(sign: str) -> str:
-    return json.dumps(sign)[1:-1]
+    return unseen.make_visible(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")
 
 
 def colored(stream: Any) -> bool:
@@ -258,11 +256,7 @@ def amount(count: int, singular: str, plural: str) -> str:
 
 def safe(text: str) -> str:
     """Return text on one line, with invisible, reordering and control characters escaped."""
-    return unseen.make_visible(text.replace("\t", "    "), _escape_in_text)
-
-
-def _escape_in_text(sign: str) -> str:
-    return f"\\u{{{ord(sign):x}}}"
+    return unseen.make_visible(text.replace("\t", "    "), unseen.escape_code)
 
 
 # --- questions ---
@@ -272,7 +266,7 @@ def require_person(decision: str, *, yes: bool) -> None:
     """Require that a person decides: at a terminal, or by `--yes` in a script of theirs.
 
     Args:
-        decision: What is decided, the subject of a sentence.
+        decision: The decision, as the subject of a sentence.
         yes: The script confirms it. An agent can't.
 
     Raises:
@@ -283,7 +277,8 @@ def require_person(decision: str, *, yes: bool) -> None:
     refuse_agent(decision)
     if not yes and not is_person():
         raise InvalidInput(
-            f"{decision} is for a person to decide and there is nobody to ask; add --yes to confirm"
+            f"{decision} is for a person to decide and there is no terminal to ask at; "
+            "add --yes to confirm"
         )
 
 
@@ -313,7 +308,7 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
         InvalidInput: There is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(f"{why} and there is nobody to ask; add --yes to confirm")
+        raise InvalidInput(f"{why} and there is no terminal to ask at; add --yes to confirm")
     sys.stderr.write(safe(question))
     sys.stderr.flush()
     return sys.stdin.readline().strip()

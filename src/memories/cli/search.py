@@ -1,4 +1,4 @@
-"""Commands that only read memories: search, get, history, list, tags, duplicates."""
+"""Commands that find memories: search, get, history, list, duplicates, and tags, which also edits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
-from memories.guard.validate import shown
+from memories.guard.validate import parse_tag, shown
 from memories.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -281,18 +281,49 @@ def _change_tags(
     *,
     dry_run: bool,
 ) -> int:
-    from memories.cli.bulk import change_tags
+    """Set, remove, rename or merge tags, as the first word says; return the exit code."""
+    from memories.cli.bulk import change_many
 
-    if words[0] not in _TAG_CHANGES:
+    verb, *names = words
+    if verb not in _TAG_CHANGES:
         changes = ", ".join(_TAG_CHANGES)
-        raise InvalidInput(f'"{shown(words[0])}" is not a change of tags; use {changes}')
+        raise InvalidInput(f'"{shown(verb)}" is not a change of tags; use {changes}')
     if "written_by" in filters or "trust" in filters:
         raise InvalidInput(
             "a change of tags takes the writer in its expression: --where 'by = NAME'"
         )
     if "as_of" in filters:
         raise InvalidInput("the past can't be changed; leave out --as-of")
-    return change_tags(memories, words, where, show, dry_run=dry_run)
+    change: dict[str, Any]
+    if verb == "set":
+        change = {"tags": dict(map(parse_tag, names))}
+    elif verb == "remove":
+        change = {"remove_tags": names}
+    else:
+        change = {"rename_tags": _parse_renames(memories, verb, names)}
+    run = partial(memories.tag_where, where, **change, dry_run=dry_run)
+    return change_many(memories, run, show)
+
+
+def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the new name of each tag.
+
+    Raises:
+        InvalidInput: The number of names is wrong, or `rename` would mix the tag with another one
+            for good, since memories have the new one already.
+    """
+    from shlex import quote
+
+    if len(names) < 2 or (verb == "rename" and len(names) > 2):
+        usage = "OLD… NEW" if verb == "merge" else "OLD NEW"
+        raise InvalidInput(f"{verb} takes {usage}: keys, or tags such as type=fact")
+    *old, new = names
+    key, equals, value = new.partition("=")
+    values = memories.tags(key)
+    is_used = value in values if equals else bool(values)
+    if verb == "rename" and is_used:
+        raise InvalidInput(f'"{new}" is in use; to merge them: memory tags merge OLD {quote(new)}')
+    return dict.fromkeys(old, new)
 
 
 @command(epilog="memory duplicates\nmemory duplicates --where 'since last week' --format compact")

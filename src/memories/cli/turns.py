@@ -29,7 +29,7 @@ from memories.cli.output import (
     safe,
 )
 from memories.core.times import parse_time_in_zone
-from memories.errors import InvalidInput, SystemFault
+from memories.errors import InvalidInput, NotFound, SystemFault
 from memories.guard.validate import parse_tag, read_json
 from memories.search.filters import ROLES
 
@@ -196,9 +196,8 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
     Turns that wait to be stored come last; if the store does not answer they are shown alone, and
     the exit code is 1.
     """
-    return _emit_turns(
-        memories, conversation, partial(memories.tail_turns, conversation, **filters)
-    )
+    read = partial(memories.tail_turns, conversation, **filters)
+    return _emit_turns(memories, conversation, read, filters.get("as_of"))
 
 
 @turns.command(
@@ -222,10 +221,15 @@ def show(
     the exit code is 1.
     """
     read = partial(memories.turns, conversation, start=start or 0, **filters)
-    return _emit_turns(memories, conversation, read)
+    return _emit_turns(memories, conversation, read, filters.get("as_of"))
 
 
-def _emit_turns(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
+def _emit_turns(
+    memories: "Memories",
+    conversation: str,
+    read: "Callable[[], list[Turn]]",
+    as_of: str | None,
+) -> int:
     """Print turns, or those that wait if the store does not answer; return the exit code."""
     problem = None
     try:
@@ -235,9 +239,14 @@ def _emit_turns(memories: "Memories", conversation: str, read: "Callable[[], lis
         if not records:
             raise
     emit(shapes.turns(records), partial(text.turns, records))
-    if problem is None:
-        return 0
-    return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
+    if problem is not None:
+        return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
+    if not records:
+        try:
+            memories.conversation(conversation, as_of=as_of)
+        except NotFound as exc:
+            note(f"{exc} ({conversation}); to see which there are: memory turns list")
+    return 0
 
 
 @turns.command(

@@ -96,6 +96,8 @@ def _run(
         call = parse_arguments(arguments)
         seconds = _parse_seconds(call.seconds)
     except (UsageError, ValueError) as exc:
+        if os.isatty(0):  # a person; a host passes the event on a pipe
+            _write_all(2, f"error: {exc}\n".encode())
         _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
         return
     call.started_at, call.deadline = started_at, started_at + seconds

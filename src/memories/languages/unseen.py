@@ -16,6 +16,11 @@ def is_unseen(sign: str) -> bool:
     return sign in _BLANK or unicodedata.category(sign) in _UNSEEN_CATEGORIES
 
 
+def escape_code(sign: str) -> str:
+    """Return the code of a character in braces, such as `\\u{200b}`."""
+    return f"\\u{{{ord(sign):x}}}"
+
+
 def make_visible(text: str, escape: Callable[[str], str], keep: str = "") -> str:
     """Return a text in which every character can be seen.
 

@@ -14,7 +14,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from memories.embedders import Embedder
-from memories.server.api import conversation_routes, many_routes, memory_routes, store_routes
+from memories.server.api import (
+    conversation_routes,
+    many_routes,
+    memory_routes,
+    search_routes,
+    store_routes,
+)
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
 from memories.server.api.middleware import Guard, Named, Rules
 from memories.server.api.openapi import document
@@ -28,6 +34,7 @@ from memories.settings import Config
 from memories.stores import Store
 
 ROUTES: tuple[Route, ...] = (
+    *search_routes.ROUTES,
     *memory_routes.ROUTES,
     *many_routes.ROUTES,
     *conversation_routes.ROUTES,

@@ -442,3 +442,14 @@ with MemoriesStore(sys.argv[1], embedder="fake") as store:
         assert last.value["n"] == 9
         memory_id = store._memories.id_of_key("users.all/last")
         assert len(store._memories.history(memory_id).versions) == 160
+
+
+def test_without_langgraph_the_import_names_the_extra() -> None:
+    script = "import sys; sys.modules['langgraph.store.base'] = None; import memories.langgraph"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: memories.langgraph needs langgraph; run: "
+        "pip install 'memoriae[langgraph]'"
+    )

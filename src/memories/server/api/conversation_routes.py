@@ -18,8 +18,8 @@ from memories.identity.prompt import CLIENTS, build
 from memories.identity.prompt import shape as prompt_shape
 from memories.read.turns import TurnDraft
 from memories.search.filters import ROLES
-from memories.server.api.memory_routes import AS_OF, CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import Answer, Call, Field, Fields, Route
+from memories.server.api.search_routes import AS_OF, CURSOR, FILTERED, LIMIT
 
 MAX_TURNS = 1_000
 _SAID: Fields = {name: FILTERED[name] for name in ("role", "speaker", "since", "until", "as_of")}

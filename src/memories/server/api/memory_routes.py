@@ -1,4 +1,4 @@
-"""Routes about memories: list, search, create, change, tags, changes of many, and review."""
+"""Routes that store, read, change and erase one memory, and that store many."""
 
 import contextlib
 import re
@@ -10,41 +10,13 @@ from memories.answers import shapes
 from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
 from memories.errors import Conflict, InvalidInput, RequestError
-from memories.models import Change, Draft, Forgotten, Memory
-from memories.search.filters import FILTERS, Parameter
+from memories.models import Change, Draft, Forgotten
 from memories.server.api.problems import Refused
 from memories.server.api.routes import Answer, Call, Field, Fields, Later, Route
+from memories.server.api.search_routes import AS_OF, memory_answer
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
-_KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
-
-
-def _field(row: Parameter) -> Field:
-    """Return the parameter of a filter, as `search.filters` describes it."""
-    return Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
-
-
-FILTERED: Fields = {row.public_name: _field(row) for row in FILTERS.values()}
-LIMIT: Fields = {"limit": FILTERED["limit"]}
-CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
-AS_OF: Fields = {"as_of": FILTERED["as_of"]}
 MAX_BATCH = 1_000
-SEARCH: Fields = {
-    "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
-    **FILTERED,
-    "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
-}
-LISTING: Fields = {
-    "deleted": Field("flag", "List deleted memories instead."),
-    "sort": Field(
-        "text",
-        "The order of a list.",
-        choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
-    ),
-    "reverse": Field("flag", "Reverse the order."),
-    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
-    **CURSOR,
-}
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
     "tags": Field(
@@ -74,29 +46,6 @@ WRITING: Fields = {
     "force": Field("flag", "Store without comparing with existing memories."),
     "redact": Field("flag", "Redact secrets; true by default."),
 }
-
-
-def find(call: Call) -> Any:
-    """Search if there is a question, else list."""
-    arguments = dict(call.arguments)
-    if "q" not in arguments:
-        _only(arguments, LISTING, "a list; add q to search")
-        return shapes.page(call.memories.list(**_named(arguments)))
-    _only(arguments, SEARCH, "a search; leave out q to list")
-    query, explain = arguments.pop("q"), arguments.pop("explain", False)
-    return shapes.search_result(call.memories.explain(query, **_named(arguments)), explain=explain)
-
-
-def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
-    for name in arguments:
-        if name not in known:
-            raise InvalidInput(f"{name} does not go with {what}")
-
-
-def _named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a query by the names that the verbs of `Memories` have for them."""
-    aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
-    return {aliases.get(name, name): value for name, value in arguments.items()}
 
 
 def create(call: Call) -> Answer:
@@ -145,9 +94,7 @@ def _store(
 
 def get(call: Call) -> Answer:
     """Return a memory, with its version as the ETag."""
-    return _memory_answer(
-        call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of"))
-    )
+    return memory_answer(call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of")))
 
 
 def create_many(call: Call) -> Answer:
@@ -180,20 +127,6 @@ def _store_batch(
     for number, draft in enumerate(drafts, first):
         results += _store_batch(call, [draft], force, redact, number)
     return results
-
-
-def by_key(call: Call) -> Answer:
-    """Return the memory that has a key."""
-    arguments = dict(call.arguments)
-    as_of = arguments.pop("as_of", None)
-    return get(
-        call._replace(arguments={"id": call.memories.id_of_key(**arguments), "as_of": as_of})
-    )
-
-
-def _memory_answer(memory: Memory) -> Answer:
-    """Return a memory, with its version as the ETag."""
-    return Answer(shapes.memory(memory), headers={"etag": f'"{memory.version}"'})
 
 
 def _allowed_versions(call: Call) -> list[int] | None:
@@ -268,7 +201,7 @@ def _changed_meanwhile(detail: str) -> Refused:
 def update(call: Call) -> Answer:
     """Add a version to a memory."""
     if _is_updated(call):
-        return _memory_answer(call.own.get(call.arguments["id"]))
+        return memory_answer(call.own.get(call.arguments["id"]))
     arguments = dict(call.arguments)
     allowed = _allowed_versions(call)
     several = allowed is not None and len(allowed) > 1
@@ -276,7 +209,7 @@ def update(call: Call) -> Answer:
         arguments["if_version"] = allowed[0]
     try:
         with _if_match(call) if several else contextlib.nullcontext():
-            return _memory_answer(
+            return memory_answer(
                 call.memories.update(
                     arguments.pop("id"), arguments.pop("content", None), **arguments
                 )
@@ -298,9 +231,9 @@ def delete(call: Call) -> Any:
 def restore(call: Call) -> Answer:
     """Bring a memory back."""
     if _find_logged(call, "restore"):
-        return _memory_answer(call.own.get(call.arguments["id"]))
+        return memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
-        return _memory_answer(
+        return memory_answer(
             call.memories.restore(call.arguments["id"], version=call.arguments.get("version"))
         )
 
@@ -315,12 +248,12 @@ def reinforce(call: Call) -> Any:
 
 def pin(call: Call) -> Answer:
     """Keep a memory in the scratchpad."""
-    return _memory_answer(call.memories.pin(call.arguments["id"]))
+    return memory_answer(call.memories.pin(call.arguments["id"]))
 
 
 def unpin(call: Call) -> Answer:
     """Remove a memory from the scratchpad."""
-    return _memory_answer(call.memories.unpin(call.arguments["id"]))
+    return memory_answer(call.memories.unpin(call.arguments["id"]))
 
 
 def forget(call: Call) -> Any:
@@ -346,51 +279,8 @@ def get_history(call: Call) -> Any:
     return shape
 
 
-def duplicates(call: Call) -> Any:
-    """Return memories that say the same as older ones."""
-    groups = call.memories.duplicates(**call.arguments)
-    results = [
-        shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
-    ]
-    return {"results": results, "count": len(results)}
-
-
-def ids(call: Call) -> Any:
-    """Return the ids that begin with a prefix."""
-    results = call.memories.ids(call.arguments["prefix"], limit=call.arguments.get("limit"))
-    return {"results": results, "count": len(results)}
-
-
-def short_ids(call: Call) -> Any:
-    """Return short ids."""
-    return {"short_ids": call.memories.short_ids(call.arguments["id"])}
-
-
-def tags(call: Call) -> Any:
-    """Return tag keys with their counts."""
-    return shapes.tags(None, call.memories.tags(**call.arguments))
-
-
-def tag_values(call: Call) -> Any:
-    """Return the values of a tag with their counts."""
-    arguments = dict(call.arguments)
-    key = arguments.pop("key")
-    return shapes.tags(key, call.memories.tags(key, **arguments))
-
-
 _ID = "/api/memories/{id}"
-_COUNTED: Fields = {"written_by": FILTERED["written_by"], "trust": FILTERED["trust"], **AS_OF}
 ROUTES = (
-    Route(
-        "GET",
-        "/api/memories",
-        find,
-        "read",
-        "Search memories and turns with q, or list memories.",
-        {200: "Results"},
-        SEARCH | LISTING,
-        kind="search",
-    ),
     Route(
         "POST",
         "/api/memories",
@@ -411,15 +301,6 @@ ROUTES = (
         {200: "CreatedMany"},
         body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING,
         kind="write",
-    ),
-    Route(
-        "GET",
-        "/api/keys/{key}",
-        by_key,
-        "read",
-        "Return the memory that has a key.",
-        {200: "Memory"},
-        {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF},
     ),
     Route(
         "GET",
@@ -507,51 +388,5 @@ ROUTES = (
         "Return every version of a memory, oldest first.",
         {200: "History"},
         {"diff": Field("flag", "What each version changed, word by word."), **AS_OF},
-    ),
-    Route(
-        "GET",
-        "/api/duplicates",
-        duplicates,
-        "read",
-        "Find memories that say the same as older ones.",
-        {200: "Duplicates"},
-        {"where": FILTERED["where"], **LIMIT},
-        kind="search",
-    ),
-    Route(
-        "GET",
-        "/api/ids",
-        ids,
-        "read",
-        "Return ids of memories that begin so.",
-        {200: "Ids"},
-        {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT},
-    ),
-    Route(
-        "GET",
-        "/api/short-ids",
-        short_ids,
-        "read",
-        "Return the shortest beginnings that name memories.",
-        {200: "ShortIds"},
-        {"id": Field("texts", "An id; may be given several times.", required=True)},
-    ),
-    Route(
-        "GET",
-        "/api/tags",
-        tags,
-        "read",
-        "List tags and how many memories have each.",
-        {200: "Tags"},
-        _COUNTED,
-    ),
-    Route(
-        "GET",
-        "/api/tags/{key}",
-        tag_values,
-        "read",
-        "List the values of a tag.",
-        {200: "Tags"},
-        _COUNTED,
     ),
 )

@@ -25,9 +25,9 @@ from memories.models import LogEntry
 from memories.read.selector import Instant, parse, with_versions
 from memories.scratchpad.file import mark_all_stale
 from memories.search.search import collections_of
-from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused
 from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer
+from memories.server.api.search_routes import AS_OF, LIMIT
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
 from memories.stores.logged import LoggedStore

@@ -1,0 +1,174 @@
+"""Routes that find memories: search and list, keys, duplicates, ids and tags."""
+
+from typing import Any
+
+from memories.answers import shapes
+from memories.errors import InvalidInput
+from memories.models import Memory
+from memories.search.filters import FILTERS
+from memories.server.api.routes import Answer, Call, Field, Fields, Route
+
+_KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
+
+
+FILTERED: Fields = {
+    row.public_name: Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
+    for row in FILTERS.values()
+}
+LIMIT: Fields = {"limit": FILTERED["limit"]}
+CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
+AS_OF: Fields = {"as_of": FILTERED["as_of"]}
+SEARCH: Fields = {
+    "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
+    **FILTERED,
+    "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
+}
+LISTING: Fields = {
+    "deleted": Field("flag", "List deleted memories instead."),
+    "sort": Field(
+        "text",
+        "The order of a list.",
+        choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
+    ),
+    "reverse": Field("flag", "Reverse the order."),
+    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
+    **CURSOR,
+}
+
+
+def find(call: Call) -> Any:
+    """Search if there is a question, else list."""
+    arguments = dict(call.arguments)
+    if "q" not in arguments:
+        _only(arguments, LISTING, "a list; add q to search")
+        return shapes.page(call.memories.list(**_named(arguments)))
+    _only(arguments, SEARCH, "a search; leave out q to list")
+    query, explain = arguments.pop("q"), arguments.pop("explain", False)
+    return shapes.search_result(call.memories.explain(query, **_named(arguments)), explain=explain)
+
+
+def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
+    for name in arguments:
+        if name not in known:
+            raise InvalidInput(f"{name} does not go with {what}")
+
+
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a query by the names that the verbs of `Memories` have for them."""
+    aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
+    return {aliases.get(name, name): value for name, value in arguments.items()}
+
+
+def memory_answer(memory: Memory) -> Answer:
+    """Return a memory, with its version as the ETag."""
+    return Answer(shapes.memory(memory), headers={"etag": f'"{memory.version}"'})
+
+
+def by_key(call: Call) -> Answer:
+    """Return the memory that has a key."""
+    arguments = dict(call.arguments)
+    as_of = arguments.pop("as_of", None)
+    memory_id = call.memories.id_of_key(**arguments)
+    return memory_answer(call.memories.get(memory_id, as_of=as_of))
+
+
+def duplicates(call: Call) -> Any:
+    """Return memories that say the same as older ones."""
+    groups = call.memories.duplicates(**call.arguments)
+    results = [
+        shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
+    ]
+    return {"results": results, "count": len(results)}
+
+
+def ids(call: Call) -> Any:
+    """Return the ids that begin with a prefix."""
+    results = call.memories.ids(call.arguments["prefix"], limit=call.arguments.get("limit"))
+    return {"results": results, "count": len(results)}
+
+
+def short_ids(call: Call) -> Any:
+    """Return short ids."""
+    return {"short_ids": call.memories.short_ids(call.arguments["id"])}
+
+
+def tags(call: Call) -> Any:
+    """Return tag keys with their counts."""
+    return shapes.tags(None, call.memories.tags(**call.arguments))
+
+
+def tag_values(call: Call) -> Any:
+    """Return the values of a tag with their counts."""
+    arguments = dict(call.arguments)
+    key = arguments.pop("key")
+    return shapes.tags(key, call.memories.tags(key, **arguments))
+
+
+_COUNTED: Fields = {"written_by": FILTERED["written_by"], "trust": FILTERED["trust"], **AS_OF}
+ROUTES = (
+    Route(
+        "GET",
+        "/api/memories",
+        find,
+        "read",
+        "Search memories and turns with q, or list memories.",
+        {200: "Results"},
+        SEARCH | LISTING,
+        kind="search",
+    ),
+    Route(
+        "GET",
+        "/api/keys/{key}",
+        by_key,
+        "read",
+        "Return the memory that has a key.",
+        {200: "Memory"},
+        {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF},
+    ),
+    Route(
+        "GET",
+        "/api/duplicates",
+        duplicates,
+        "read",
+        "Find memories that say the same as older ones.",
+        {200: "Duplicates"},
+        {"where": FILTERED["where"], **LIMIT},
+        kind="search",
+    ),
+    Route(
+        "GET",
+        "/api/ids",
+        ids,
+        "read",
+        "Return ids of memories that begin so.",
+        {200: "Ids"},
+        {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT},
+    ),
+    Route(
+        "GET",
+        "/api/short-ids",
+        short_ids,
+        "read",
+        "Return the shortest beginnings that name memories.",
+        {200: "ShortIds"},
+        {"id": Field("texts", "An id; may be given several times.", required=True)},
+    ),
+    Route(
+        "GET",
+        "/api/tags",
+        tags,
+        "read",
+        "List tags and how many memories have each.",
+        {200: "Tags"},
+        _COUNTED,
+    ),
+    Route(
+        "GET",
+        "/api/tags/{key}",
+        tag_values,
+        "read",
+        "List the values of a tag.",
+        {200: "Tags"},
+        _COUNTED,
+    ),
+)
