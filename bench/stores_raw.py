@@ -205,13 +205,13 @@ def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     vector holds None.
     """
     from memories.stores.postgres import vectors as postgres_vectors
-    from memories.stores.postgres.query import extent, selection
+    from memories.stores.postgres.query import read_extent, selection
 
     sent: list[tuple[str, tuple[Any, ...]]] = []
     vector = np.full(DIMENSION, DIMENSION**-0.5, dtype=np.float32)
     with store._server.read(where.namespaces) as db:
         ask, selected = db.rows, selection(where)
-        there = extent(db, selected)
+        there = read_extent(db, selected)
 
         def noted(sql: str, values: Sequence[Any] = (), **named: Any) -> Any:
             sent.append((sql, tuple(values)))

@@ -24,13 +24,16 @@ LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 _SWEPT = 500  # requests between two removals of old ones
 
-# No statement waits for the disk. A begun request is in the log of the database before the write that
-# follows, which does wait; if only its end is lost, the request runs again. Everything is one step,
-# including the settings, since a pooler may give the session to another client afterwards.
-_STEP = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off; {statement}; COMMIT"
+# No statement waits for the disk. A begun request is in the log of the database before the write
+# that follows, which does wait; if only its end is lost, the request runs again. Everything is one
+# step, including the settings, since a pooler may give the session to another client afterwards.
+_STEP = """
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off;
+{statement}; COMMIT
+"""
 # A request is in progress while the session that began it exists and its lease has not expired. A
-# session ends with its process. The lease expires if that is noticed late, as after a power cut of the
-# machine, or never, as behind a pooler.
+# session ends with its process. The lease expires if that is noticed late, as after a power cut of
+# the machine, or never, as behind a pooler.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)

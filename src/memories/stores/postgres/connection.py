@@ -1,4 +1,4 @@
-"""The server of the PostgreSQL store: its URL, connections, transactions, locks and migrations.
+"""The server of the PostgreSQL store: its connections, transactions, locks and migrations.
 
 Knows nothing of records.
 """
@@ -7,119 +7,22 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
 
 from memories.core.disk import ForkGuard
-from memories.core.urls import without_password
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
 from memories.stores.postgres.errors import INSTALL, ServerFull, refusal, translate_errors
 from memories.stores.postgres.transaction import READ_META, Meta, Missing, Transaction, last_rows
+from memories.stores.postgres.url import parse_url
 
 if TYPE_CHECKING:
     import psycopg
 
     from memories.stores.postgres.driver import Connection
-
-MAX_PARTITIONS = 64
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_SCHEME = re.compile(r"postgres(?:ql)?://")
-_OURS = ("schema", "partitions")
-_DEFAULTS = {
-    "connect_timeout": "10",
-    "fallback_application_name": "memories",
-    "keepalives_idle": "30",
-    "tcp_user_timeout": "60000",
-}
-
-
-class StoreURL(NamedTuple):
-    """The parts of a store's URL.
-
-    Attributes:
-        full: The URL for libpq.
-        masked_url: The URL without its password.
-        password: The password in it, if it has one.
-        schema: The schema that holds the tables.
-        partitions: How many partitions a new store gets; None if the URL does not say.
-    """
-
-    full: str
-    masked_url: str
-    password: str
-    schema: str
-    partitions: int | None
-
-
-def parse_url(url: str) -> StoreURL:
-    """Take our own options out of a URL and add defaults; libpq parses the rest.
-
-    Raises:
-        ConfigError: The URL is not valid.
-    """
-    masked_url = without_password(url)
-    scheme = _SCHEME.match(url)
-    user, location, query = _split_url(url[scheme.end() :] if scheme else "")
-    if scheme is None or location.count("[") != location.count("]"):
-        raise ConfigError(
-            "the URL of the PostgreSQL store is not valid; write postgresql://user@host/database"
-        )
-    options = [(unquote(pair.partition("=")[0]), pair) for pair in query.split("&") if pair]
-    by_name = {name: unquote(pair.partition("=")[2]) for name, pair in options}
-    schema, partitions = by_name.get("schema", "memories"), by_name.get("partitions")
-    if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise ConfigError(
-            f'schema "{schema[:80]}" in {masked_url} must consist of lower-case letters, digits and _'
-        )
-    pairs = [pair for name, pair in options if name not in _OURS]
-    pairs += [f"{name}={value}" for name, value in _DEFAULTS.items() if name not in by_name]
-    if any("password" in name for name in by_name):
-        masked_url = masked_url.partition("?")[0]
-    return StoreURL(
-        full=f"{scheme[0]}{user}{location}?{'&'.join(pairs)}",
-        masked_url=masked_url,
-        password=by_name.get("password") or unquote(user.removesuffix("@").partition(":")[2]),
-        schema=schema,
-        partitions=None
-        if partitions is None
-        else parse_partitions(partitions, f"in {masked_url} "),
-    )
-
-
-def parse_partitions(number: str | int, source: str = "") -> int:
-    """Return a number of partitions.
-
-    Args:
-        number: The number, perhaps as text.
-        source: Where it was set, for the message.
-
-    Raises:
-        ConfigError: It isn't a number from 1 to 64.
-    """
-    text = str(number)
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MAX_PARTITIONS:
-        raise ConfigError(
-            f"partitions={text[:20]} {source}must be a number from 1 to {MAX_PARTITIONS}"
-        )
-    return int(text)
-
-
-def _split_url(url: str) -> tuple[str, str, str]:
-    """Return the user with the password and the @, the location, and the options, as libpq does.
-
-    Args:
-        url: The URL without its scheme.
-    """
-    end = next((index for index, character in enumerate(url) if character in "@/"), len(url))
-    user = url[: end + 1] if url[end : end + 1] == "@" else ""
-    location, _, query = url[len(user) :].partition("?")
-    return user, location, query
-
 
 BUSY_SECONDS = 30.0
 READ_SECONDS = 60.0  # the server may send nothing for this long during a read
@@ -129,24 +32,28 @@ OLDEST = 150_000  # PostgreSQL 15
 PARTITIONS = 4  # of a new store
 MANY = 100  # adding this many records in one step may outdate the planner's statistics
 _INSPECT = """
-SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), current_setting('fsync'),
-       current_setting('synchronous_commit'),
-       current_setting('default_transaction_read_only')::boolean AND NOT pg_is_in_recovery(),
-       (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
+SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
+       current_setting('fsync'), current_setting('synchronous_commit'),
+       current_setting('default_transaction_read_only')::boolean AND NOT pg_is_in_recovery(), (
+         SELECT n.nspname FROM pg_extension e
+         JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
+       )
 """
-# The settings of each transaction: behind a pooler, the next transaction may run in another session.
+# The settings of each transaction, since behind a pooler the next one may run in another session.
 # Sequential scans are off, since computing the words of every row takes longer than the planner
 # thinks. A scan of the vectors' index continues until enough rows match.
 _SETTINGS = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
 SET LOCAL idle_in_transaction_session_timeout = '300s';
-SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order; SET LOCAL hnsw.max_scan_tuples = 50000
+SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order;
+SET LOCAL hnsw.max_scan_tuples = 50000
 """
-# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum analyzes
-# them a minute after a load or never, and until then a search may take ten times as long.
+# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum
+# analyzes them a minute after a load or never, and until then a search may take ten times as long.
 _GROWN = """
 SELECT oid::regclass::text FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
+WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
 LISTENED_SECONDS = 60  # a listener renews its entry in `meta` within this time
@@ -287,7 +194,7 @@ class Server:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator["Connection"]:
-        """Give a connection outside any transaction, without a deadline and without a search path."""
+        """Give a connection outside any transaction, without a deadline or a search path."""
         with translate_errors(self.masked_url), self._begin("") as transaction:
             transaction.run("ROLLBACK")
             transaction.connection.patience = None
@@ -299,7 +206,7 @@ class Server:
         return self._current() is not None
 
     def close(self) -> None:
-        """Close the connections of this process; one that is in use is closed when it is returned."""
+        """Close the connections of this process; one in use is closed when it is returned."""
         if self._guard.forked:
             return  # they are the parent's
         self._closed = True
@@ -399,7 +306,7 @@ class Server:
     def _borrow_connection(
         self, first: str, *, to_write: bool
     ) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Give a pooled connection with a begun transaction, and the cursor of its first statements."""
+        """Give a pooled connection in a transaction, and the cursor of its first statements."""
         from psycopg.pq import TransactionStatus
 
         self._reset_if_forked()
@@ -492,14 +399,15 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            # Statements are not prepared on the server, since behind a pooler the next statement may
-            # reach another session.
+            # Statements aren't prepared on the server, since behind a pooler the next statement
+            # may reach another session.
             connection = Connection.connect(
                 self.url.full, autocommit=True, client_encoding="utf8", prepare_threshold=None
             )
         except psycopg.ProgrammingError as exc:  # its message may contain the password
             raise ConfigError(
-                f"{self.masked_url} is not a URL that PostgreSQL accepts; check its parts and options"
+                f"{self.masked_url} is not a URL that PostgreSQL accepts; "
+                "check its parts and options"
             ) from exc
         except psycopg.Error as exc:
             raise refusal(exc, self.masked_url, self.url.password) from exc

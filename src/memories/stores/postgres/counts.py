@@ -19,8 +19,10 @@ Place = tuple[str, str]  # collection, namespace
 
 _ADD = """
 INSERT INTO corpus (namespace, collection, ended, documents, tokens, embedded, deleted)
-SELECT * FROM unnest(%s::text[], %s::text[], %s::boolean[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-ON CONFLICT (namespace, collection, ended) DO UPDATE SET documents = corpus.documents + excluded.documents,
+SELECT * FROM unnest(%s::text[], %s::text[], %s::boolean[],
+  %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+ON CONFLICT (namespace, collection, ended) DO UPDATE SET
+  documents = corpus.documents + excluded.documents,
   tokens = corpus.tokens + excluded.tokens, embedded = corpus.embedded + excluded.embedded,
   deleted = corpus.deleted + excluded.deleted
 RETURNING collection, namespace, CASE WHEN ended THEN 0 ELSE embedded END
@@ -32,7 +34,8 @@ ON CONFLICT (namespace, collection, key, value)
 DO UPDATE SET live = label.live + excluded.live, ended = label.ended + excluded.ended
 """
 _FORGET_LABELS = """
-DELETE FROM label l USING unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS g(namespace, collection, key, value)
+DELETE FROM label l
+USING unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS g(namespace, collection, key, value)
 WHERE (l.namespace, l.collection, l.key, l.value) = (g.namespace, g.collection, g.key, g.value)
 AND l.live <= 0 AND l.ended <= 0
 """
@@ -89,10 +92,8 @@ def change(
     vector_counts = db.rows(_ADD, _to_columns(rows)) if rows else []
     names = sorted(label for label in {*live, *ended} if live[label] or ended[label])
     if names:
-        live_counts, ended_counts = (
-            [live[label] for label in names],
-            [ended[label] for label in names],
-        )
+        live_counts = [live[label] for label in names]
+        ended_counts = [ended[label] for label in names]
         db.run(_ADD_LABELS, [*_to_columns(names), live_counts, ended_counts])
     return [
         (collection, namespace)
@@ -107,14 +108,13 @@ def _to_columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 def forget_labels(db: Transaction, gone: Iterable[Counted]) -> bool:
     """Remove labels that only removed records had; return whether there were any."""
-    names = sorted(
-        {
-            (record.ref.namespace, str(record.ref.collection), *pair)
-            for record in gone
-            for pair in record.labels.items()
-        }
-    )
-    return bool(names and db.rows(f"{_FORGET_LABELS} RETURNING 1", _to_columns(names)))
+    names: set[tuple[str, ...]] = set()
+    for record in gone:
+        for pair in record.labels.items():
+            names.add((record.ref.namespace, str(record.ref.collection), *pair))
+    if not names:
+        return False
+    return bool(db.rows(f"{_FORGET_LABELS} RETURNING 1", _to_columns(sorted(names))))
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
@@ -131,8 +131,9 @@ def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
     """Return how many records match a filter, if there is such a count; otherwise None."""
     if selected.whole:
         return total(db, selected)
-    deleted = Filter(where.collection, where.namespaces, state="ended", ended_by="delete")
-    return total(db, selected, "deleted") if where == deleted else None
+    if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
+        return total(db, selected, "deleted")
+    return None
 
 
 def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, int]:
@@ -179,20 +180,22 @@ _DERIVED = (
         "counts of records and words",
         "corpus",
         "namespace, collection, ended, documents, tokens",
-        "SELECT namespace, collection, ended_at IS NOT NULL, count(*), sum(length)::bigint FROM record "
-        "GROUP BY 1, 2, 3",
+        "SELECT namespace, collection, ended_at IS NOT NULL, count(*), sum(length)::bigint "
+        "FROM record GROUP BY 1, 2, 3",
     ),
     _Derived(
         "the list of labels of each namespace",
         "label",
         "namespace, collection, key, value",
-        "SELECT DISTINCT r.namespace, r.collection, l.key, l.value FROM record r, jsonb_each_text(r.labels) l",
+        "SELECT DISTINCT r.namespace, r.collection, l.key, l.value "
+        "FROM record r, jsonb_each_text(r.labels) l",
     ),
 )
 _EMPTY = {"corpus": "documents <> 0 OR tokens <> 0", "label": "true"}  # an empty corpus may stay
 _INVALID = """
 SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE c.relnamespace = current_schema()::regnamespace AND NOT (i.indisvalid AND i.indisready) AND c.relkind = 'i'
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'i'
+AND NOT (i.indisvalid AND i.indisready)
 """
 _OF_NO_RECORD = (
     "NOT EXISTS (SELECT 1 FROM record r WHERE r.namespace = t.namespace AND r.seq = t.seq)"

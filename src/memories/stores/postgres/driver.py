@@ -41,7 +41,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _bounded(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on the events that psycopg waits for. Without an event it sends 0 ten times a second."""
+        """Pass on the events that psycopg waits for; without one, it sends 0 ten times a second."""
         try:
             request = next(gen)
             heard_at = time.monotonic()

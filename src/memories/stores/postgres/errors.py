@@ -35,7 +35,10 @@ _REFUSED = (
     ("certificate", "its certificate can't be trusted; check sslmode and sslrootcert"),
     (
         "unsupported startup parameter",
-        "a connection pooler stands before it and refuses an option; leave it out of the URL ({detail})",
+        (
+            "a connection pooler stands before it and refuses an option; "
+            "leave it out of the URL ({detail})"
+        ),
     ),
 )
 _FULL = (  # waiting for another connection to be closed helps
@@ -150,7 +153,8 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         "{masked_url} was kept busy by another writer; nothing was written; try again",
     ),
     (
-        *("DeadlockDetected SerializationFailure", StoreBusy),
+        "DeadlockDetected SerializationFailure",
+        StoreBusy,
         "{masked_url}: two writers waited for each other; nothing was written; try again",
     ),
     (
@@ -159,21 +163,28 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         "{masked_url}: the server stopped a statement ({detail}); try again",
     ),
     (
-        *("ReadOnlySqlTransaction", StoreError),
-        "{masked_url} is a read-only replica; name the primary, or add target_session_attrs=read-write",
+        "ReadOnlySqlTransaction",
+        StoreError,
+        (
+            "{masked_url} is a read-only replica; "
+            "name the primary, or add target_session_attrs=read-write"
+        ),
     ),
     (
-        *("InsufficientPrivilege", StoreError),
+        "InsufficientPrivilege",
+        StoreError,
         "{masked_url}: the user may not do this ({detail}); ask the database's owner for the right",
     ),
     ("DiskFull", StoreFull, "{masked_url}: the disk of the server is full ({detail})"),
     ("OutOfMemory", StoreError, "{masked_url}: the server has no room left ({detail})"),
     (
-        *("DataCorrupted IndexCorrupted", StoreDamaged),
+        "DataCorrupted IndexCorrupted",
+        StoreDamaged,
         "{masked_url} is damaged ({detail}); stop writing to it and restore a backup",
     ),
     (
-        *("UndefinedTable UndefinedColumn", Interrupted),
+        "UndefinedTable UndefinedColumn",
+        Interrupted,
         "{masked_url}: a table of the store is missing or was just replaced ({detail}); try again",
     ),
     ("DataError", StoreError, "{masked_url} can't hold a value ({detail}); nothing was written"),
@@ -189,8 +200,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
-            f"the {'key' if is_key else 'position'} of a record was written by another writer first; "
-            "read it again"
+            f"the {'key' if is_key else 'position'} of a record was written by another writer "
+            "first; read it again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):

@@ -53,16 +53,15 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
     if where.labels:
         plain.append(("r.labels @> ?", (jsonb(where.labels),)))
     # The collection is not a placeholder, so that the planner can choose a partial index.
-    conditions = [
-        in_namespaces,
-        f"r.collection = '{where.collection}'",
-        *(sql.replace("?", "%s") for sql, _ in plain),
-    ]
+    conditions = [in_namespaces, f"r.collection = '{where.collection}'"]
+    for sql, plain_values in plain:
+        conditions.append(sql.replace("?", "%s"))
+        values += plain_values
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
     whole = len(plain) == 1 and where.as_of is None
     return Selection(
         sql=" AND ".join(conditions),
-        values=(*values, *(value for _, plain_values in plain for value in plain_values)),
+        values=values,
         namespaces=namespaces,
         collection=where.collection,
         states=states if where.as_of is None else (False, True),
@@ -96,7 +95,7 @@ class Extent(NamedTuple):
     matching: int
 
 
-def extent(db: Transaction, selected: Selection) -> Extent:
+def read_extent(db: Transaction, selected: Selection) -> Extent:
     """Return the number of records in the namespaces of a filter."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     rows = db.rows(

@@ -10,6 +10,7 @@ Deleting rows alone would leave their bytes: the server only marks the space of 
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -35,13 +36,21 @@ OR c.oid = %s::regclass AND c.relkind IN ('r', 'f') ORDER BY c.relname
 _PARENT = "SELECT inhparent::regclass::text FROM pg_inherits WHERE inhrelid = %s::regclass"
 _WATCHED = "SELECT 1 FROM pg_trigger WHERE tgrelid = %s::regclass AND tgname = 'note_change'"
 _UNSAMPLED = """
-SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstattarget = 0
+SELECT attname FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstattarget = 0
+"""
+_STORAGE = """
+SELECT attname, CASE attstorage
+  WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END
+FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attlen = -1
 """
 _INDEXES = """
 SELECT c.relname, pg_get_indexdef(c.oid), ARRAY(
   SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attstattarget = 0 ORDER BY 1
 )
-FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %s::regclass AND i.indisvalid ORDER BY c.oid
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = %s::regclass AND i.indisvalid ORDER BY c.oid
 """
 _GRANTS = """
 SELECT format('GRANT %%s ON %%I TO %%s', g.privilege_type, %s::text,
@@ -127,7 +136,8 @@ def rewriting(server: Server) -> Iterator[Transaction]:
     """Give a transaction for replacing tables, without a deadline, to one process at a time."""
     with server.alone() as db:
         db.run(
-            "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on"
+            "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; "
+            "SET LOCAL enable_seqscan = on"
         )
         db.lock((_REWRITING,))
         db.rows(_MORE_MEMORY)
@@ -222,13 +232,11 @@ def _create(db: Transaction, copy: Copy) -> None:
 
 def _storage_changes(db: Transaction, leaf: str) -> str:
     """Return the changes that give another table the storage modes of a table's columns."""
-    rows = db.rows(
-        "SELECT attname, CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' "
-        "ELSE 'EXTENDED' END FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
-        "AND attlen = -1",
-        (leaf,),
-    )
-    return ", ".join(f"ALTER COLUMN {column} SET STORAGE {storage}" for column, storage in rows)
+    changes = [
+        f"ALTER COLUMN {column} SET STORAGE {storage}"
+        for column, storage in db.rows(_STORAGE, (leaf,))
+    ]
+    return ", ".join(changes)
 
 
 def _make_indexes(db: Transaction, old: str, new: str) -> None:
@@ -306,9 +314,9 @@ def repartition(server: Server, partitions: int) -> int:
         before = db.meta.partitions
         if before in (0, partitions):
             return before
-        leaves_by_table = {table: leaves(db, table) for table in _partitioned_tables(db)}
-    old_leaves = [leaf for table_leaves in leaves_by_table.values() for leaf in table_leaves]
-    for leaf in old_leaves:
+        tables = {table: leaves(db, table) for table in _partitioned_tables(db)}
+    old_names: set[str] = set()
+    for leaf in itertools.chain.from_iterable(tables.values()):
         if not leaf.local:
             raise StoreError(
                 f"{leaf.name} is on another node, so the store can't be repartitioned from here"
@@ -317,27 +325,24 @@ def repartition(server: Server, partitions: int) -> int:
             raise StoreError(
                 f"only the owner of {leaf.name} may repartition the store; run it as that user"
             )
-    old_names = {leaf.name for leaf in old_leaves}
+        old_names.add(leaf.name)
     watch(server, sorted(old_names))
     with rewriting(server) as db:
         if (before := db.meta.partitions) == partitions:
             return before
-        is_replaced = {*_partitioned_tables(db)} != leaves_by_table.keys()
+        is_replaced = {*_partitioned_tables(db)} != tables.keys()
         if is_replaced or not is_watched(db, sorted(old_names)):
             raise StoreBusy("the store's tables were replaced meanwhile; run it again")
         copies = [
             Copy(table, [leaf.name for leaf in table_leaves], f"{table}_new", partitions)
-            for table, table_leaves in leaves_by_table.items()
+            for table, table_leaves in tables.items()
         ]
         removed = replace(server, db, copies, lambda: db.save_meta({"partitions": partitions}))
         db.lock((ERASING,))
-        to_erase = {
-            leaf
-            for copy in copies
-            if copy.old in removed
-            for leaf in _leaf_names(copy.old, partitions)
-        }
-        _save_erasing(db, to_erase | ({*db.meta.erasing} - old_names))
+        to_erase = {*db.meta.erasing} - old_names
+        for table in removed:
+            to_erase.update(_leaf_names(table, partitions))
+        _save_erasing(db, to_erase)
     return before
 
 
@@ -384,7 +389,7 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Replace the tables from which rows were deleted, so that their files no longer have the bytes.
+    """Replace the tables from which rows were deleted, so that no file has the bytes any more.
 
     Others read and write meanwhile.
 

@@ -1,5 +1,4 @@
-"""The tables of the PostgreSQL store, the numbered migrations that make them, and a record as a
-row.
+"""The tables of the PostgreSQL store, the migrations that make them, and a record as a row.
 
 A migration is a function that returns a script; it runs in the transaction that also writes its
 number into `meta`. Released ones never change; to change the schema, add one.
@@ -35,9 +34,7 @@ _WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens)
 
 
 def words(alias: str = "") -> str:
-    """Return the expression that is indexed for the words of a record, for a table under an alias
-    such as `r.`.
-    """
+    """Return the indexed expression for the words of a record; `alias` is a prefix such as `r.`."""
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
@@ -131,17 +128,15 @@ HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
-    """Return the script that makes a table and its partitions, if it has several, each with its
-    indexes.
-    """
+    """Return the script that makes a table with its partitions, if it has several, and indexes."""
     if partitions == 1:
         return script.format(partitioned="") + part_script.format(part=table)
-    made = [script.format(partitioned="PARTITION BY HASH (namespace)")]
+    scripts = [script.format(partitioned="PARTITION BY HASH (namespace)")]
     for number in range(partitions):
         bounds = f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number})"
-        made.append(f"CREATE TABLE {table}_p{number} PARTITION OF {table} {bounds};")
-        made.append(part_script.format(part=f"{table}_p{number}"))
-    return "\n".join(made)
+        scripts.append(f"CREATE TABLE {table}_p{number} PARTITION OF {table} {bounds};")
+        scripts.append(part_script.format(part=f"{table}_p{number}"))
+    return "\n".join(scripts)
 
 
 def _first(partitions: int) -> str:
@@ -149,9 +144,7 @@ def _first(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that makes the tables for the vectors of a space; see `hnsw_script` for
-    their last indexes.
-    """
+    """Return the script that makes the tables for a space's vectors, without `hnsw_script`."""
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
@@ -160,8 +153,7 @@ def vector_script(table: str, dimension: int, partitions: int) -> str:
 
 
 def hnsw_script(schema: str, part: str, collection: Collection, extension: str) -> str:
-    """Return the statement that makes the index by which many vectors are searched, while others
-    read and write.
+    """Return the statement that makes the index of many vectors while others read and write.
 
     Args:
         schema: Where the tables are.
@@ -223,11 +215,11 @@ _UNSAMPLED_TOO = "ALTER TABLE {part} " + ", ".join(
 
 
 def _second(partitions: int) -> str:
-    parts = [
-        "record",
-        *(f"record_p{number}" for number in range(partitions if partitions > 1 else 0)),
-    ]
-    return "\n".join((_SECOND, *(f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts)))
+    parts = ["record"]
+    if partitions > 1:
+        parts += [f"record_p{number}" for number in range(partitions)]
+    scripts = [f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts]
+    return "\n".join([_SECOND, *scripts])
 
 
 _THIRD = """
@@ -249,14 +241,12 @@ def _third(_: int) -> str:
     return _THIRD
 
 
-# What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on;
-# see Meta.
+# The settings of the store: schema, partitions, vectors, and so on; see `transaction.Meta`.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second, _third)
 
 # --- a record as a row
-# -----------------------------------------------------------------------------------------------
 
 ROW = (
     "namespace, seq, collection, grp, position, created_at, ended_at, ended_by, key, session, length, labels, fields, "
@@ -264,31 +254,31 @@ ROW = (
 )
 ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
 
-# from here on Python writes a float with an exponent, and PostgreSQL returns it without a point
-_LEAST_EXPONENT = 1e16
+# Python writes floats from here on with an exponent, and PostgreSQL returns them without a point.
+_MIN_EXPONENT = 1e16
 _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 
 
 def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...]:
     """Return the columns of `ROW` for a record, given its number and its tokens."""
     ref = record.ref
+    fields = {name: value for name, value in record.fields.items() if value is not None}
     return (
-        *(
-            ref.namespace,
-            seq,
-            str(ref.collection),
-            ref.group,
-            ref.position,
-            to_millis(record.created_at),
-        ),
-        *(
-            None if record.ended_at is None else to_millis(record.ended_at),
-            record.ended_by,
-            record.key,
-        ),
-        *(record.session, length, jsonb(record.labels)),
-        jsonb({name: value for name, value in record.fields.items() if value is not None}),
-        *(record.text, tokens),
+        ref.namespace,
+        seq,
+        str(ref.collection),
+        ref.group,
+        ref.position,
+        to_millis(record.created_at),
+        None if record.ended_at is None else to_millis(record.ended_at),
+        record.ended_by,
+        record.key,
+        record.session,
+        length,
+        jsonb(record.labels),
+        jsonb(fields),
+        record.text,
+        tokens,
     )
 
 
@@ -319,14 +309,12 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
     """
     from psycopg.types.json import Jsonb
 
-    written = json.dumps(_sendable(value), ensure_ascii=False)
-    return Jsonb(_MARKED.sub(r"\1", written).encode(), dumps=bytes)
+    text = json.dumps(_mark_large_floats(value), ensure_ascii=False)
+    return Jsonb(_MARKED.sub(r"\1", text).encode(), dumps=bytes)
 
 
-def _sendable(value: Any) -> Any:
-    """Return the value with its large floats as texts that begin with NUL, which no other text
-    does.
-    """
+def _mark_large_floats(value: Any) -> Any:
+    """Replace large floats in a value by texts that begin with NUL, as no other text does."""
     if isinstance(value, str):
         if "\0" in value:
             raise StoreError(
@@ -338,9 +326,9 @@ def _sendable(value: Any) -> Any:
             raise StoreError(
                 f"a field is {value}, and PostgreSQL can't hold it: a number must be finite"
             )
-        return value if abs(value) < _LEAST_EXPONENT else f"\0{value:.1f}"
+        return value if abs(value) < _MIN_EXPONENT else f"\0{value:.1f}"
     if isinstance(value, Mapping):
-        return {_sendable(name): _sendable(part) for name, part in value.items()}
+        return {_mark_large_floats(name): _mark_large_floats(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_sendable(part) for part in value]
+        return [_mark_large_floats(part) for part in value]
     return value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.times import to_millis
 from memories.stores.postgres import vectors
-from memories.stores.postgres.query import FEW, Extent, Selection, extent, one_of
+from memories.stores.postgres.query import FEW, Extent, Selection, one_of, read_extent
 from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
 from memories.stores.postgres.transaction import Transaction, Vectors
@@ -72,48 +72,38 @@ def candidates(
     Returns:
         Cosines and word scores by seq.
     """
-    there = extent(db, selected)
-    similar: Scores = {}
+    extent = read_extent(db, selected)
+    cosines: Scores = {}
     if query is not None and used is not None:
-        similar = vectors.best(db, used, selected, there, query, k)
-    words = _best_by_words(db, selected, there, terms, k, list(similar))
+        cosines = vectors.best(db, used, selected, extent, query, k)
+    # The best by words, and those by vector that have some of the words.
+    scores = _rank(db, selected, extent, terms, list(cosines)).scores
+    words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     if query is not None and used is not None:
-        lacking = [seq for seq in words if seq not in similar]
-        similar |= vectors.exact(db, used, selected, lacking, query)
-    return similar, words
+        lacking = [seq for seq in words if seq not in cosines]
+        cosines |= vectors.exact(db, used, selected, lacking, query)
+    return cosines, words
 
 
 def indexed_tokens(record: Record) -> tuple[int, str]:
     """Return how many tokens a record has, and the tokens as the store keeps them."""
-    kept = [_shorten(token) for token in tokens_of(record)]
-    size, seen = 0, set[str]()
-    for at, token in enumerate(kept):
-        if token not in seen:
-            seen.add(token)
+    tokens: list[str] = []
+    different: set[str] = set()
+    size = 0
+    for token in map(_shorten, tokens_of(record)):
+        if token not in different:
+            different.add(token)
             size += len(token.encode()) + PREFIX_DIGITS + 1
             if size > _INDEXED_BYTES:
-                kept = kept[:at]
                 break
-    return len(kept), "".join(f" {token} " for token in kept)
-
-
-def _best_by_words(
-    db: Transaction,
-    selected: Selection,
-    there: Extent,
-    terms: Sequence[str],
-    k: int,
-    also: Sequence[int] = (),
-) -> Scores:
-    """Return the `k` best records by BM25 of any of the terms, and the matching ones of `also`."""
-    scores = _rank(db, selected, there, terms, also).scores
-    return highest(scores, k) | {seq: scores[seq] for seq in also if seq in scores}
+        tokens.append(token)
+    return len(tokens), "".join(f" {token} " for token in tokens)
 
 
 def _rank(
     db: Transaction,
     selected: Selection,
-    there: Extent,
+    extent: Extent,
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
@@ -122,34 +112,34 @@ def _rank(
     Args:
         db: A transaction.
         selected: The filter.
-        there: The number of records in the namespaces.
+        extent: The number of records in the namespaces.
         terms: The terms.
         also: Matching records that get a score however many others are better.
     """
-    known = {
-        term: found._replace(tokens=tuple(map(_shorten, found.tokens)))
-        for term, found in ((term, parse(term)) for term in terms)
-        if found is not None
-    }
+    parsed_terms: dict[str, Term] = {}
+    for term in terms:
+        parsed = parse(term)
+        if parsed is not None:
+            parsed_terms[term] = parsed._replace(tokens=tuple(map(_shorten, parsed.tokens)))
     result = WordHits({}, {})
     left_out: set[str] = set()
-    few = there.matching <= _RANK_ALL
-    for ended, (documents, tokens) in there.corpora.items():
+    few = extent.matching <= _RANK_ALL
+    for ended, (documents, tokens) in extent.corpora.items():
         corpus = _Corpus(ended, documents, max(tokens / documents, 1e-9))
-        rare, counts = _rare_terms(db, selected, corpus, known, few=few)
-        left_out |= known.keys() - rare.keys()
-        found = _documents(db, selected, corpus, rare, counts, also)
-        for term, parts in rare.items():
-            often = [document.tokens.count(_needle(parts)) for document in found]
-            holding = sum(map(bool, often))
-            if counts is not None:  # those that were read are not all
-                share = (
-                    holding * documents // max(there.matching, 1)
-                    if few and counts[term] > _RANK_AT_MOST
-                    else 0
-                )
-                holding = max(counts[term], share)
-            _score(result, term, zip(found, often, strict=True), corpus, holding)
+        rare, counts = _rare_terms(db, selected, corpus, parsed_terms, few=few)
+        left_out |= parsed_terms.keys() - rare.keys()
+        records = _documents(db, selected, corpus, rare, counts, also)
+        for term, parsed in rare.items():
+            needle = _needle(parsed)
+            occurrences = [document.tokens.count(needle) for document in records]
+            holding = len(records) - occurrences.count(0)
+            if counts is not None:  # not all records that have the term were read
+                if few and counts[term] > _RANK_AT_MOST:
+                    holding = holding * documents // max(extent.matching, 1)
+                    holding = max(holding, counts[term])
+                else:
+                    holding = counts[term]
+            _score(result, term, zip(records, occurrences, strict=True), corpus, holding)
     for term in terms:
         if term not in left_out:
             result.holders.setdefault(term, [])
@@ -175,7 +165,8 @@ def _rare_terms(
     )
     sql = (
         f"SELECT (SELECT count(*) FROM ({holding}) found) "
-        "FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given(query, phrase, number) ORDER BY number"
+        "FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given(query, phrase, number) "
+        "ORDER BY number"
     )
 
     def count(counted: Mapping[str, Term], most: int | None) -> dict[str, int]:
@@ -187,16 +178,16 @@ def _rare_terms(
     counts = count(terms, _RANK_AT_MOST + 1)
     if few:
         return terms, counts
-    kept: dict[str, Term] = {}
+    rare: dict[str, Term] = {}
     total = 0
     for term in sorted(terms, key=counts.__getitem__):
         total += counts[term]
         if total > max(_RANK_AT_MOST, counts[term]):
             break
-        kept[term] = terms[term]
-    return kept, counts if max(counts[term] for term in kept) <= _RANK_AT_MOST else counts | count(
-        kept, None
-    )
+        rare[term] = terms[term]
+    if any(counts[term] > _RANK_AT_MOST for term in rare):
+        counts |= count(rare, None)
+    return rare, counts
 
 
 def _documents(
@@ -223,46 +214,47 @@ def _documents(
     if counts is None:
         sql = (
             f"SELECT r.seq, r.length, r.tokens, ({selected.sql}) FROM record r "
-            f"WHERE {among} AND r.collection = '{selected.collection}' AND {state} AND {indexed('r.')} @@ %s::tsquery"
+            f"WHERE {among} AND r.collection = '{selected.collection}' AND {state} "
+            f"AND {indexed('r.')} @@ %s::tsquery"
         )
-        return [_Document(*row) for row in db.rows(sql, (*selected.values, *values, query))]
+        rows = db.rows(sql, (*selected.values, *values, query))
+        return [_Document(*row) for row in rows]
     sql = (
         f"SELECT r.seq, r.length, r.tokens, true FROM record r "
         f"WHERE {selected.sql} AND {state} AND {indexed('r.')} @@ %s::tsquery"
     )
-    given = (*selected.values, query)
-    extra: list[_Document] = []
-    if len(terms) == 1 and max(counts[term] for term in terms) > _RANK_AT_MOST:
-        (only,) = terms.values()
-        often = "(octet_length(r.tokens) - octet_length(replace(r.tokens, %s, ''))) / %s::float8"
-        needle = _needle(only)
+    sql_values = (*selected.values, query)
+    more_rows = []
+    only_term = next(iter(terms))
+    if len(terms) == 1 and counts[only_term] > _RANK_AT_MOST:
         if also:
-            extra = [
-                _Document(*row)
-                for row in db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*given, list(also)))
-            ]
-        sql += f" ORDER BY {often} / ({often} + %s * (1 - %s + %s * r.length / %s::float8)) DESC, r.seq LIMIT %s"
+            more_rows = db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*sql_values, list(also)))
+        count = "(octet_length(r.tokens) - octet_length(replace(r.tokens, %s, ''))) / %s::float8"
+        length = "(1 - %s + %s * r.length / %s::float8)"
+        sql += f" ORDER BY {count} / ({count} + %s * {length}) DESC, r.seq LIMIT %s"
+        needle = _needle(terms[only_term])
         size = len(needle.encode())
-        given += (needle, size, needle, size, K1, B, B, corpus.mean_length, _RANK_AT_MOST)
-    found = [_Document(*row) for row in db.rows(sql, given)]
-    return list({document.seq: document for document in (*found, *extra)}.values())
+        sql_values += (needle, size, needle, size, K1, B, B, corpus.mean_length, _RANK_AT_MOST)
+    rows = db.rows(sql, sql_values) + more_rows
+    documents = {row[0]: _Document(*row) for row in rows}
+    return list(documents.values())
 
 
 def _score(
     result: WordHits,
     term: str,
-    often: Iterable[tuple[_Document, int]],
+    occurrences: Iterable[tuple[_Document, int]],
     corpus: _Corpus,
     holding: int,
 ) -> None:
     """Add the score of a term, which `holding` records of the corpus have, to these records."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
-    for document, count in often:
+    for document, count in occurrences:
         if count and document.fits:
-            long = 1 - B + B * document.length / corpus.mean_length
-            gained = idf * count * (K1 + 1) / (count + K1 * long)
-            result.scores[document.seq] = result.scores.get(document.seq, 0.0) + gained
+            length = 1 - B + B * document.length / corpus.mean_length
+            score = idf * count * (K1 + 1) / (count + K1 * length)
+            result.scores[document.seq] = result.scores.get(document.seq, 0.0) + score
             holders.append(document.seq)
 
 
@@ -271,13 +263,15 @@ def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
     queries: list[str] = []
     for namespace in selected.namespaces:
         name = f"{namespace}/{selected.collection}/{'ended' if corpus.ended else 'live'}"
-        prefix = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[
-            :PREFIX_DIGITS
-        ]  # see `schema.words`
+        digest = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+        prefix = digest[:PREFIX_DIGITS]  # see `schema.words`
         for term in terms:
-            quoted = (token.replace("\\", "\\\\").replace("'", "''") for token in term.tokens)
-            lexemes = " & ".join(f"'{prefix}/{token}'" for token in quoted)
-            queries.append(f"({lexemes}:*)" if term.open_ended else f"({lexemes})")
+            lexemes: list[str] = []
+            for token in term.tokens:
+                quoted = token.replace("\\", "\\\\").replace("'", "''")
+                lexemes.append(f"'{prefix}/{quoted}'")
+            end = ":*" if term.open_ended else ""
+            queries.append(f"({' & '.join(lexemes)}{end})")
     return " | ".join(queries)
 
 
@@ -295,7 +289,10 @@ def _shorten(token: str) -> str:
 
 
 _FEW = 4_096  # up to this many are all returned
-_PLACE = "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels::text FROM record r"
+_PLACE = (
+    "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
+    "r.labels::text FROM record r"
+)
 
 
 def matches(
@@ -313,30 +310,31 @@ def matches(
 
     from memories.stores.columns import matches_at, places_of
 
-    there = extent(db, selected)
-    words = _rank(db, selected, there, query.terms)
-    similar: dict[int, float] = {}
-    few = there.matching <= _FEW
-    rows = db.rows(f"{_PLACE} WHERE {selected.sql}", selected.values) if few else []
-    if used is not None and query.vector is not None:
-        similar = vectors.best(
-            db, used, selected, there, query.vector, max(1, len(rows)) if few else query.k
-        )
-    if not few:
-        wanted = sorted(_best_turns(db, selected, query, words, similar))
-        rows = db.rows(
-            f"{_PLACE} WHERE {selected.sql} AND r.seq = ANY(%s::bigint[])",
-            (*selected.values, wanted),
-        )
-        if used is not None and query.vector is not None:
-            lacking = [row[0] for row in rows if row[0] not in similar]
-            similar |= vectors.exact(db, used, selected, lacking, query.vector)
+    extent = read_extent(db, selected)
+    words = _rank(db, selected, extent, query.terms)
+    vector = None if used is None else query.vector
+    cosines: Scores = {}
+    sql = f"{_PLACE} WHERE {selected.sql}"
+    if extent.matching <= _FEW:
+        rows = db.rows(sql, selected.values)
+        searched_count = len(rows)
+        if used is not None and vector is not None:
+            cosines = vectors.best(db, used, selected, extent, vector, max(1, len(rows)))
+    else:
+        searched_count = extent.documents
+        if used is not None and vector is not None:
+            cosines = vectors.best(db, used, selected, extent, vector, query.k)
+        seqs = sorted(_best_turns(db, selected, query, words, cosines))
+        rows = db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, seqs))
+        if used is not None and vector is not None:
+            lacking = [row[0] for row in rows if row[0] not in cosines]
+            cosines |= vectors.exact(db, used, selected, lacking, vector)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
     places = places_of(
-        columns, lambda *names: names, lambda sets: [json.loads(written) for written in sets]
+        columns, lambda *names: names, lambda texts: [json.loads(text) for text in texts]
     )
-    similarity = np.array([similar.get(seq, np.nan) for seq in columns[0]], dtype=np.float64)
-    return matches_at(places, words, similarity, len(rows) if few else there.documents)
+    column = [cosines.get(seq, np.nan) for seq in columns[0]]
+    return matches_at(places, words, np.array(column, dtype=np.float64), searched_count)
 
 
 def _best_turns(
@@ -344,18 +342,19 @@ def _best_turns(
     selected: Selection,
     query: TurnQuery,
     words: WordHits,
-    similar: dict[int, float],
+    cosines: Scores,
 ) -> set[int]:
     """Return the seqs of the best turns, of the turns beside them, and of the days in the query."""
     from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)
     sql = (
-        "SELECT r.seq FROM record m JOIN record r ON r.namespace = m.namespace AND r.collection = m.collection "
+        "SELECT r.seq FROM record m "
+        "JOIN record r ON r.namespace = m.namespace AND r.collection = m.collection "
         f"AND r.grp = m.grp AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
         f"AND r.session = m.session WHERE {among} AND m.seq = ANY(%s::bigint[]) AND {selected.sql}"
     )
-    rows = db.rows(sql, (*values, leading(words.scores, similar), *selected.values))
+    rows = db.rows(sql, (*values, leading(words.scores, cosines), *selected.values))
     sql = (
         f"SELECT r.seq FROM record r WHERE {selected.sql} AND r.session IS NOT NULL "
         "AND r.created_at BETWEEN %s AND %s ORDER BY abs(r.created_at - %s) LIMIT %s"
@@ -363,4 +362,6 @@ def _best_turns(
     for first, last in query.days:
         bounds = to_millis(first), to_millis(last)
         rows += db.rows(sql, (*selected.values, *bounds, sum(bounds) // 2, MAX_OF_A_DAY))
-    return {*words.scores, *similar, *(seq for (seq,) in rows)}
+    seqs = {*words.scores, *cosines}
+    seqs.update(seq for (seq,) in rows)
+    return seqs

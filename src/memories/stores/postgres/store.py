@@ -6,6 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from memories.core.times import to_millis
@@ -13,7 +14,7 @@ from memories.errors import StoreDamaged, StoreError
 from memories.stores.damage import Damaged
 from memories.stores.postgres import counts, rewrite, search
 from memories.stores.postgres import vectors as vector_tables
-from memories.stores.postgres.connection import MANY, Server, parse_partitions
+from memories.stores.postgres.connection import MANY, Server
 from memories.stores.postgres.counts import Counted, Place
 from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
@@ -28,6 +29,7 @@ from memories.stores.postgres.query import (
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.postgres.url import parse_partitions
 from memories.stores.protocol import require_space, used_among
 from memories.stores.records import (
     Candidate,
@@ -47,16 +49,19 @@ if TYPE_CHECKING:
 
     from memories.stores.postgres.claims import PostgresClaims
     from memories.stores.postgres.listen import Listener
+    from memories.stores.postgres.vectors import NewVectors
     from memories.stores.records import Matches, TurnQuery
 
 _COUNT_ACCESS = """
-INSERT INTO access (namespace, seq, count) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
+INSERT INTO access (namespace, seq, count)
+SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
 ON CONFLICT (namespace, seq) DO UPDATE SET count = access.count + excluded.count
 """
 # How many bytes the tables have, and whether this user may write to them.
 _SIZE = """
 SELECT sum(pg_total_relation_size(oid))::bigint,
-  NOT pg_is_in_recovery() AND current_setting('fsync')::boolean AND has_table_privilege('record', 'INSERT')
+  NOT pg_is_in_recovery() AND current_setting('fsync')::boolean
+  AND has_table_privilege('record', 'INSERT')
 FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 """
 _log = logging.getLogger(__name__)
@@ -170,14 +175,13 @@ class PostgresStore:
                 records[patch.ref] = seq, ends, patch.ended_by, length, labels
             counts.change(db, gone=gone, new=new)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - batches have no names here
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
         """See `Store.touch`."""
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
                 reads = Counter(refs)
-                _count_accesses(
-                    db, [(ref.namespace, seq, reads[ref]) for ref, seq in seqs_of(db, refs).items()]
-                )
+                seqs = seqs_of(db, refs)
+                _count_accesses(db, [(ref.namespace, seqs[ref], reads[ref]) for ref in seqs])
         except StoreDamaged:
             raise
         except StoreError:
@@ -224,7 +228,8 @@ class PostgresStore:
                         values += after
                     order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
                     rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, size))
-                rows.sort(key=_scan_order, reverse=newest_first)
+                # By group, position and namespace.
+                rows.sort(key=itemgetter(3, 4, 2), reverse=newest_first)
                 records = list(records_of(rows[:size], self.damaged).values())
                 if len(records) >= limit or len(rows) < size:
                     return records[:limit]
@@ -234,11 +239,9 @@ class PostgresStore:
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
         selected = selection(where)
+        sql = f"SELECT DISTINCT r.grp, r.namespace FROM record r WHERE {selected.sql}"
         with self._server.read(where.namespaces) as db:
-            rows = db.rows(
-                f"SELECT DISTINCT r.grp, r.namespace FROM record r WHERE {selected.sql} ORDER BY 1, 2 LIMIT %s",
-                (*selected.values, limit),
-            )
+            rows = db.rows(f"{sql} ORDER BY 1, 2 LIMIT %s", (*selected.values, limit))
         return [(namespace, group) for group, namespace in rows]
 
     @_repeat_if_interrupted
@@ -263,7 +266,8 @@ class PostgresStore:
             if selected.whole:
                 return counts.labels(db, selected, key)
             rows = db.rows(
-                f'SELECT l.{column} COLLATE "C", count(*) FROM record r CROSS JOIN jsonb_each_text(r.labels) l '
+                f'SELECT l.{column} COLLATE "C", count(*) '
+                "FROM record r CROSS JOIN jsonb_each_text(r.labels) l "
                 f"WHERE {selected.sql} AND {condition} GROUP BY 1 ORDER BY 1",
                 values,
             )
@@ -273,7 +277,10 @@ class PostgresStore:
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
         selected = selection(where)
-        sql = f"SELECT floor(created_at / 86400000.0)::int, count(*) FROM record r WHERE {selected.sql} GROUP BY 1"
+        sql = (
+            "SELECT floor(created_at / 86400000.0)::int, count(*) FROM record r "
+            f"WHERE {selected.sql} GROUP BY 1"
+        )
         with self._server.read(where.namespaces) as db:
             return dict(sorted(db.rows(sql, selected.values)))
 
@@ -314,15 +321,21 @@ class PostgresStore:
     @_repeat_if_interrupted
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
-        sql = "SELECT DISTINCT value FROM label WHERE namespace = ANY(%s::text[]) AND collection = %s AND key = %s"
+        sql = (
+            "SELECT DISTINCT value FROM label "
+            "WHERE namespace = ANY(%s::text[]) AND collection = %s AND key = %s ORDER BY 1"
+        )
         with self._server.read(namespaces) as db:
-            rows = db.rows(f"{sql} ORDER BY 1", (list(namespaces), collection, key))
+            rows = db.rows(sql, (list(namespaces), collection, key))
         return [value for (value,) in rows]
 
     @_repeat_if_interrupted
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        sql = "SELECT DISTINCT namespace FROM corpus WHERE collection = %s AND documents > 0 ORDER BY 1"
+        sql = (
+            "SELECT DISTINCT namespace FROM corpus "
+            "WHERE collection = %s AND documents > 0 ORDER BY 1"
+        )
         with self._server.read(whole=True) as db:
             return [namespace for (namespace,) in db.rows(sql, (collection,))]
 
@@ -375,15 +388,19 @@ class PostgresStore:
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
         selected = selection(where)
+        sql = f"SELECT r.namespace, r.grp, r.position FROM record r WHERE {selected.sql}"
         with self._server.read(where.namespaces) as db:
-            sql = f"SELECT r.namespace, r.grp, r.position FROM record r WHERE {selected.sql} ORDER BY r.grp, r.position"
-            return [Ref(where.collection, *row) for row in db.rows(sql, selected.values)]
+            rows = db.rows(f"{sql} ORDER BY r.grp, r.position", selected.values)
+        return [Ref(where.collection, *row) for row in rows]
 
     @_repeat_if_interrupted
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`."""
         with self._server.read(whole=True) as db:
-            return [*counts.check(db, deep=deep), *(counts.damaged_records(db) if deep else ())]
+            findings = list(counts.check(db, deep=deep))
+            if deep:
+                findings += counts.damaged_records(db)
+        return findings
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
@@ -424,12 +441,13 @@ class PostgresStore:
 
         A load is several times as fast without them. Without an index, searches score every vector.
         """
-        if not {*large} <= self._checked_places:
-            if loading:
-                self._needs_indexes = True
-            else:
-                self._checked_places.update(large)
-                db.afterwards.append(self._make_indexes)
+        if self._checked_places.issuperset(large):
+            return
+        if loading:
+            self._needs_indexes = True
+        else:
+            self._checked_places.update(large)
+            db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
         """Make the missing indexes of vectors. A failure is only logged: the vectors are stored."""
@@ -449,15 +467,10 @@ class PostgresStore:
         used = db.meta.used
         if selected.whole:
             return counts.total(db, selected, "documents - embedded")
-        condition = ""
+        sql = f"SELECT count(*) FROM record r WHERE {selected.sql}"
         if used is not None:
-            condition = f"AND NOT EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
-        return int(
-            db.value(
-                f"SELECT count(*) FROM record r WHERE {selected.sql} {condition}", selected.values
-            )
-            or 0
-        )
+            sql += f" AND NOT EXISTS ({vector_tables.of_record(used)})"
+        return int(db.value(sql, selected.values) or 0)
 
     def _searched_vectors(self, db: Transaction) -> Vectors | None:
         """Return the vectors to search, if there are any.
@@ -469,11 +482,6 @@ class PostgresStore:
         return None if used is None else vector_tables.check_space(used, require_space(self._space))
 
 
-def _scan_order(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the sort key of a row of `RECORDS` in a scan."""
-    return row[3], row[4], row[2]
-
-
 def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:
     """Add records with their words, labels and vectors, and count them.
 
@@ -481,55 +489,32 @@ def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) ->
         The collections and namespaces that have many vectors now.
     """
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
-    numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
     counted: list[Counted] = []
     rows: list[tuple[Any, ...]] = []
-    for record, seq in numbered:
+    accesses: list[tuple[str, int, int]] = []
+    vectors: list[NewVectors] = []
+    for record, (seq,) in zip(records, numbers, strict=True):
+        ref, ended = record.ref, record.ended_at is not None
         length, tokens = indexed_tokens(record)
-        embedded = used is not None and record.vectors is not None
-        counted.append(
-            Counted(
-                record.ref,
-                record.ended_at is not None,
-                record.ended_by,
-                length,
-                record.labels,
-                embedded,
-            )
-        )
         rows.append(row_of(record, seq, length, tokens))
+        if record.accesses:
+            accesses.append((ref.namespace, seq, record.accesses))
+        embedded = used is not None and record.vectors is not None
+        if record.vectors is not None:
+            vectors.append((ref.namespace, seq, str(ref.collection), not ended, record.vectors))
+        counted.append(Counted(ref, ended, record.ended_by, length, record.labels, embedded))
+        db.logs |= ref.collection is Collection.LOG
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
-    db.logs = db.logs or any(record.ref.collection is Collection.LOG for record in records)
     large = counts.change(db, new=counted)
-    _count_accesses(
-        db,
-        [
-            (record.ref.namespace, seq, record.accesses)
-            for record, seq in numbered
-            if record.accesses
-        ],
-    )
+    _count_accesses(db, accesses)
     if used is not None:
-        vector_tables.insert(
-            db,
-            used,
-            (
-                (
-                    record.ref.namespace,
-                    seq,
-                    str(record.ref.collection),
-                    record.ended_at is None,
-                    record.vectors,
-                )
-                for record, seq in numbered
-                if record.vectors is not None
-            ),
-        )
+        vector_tables.insert(db, used, vectors)
     return large
 
 
 def _change(db: Transaction, seq: int, patch: Patch) -> None:
+    removed_fields = [name for name, value in patch.fields.items() if value is None]
     db.run(
         "UPDATE record SET ended_at = %s, ended_by = %s, fields = (fields || %s) - %s::text[] "
         "WHERE namespace = %s AND seq = %s",
@@ -537,7 +522,7 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
             None if patch.ended_at is None else to_millis(patch.ended_at),
             patch.ended_by,
             jsonb(patch.fields),
-            [name for name, value in patch.fields.items() if value is None],
+            removed_fields,
             patch.ref.namespace,
             seq,
         ),
@@ -550,12 +535,13 @@ def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
     Returns:
         Whether the record has vectors that are searched.
     """
-    sql = "UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
-    updated = {
-        table: db.rows(sql.format(table=table), (live, namespace, seq))
-        for table in db.meta.vector_tables
-    }
-    return db.meta.used is not None and bool(updated[db.meta.used.table])
+    is_searched = False
+    for table in db.meta.vector_tables:
+        sql = f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
+        rows = db.rows(sql, (live, namespace, seq))
+        if db.meta.used is not None and table == db.meta.used.table:
+            is_searched = bool(rows)
+    return is_searched
 
 
 def _count_accesses(db: Transaction, counted: Sequence[tuple[str, int, int]]) -> None:

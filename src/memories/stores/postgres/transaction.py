@@ -45,13 +45,13 @@ class Meta(NamedTuple):
 
     @property
     def vector_tables(self) -> list[str]:
-        """Return the names of the tables that hold vectors."""
+        """The names of the tables that hold vectors."""
         return [vectors.table for vectors in (self.used, self.staged) if vectors is not None]
 
 
 LockKey = Callable[..., int]
-# Locked like namespaces: the tables for vectors, and the list of tables to rewrite. No namespace has
-# such a name.
+# Locked like namespaces: the tables for vectors, and the list of tables to rewrite. No namespace
+# has such a name.
 SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
@@ -67,7 +67,7 @@ class Transaction:
 
         Args:
             connection: The connection.
-            lock_key: Returns the number of the lock of a namespace; without one, of the whole store.
+            lock_key: Returns the number of the lock on a namespace or, without one, on the store.
             meta_rows: The rows of `READ_META`, if it was run.
         """
         self.connection = connection

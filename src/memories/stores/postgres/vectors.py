@@ -4,7 +4,7 @@ Few rows are scored exactly, more by pgvector's HNSW index over half vectors.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, StoreError
@@ -38,31 +38,32 @@ Scores = dict[int, float]
 NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]
 
 
+def of_record(vectors: Vectors) -> str:
+    """Return a query for the vectors of `record r`, for use after EXISTS."""
+    return f"SELECT 1 FROM {vectors.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq"
+
+
 def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None:
     """Store the vectors of records."""
     columns = "(namespace, seq, win, collection, live, embedding)"
-    # Half vectors as COPY takes them: the dimension, two zero bytes, and the numbers, highest byte
-    # first.
-    rows = (
-        (
-            namespace,
-            seq,
-            number,
-            collection,
-            live,
-            len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes(),
-        )
-        for namespace, seq, collection, live, windows in new
-        for number, window in enumerate(windows.astype(">f2"))
-    )
-    db.copy(f"{vectors.table} {columns}", ["text", "int8", "int4", "text", "bool", "bytea"], rows)
+    types = ["text", "int8", "int4", "text", "bool", "bytea"]
+    db.copy(f"{vectors.table} {columns}", types, _rows_of(new))
+
+
+def _rows_of(new: Iterable[NewVectors]) -> Iterator[Row]:
+    for namespace, seq, collection, live, windows in new:
+        for number, window in enumerate(windows.astype(">f2")):
+            # As COPY takes half vectors: the dimension, two zero bytes, and the numbers, highest
+            # byte first.
+            code = len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes()
+            yield namespace, seq, number, collection, live, code
 
 
 def best(
     db: Transaction,
     vectors: Vectors,
     selected: Selection,
-    there: Extent,
+    extent: Extent,
     query: "NDArray[np.float32]",
     k: int,
 ) -> Scores:
@@ -72,23 +73,20 @@ def best(
         db: A transaction.
         vectors: The vectors to search.
         selected: The filter.
-        there: The number of records in the namespaces.
+        extent: The number of records in the namespaces.
         query: Shape (dimension,), unit length.
         k: How many records.
     """
-    if selected.states != (False,) or there.matching <= EXACT_ROWS:
+    if selected.states != (False,) or extent.matching <= EXACT_ROWS:
         return _score_all(db, vectors, selected, selected.namespaces, query, k)
     scores: Scores = {}
     for namespace in selected.namespaces:
         nearest: Scores = {}
-        if there.live.get(namespace, 0) > EXACT_ROWS:
+        if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, vectors, selected, namespace, query, k)
-        # If very many vectors are equal, the index finds only some. Then all are scored.
-        scores |= (
-            nearest
-            if len(nearest) >= k
-            else _score_all(db, vectors, selected, (namespace,), query, k)
-        )
+        if len(nearest) < k:  # also if very many vectors are equal: the index finds only some
+            nearest = _score_all(db, vectors, selected, (namespace,), query, k)
+        scores |= nearest
     return highest(scores, k)
 
 
@@ -99,7 +97,7 @@ def exact(
     seqs: Sequence[int],
     query: "NDArray[np.float32]",
 ) -> Scores:
-    """Return the scores of those of these records that have vectors."""
+    """Return the scores of these records, as far as they have vectors."""
     if not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -113,27 +111,26 @@ def exact(
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of those of these records that have any."""
+    """Return the vectors of these records, as far as they have any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}
     among, values = one_of("v.namespace", sorted({ref.namespace for ref in seqs}))
-    rows = db.rows(
-        f"SELECT v.seq, halfvec_send(v.embedding) FROM {vectors.table} v WHERE {among} AND v.seq = ANY(%s::bigint[]) "
-        "ORDER BY v.seq, v.win",
-        (*values, list(refs)),
-        binary=True,
+    sql = (
+        f"SELECT v.seq, halfvec_send(v.embedding) FROM {vectors.table} v "
+        f"WHERE {among} AND v.seq = ANY(%s::bigint[]) ORDER BY v.seq, v.win"
     )
+    rows = db.rows(sql, (*values, list(refs)), binary=True)
     windows: dict[Ref, list[NDArray[np.float32]]] = {}
     for seq, code in rows:
-        windows.setdefault(refs[seq], []).append(
-            np.frombuffer(code, ">f2", offset=4).astype(np.float32)
-        )
-    stacked = {ref: np.stack(found) for ref, found in windows.items()}
-    return {
-        ref: found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-        for ref, found in stacked.items()
-    }
+        window = np.frombuffer(code, ">f2", offset=4).astype(np.float32)
+        windows.setdefault(refs[seq], []).append(window)
+    normalized: dict[Ref, NDArray[np.float32]] = {}
+    for ref, record_windows in windows.items():
+        stacked = np.stack(record_windows)
+        norms = np.linalg.norm(stacked, axis=1, keepdims=True)
+        normalized[ref] = stacked / np.maximum(norms, 1e-12)
+    return normalized
 
 
 def _score_all(
@@ -146,15 +143,17 @@ def _score_all(
 ) -> Scores:
     """Score all selected records of some namespaces."""
     among, values = one_of("v.namespace", namespaces)
-    where = f"{among} AND v.collection = '{selected.collection}'"
+    sql = (
+        f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {vectors.table} v "
+        f"WHERE {among} AND v.collection = '{selected.collection}'"
+    )
     if selected.broad:
-        sql = f"FROM {vectors.table} v WHERE {where} AND v.live"
+        sql += " AND v.live"
     else:
         # A list is looked up in the index of the vectors; a join took half as long again.
-        these = f"SELECT r.seq FROM record r WHERE {selected.sql}"
-        sql = f"FROM {vectors.table} v WHERE {where} AND v.seq = ANY(ARRAY({these}))"
+        sql += f" AND v.seq = ANY(ARRAY(SELECT r.seq FROM record r WHERE {selected.sql}))"
         values += selected.values
-    sql = f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) {sql} GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
+    sql += " GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
     return _best_scores(db.rows(sql, (_text(query), *values, k)))
 
 
@@ -174,7 +173,10 @@ def _nearest(
     )
     values: tuple[object, ...] = (text, namespace)
     if not selected.broad:
-        sql += f" AND EXISTS (SELECT 1 FROM record r WHERE r.namespace = v.namespace AND r.seq = v.seq AND {selected.sql})"
+        sql += (
+            " AND EXISTS (SELECT 1 FROM record r "
+            f"WHERE r.namespace = v.namespace AND r.seq = v.seq AND {selected.sql})"
+        )
         values += selected.values
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
@@ -208,23 +210,25 @@ UPDATE corpus SET embedded = embedded + %s WHERE namespace = %s AND collection =
 """
 _LACKING = """
 SELECT count(*) FROM record r
-WHERE r.namespace = c.namespace AND r.collection = c.collection AND (r.ended_at IS NOT NULL) = c.ended
-  AND NOT EXISTS (SELECT 1 FROM {table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)
+WHERE r.namespace = c.namespace AND r.collection = c.collection
+  AND (r.ended_at IS NOT NULL) = c.ended AND NOT EXISTS ({vectors})
 """
 _LARGE = """
 SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 1) part
 WHERE NOT ended AND embedded >= %s
 AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
 """
-# Whether the index is complete or being made, NULL if it doesn't exist; and whether we may make it.
+# Whether the index is complete or being made, NULL if it doesn't exist; whether we may make it.
 _INDEX_STATE = """
 SELECT (
-  SELECT i.indisvalid OR EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
+  SELECT i.indisvalid
+    OR EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
   FROM pg_index i WHERE i.indexrelid = to_regclass(%s)
 ), c.relkind = 'r' AND pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = %s::regclass
 """
 _EXTENSION_SCHEMA = """
-SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
+SELECT n.nspname FROM pg_extension e
+JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
 """
 _COUNT_FOREIGN = """
 SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'f'
@@ -263,12 +267,9 @@ def unstaged(
 ) -> list[Record]:
     """Return records that have no vectors in a space; damaged ones are left out and noted."""
     vectors = _find(db, space)
-    lacking = (
-        f"AND NOT EXISTS (SELECT 1 FROM {vectors.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
-        if vectors
-        else ""
-    )
-    sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s) {lacking} "
+    sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
+    if vectors is not None:
+        sql += f" AND NOT EXISTS ({of_record(vectors)})"
     records: list[Record] = []
     last: tuple[str, int] = ("", 0)
     while len(records) < limit:
@@ -288,33 +289,21 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
     target = claim(db, space) if db.meta.used is None else _find(db, space)
     if target is None:
         target = _make_staged(db, space)
-    namespaces, numbers = sorted({ref.namespace for ref in seqs}), list(seqs.values())
-    rows = db.rows(
-        f"DELETE FROM {target.table} WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) RETURNING seq",
-        (namespaces, numbers),
-    )
-    had = {seq for (seq,) in rows}
-    rows = db.rows(
-        "SELECT seq FROM record WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) AND ended_at IS NULL",
-        (namespaces, numbers),
-    )
-    live = {seq for (seq,) in rows}
+    among = "namespace = ANY(%s::text[]) AND seq = ANY(%s)"
+    values = sorted({ref.namespace for ref in seqs}), list(seqs.values())
+    replaced = {*db.rows(f"DELETE FROM {target.table} WHERE {among} RETURNING seq", values)}
+    live = {*db.rows(f"SELECT seq FROM record WHERE {among} AND ended_at IS NULL", values)}
+    gained: Counter[tuple[str, str, bool]] = Counter()
+    new: list[NewVectors] = []
+    for ref, seq in seqs.items():
+        is_live = (seq,) in live
+        new.append((ref.namespace, seq, str(ref.collection), is_live, vectors[ref]))
+        if (seq,) not in replaced:
+            gained[ref.namespace, str(ref.collection), not is_live] += 1
     if target == db.meta.used:
-        gained = Counter(
-            (ref.namespace, str(ref.collection), seq not in live)
-            for ref, seq in seqs.items()
-            if seq not in had
-        )
         for corpus, number in sorted(gained.items()):
             db.run(_GAINED, (number, *corpus))
-    insert(
-        db,
-        target,
-        (
-            (ref.namespace, seq, str(ref.collection), seq in live, vectors[ref])
-            for ref, seq in seqs.items()
-        ),
-    )
+    insert(db, target, new)
 
 
 def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
@@ -333,7 +322,9 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
     target = _find(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
-    db.run(f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(table=target.table)})")
+    db.run(
+        f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(vectors=of_record(target))})"
+    )
     db.save_meta({"vectors": target, "staged": None})
 
 
@@ -384,8 +375,8 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
         return vectors
     if int(db.value(_COUNT_FOREIGN)):
         raise StoreError(
-            "parts of this store are on other nodes, where no tables for another embedder can be made; "
-            "use a new store for it, and move the records there"
+            "parts of this store are on other nodes, where no tables for another embedder can be "
+            "made; use a new store for it, and move the records there"
         )
     used, staged = db.meta.used, db.meta.staged
     if staged is not None:
@@ -406,23 +397,25 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
     extensions = db.rows(_EXTENSION)
     if not extensions:
         raise StoreError(
-            "vectors need the extension pgvector, and the PostgreSQL server does not have it; install it there "
-            "(the package postgresql-NN-pgvector), or set EMBEDDER=none to search by words alone"
+            "vectors need the extension pgvector, and the PostgreSQL server does not have it; "
+            "install it there (the package postgresql-NN-pgvector), "
+            "or set EMBEDDER=none to search by words alone"
         )
     ((available, installed),) = extensions
     version = installed or available
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise StoreError(
-            f"the server's pgvector is {version} and 0.8.0 or newer is needed; upgrade its package, then run "
-            "ALTER EXTENSION vector UPDATE in this database"
+            f"the server's pgvector is {version} and 0.8.0 or newer is needed; "
+            "upgrade its package, then run ALTER EXTENSION vector UPDATE in this database"
         )
     if installed is None:
         try:
             db.run("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
         except errors.InsufficientPrivilege as exc:
             raise StoreError(
-                "vectors need the extension pgvector, and this user may not add it to the database; an administrator, "
-                "or the database's owner, must run CREATE EXTENSION vector there once"
+                "vectors need the extension pgvector, and this user may not add it to the "
+                "database; an administrator, or the database's owner, must run "
+                "CREATE EXTENSION vector there once"
             ) from exc
     db.run(vector_script(table, space.dimension, db.meta.partitions))
     return Vectors(space.model, space.dimension, table)
