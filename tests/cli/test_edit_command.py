@@ -113,7 +113,7 @@ def test_an_unusable_text_changes_nothing(
         ("file.write_text('a' * 2_000_000)", "the limit is 1048576"),
         (
             "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); file.write_text('Mine')",
-            "Memory has version 2 now, which another writer wrote meanwhile",
+            "Memory now has version 2, which another writer wrote meanwhile",
         ),
     ],
 )

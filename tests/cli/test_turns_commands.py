@@ -107,7 +107,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     assert [shape["status"] for shape in shapes] == ["stored", "known", "refused"]
     assert [shape["content"] for shape in shapes] == ["first"] * 3
     assert shapes[2]["reason"].startswith(
-        'message id "a" is that of trip#0, which says something else'
+        'message id "a" belongs to trip#0, which has other content'
     )
     assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
     assert contents(memory("turns", "tail", "trip")) == ["first"]
@@ -116,7 +116,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     refused = memory(*add, "second", "--message-id", "a", "--format", "text")
     assert refused.code == 1
     assert (
-        refused.out.splitlines()[-1] == "Nothing was stored: its message id is that of this turn."
+        refused.out.splitlines()[-1] == "Nothing was stored: its message id belongs to this turn."
     )
 
 

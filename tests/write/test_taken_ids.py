@@ -16,7 +16,7 @@ from memories.transfer.export import export
 from memories.transfer.importing import Intake, import_
 
 ID, OTHER = (f"01a1fdf1-92cd-7000-8000-00000000000{number}" for number in (1, 2))
-REASON = f"the id {ID} is that of a memory that says something else; give this text another one"
+REASON = f"the id {ID} belongs to a memory with other content; give this text another one"
 MONDAY = Draft("the build runs on Monday", id=ID)
 COLOGNE = Draft("the office is in Cologne", id=ID)
 

@@ -213,7 +213,7 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
         {"content": "x" * 4_000_001},
         "content is 4000001 characters; a turn has at most 4000000; cut it",
     ),
-    ({"content": "x" + " " * 200_000 + "x"}, "invisible characters in a row"),
+    ({"content": "x" + " " * 200_000 + "x"}, "consecutive invisible characters"),
     ({"content": 5}, "content is of type int; give text"),
     ({"content": None}, "content is of type NoneType; give text"),
     ({"role": "robot"}, 'role "robot" is not one of user, assistant, system, tool'),

@@ -334,7 +334,7 @@ def add_turn_result(turn: "Turn") -> str:
         return turns([turn])
     remark = "Known already: not stored again."
     if turn.reason:
-        remark = "Nothing was stored: its message id is that of this turn."
+        remark = "Nothing was stored: its message id belongs to this turn."
     return f"{turns([turn])}\n{remark}"
 
 

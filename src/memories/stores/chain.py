@@ -4,13 +4,13 @@ An entry is a record of the collection `log`, in the group `CHAIN`, at the posit
 entry. Its text is a JSON array: number, actor, changes and hash, and in the first entry of a chain
 the salt of its conversation digests. A change is an action and its items. An item is the name of a
 memory with its versions, or the digest of a conversation with its turns: see `Item`. An entry
-contains no content, no tag, no key and no name of a conversation.
+never contains content, tags, keys or conversation names.
 
-In groups named after memories, the same collection has the times of their reinforcements: see
+In groups named after memories, the same collection keeps the times of their reinforcements: see
 `reinforcements_of`.
 """
 
-import binascii  # not base64, whose import takes as long as the rest of this module
+import binascii  # not base64: importing it takes as long as the rest of this module
 import contextlib
 import json
 import os
@@ -22,7 +22,7 @@ from memories.core.times import from_millis, to_millis
 from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 
-CHAIN = "\x1f"  # no memory has this id
+CHAIN = "\x1f"  # not the id of any memory
 MAX_ITEMS = 500  # in an entry; more items go into the next one
 _TURNS = "~"  # precedes the digest of a conversation
 _NAMED = "="  # precedes the id of a memory that isn't a UUID
@@ -38,12 +38,12 @@ class Link(NamedTuple):
     """An entry of a chain.
 
     Attributes:
-        number: Its number, one more than that of the previous entry.
+        number: Its number, one more than the previous entry's.
         namespace: The namespace of the chain.
         at: When it was written.
         actor: Who made the changes.
         changes: The changes.
-        salt: In the first entry of a chain, the key of its conversation digests; else empty.
+        salt: In the first entry of a chain, the key for its conversation digests; else empty.
         hash: See `hash_of`.
     """
 
@@ -125,12 +125,12 @@ def link_of(record: Record) -> Link:
     """Return a record as an entry.
 
     Raises:
-        ValueError: It isn't an entry.
+        ValueError: The record isn't an entry.
     """
     try:
         number, actor, changes, digest, *salt = json.loads(record.text)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError("its number is not a number from 1")
+            raise ValueError("its number is not a whole number from 1")
         return Link(
             number,
             record.ref.namespace,
@@ -171,7 +171,7 @@ def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(entry: Record) -> Record:
-    """Return the entry that follows an entry whose changes failed, and says that they did."""
+    """Return the next entry after one whose changes failed; it records the failure."""
     link = link_of(entry)
     changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
     return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)
@@ -200,7 +200,7 @@ def conversation_digest(salt: str, name: str) -> str:
 
 
 def item_of(ref: Ref, last: int, salt: str) -> str:
-    """Return the item for the records from a ref up to a last position in its group."""
+    """Return the item for the records from a ref to a last position in its group."""
     first = ref.position
     positions = f".{first}" if first == last else f".{first}-{last}"
     if ref.collection is Collection.HISTORY:
@@ -230,7 +230,7 @@ def parse_item(item: str) -> Item:
 
 
 def to_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Return positions as unbroken ranges, each as its first and last position."""
+    """Return positions as ranges of consecutive ones, each as its first and last position."""
     ranges: list[tuple[int, int]] = []
     for position in sorted(set(positions)):
         if ranges and ranges[-1][1] == position - 1:

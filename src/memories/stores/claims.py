@@ -1,6 +1,6 @@
-"""Requests with an idempotency key: which server is doing one, and how it ended.
+"""Requests with an idempotency key: which server is processing each, and how it ended.
 
-A store whose servers share a database keeps them there and has a method `claims`; see
+A store whose servers share a database keeps the claims in it and has a method `claims`; see
 `postgres.claims`. For other stores see `server.api.idempotency`.
 """
 
@@ -11,12 +11,12 @@ MAX_KEPT = 10_000
 
 
 class Claim(NamedTuple):
-    """The right of one server to do a request now.
+    """One server's exclusive right to process a request.
 
     Attributes:
         name: A hash of the key and the sender.
-        number: 1 if the request is new, more if a server has begun it before.
-        begun_at: When it was first begun, by the clock of that server.
+        number: 1 if the request is new, more if a server has begun it earlier.
+        begun_at: When it was first begun, by that server's clock.
         summary: The saved part of its answer; None until a server has recorded one.
     """
 
@@ -27,10 +27,10 @@ class Claim(NamedTuple):
 
 
 class Taken(Exception):
-    """The request can't be done now.
+    """The request can't be processed now.
 
     Attributes:
-        other: Whether its key was used for another request; else a server is doing it.
+        other: Whether its key was used for another request; if not, a server is processing it.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -39,13 +39,13 @@ class Taken(Exception):
 
 
 class Claims(Protocol):
-    """Keeps the requests of a day, `MAX_KEPT` of them at most; threads may share it.
+    """Keeps the requests of the last day, at most `MAX_KEPT`; threads may share it.
 
-    Any server may do a request that was begun by a server that is gone.
+    Any server may process a request if the server that began it is gone.
     """
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
-        """Begin a request; no other server may until it is settled or dropped.
+        """Begin a request; no other server may begin it until it is settled or dropped.
 
         Args:
             name: A hash of the key and the sender.
@@ -54,12 +54,12 @@ class Claims(Protocol):
                 will.
 
         Raises:
-            Taken: A server is doing it, or the key belongs to another request.
+            Taken: A server is processing it, or the key belongs to another request.
         """
         ...
 
     def settle(self, claim: Claim, summary: dict[str, Any] | None) -> None:
-        """End a request, and save a summary of its answer; None keeps the summary there is."""
+        """End a request and save a summary of its answer; None keeps the existing summary."""
         ...
 
     def drop(self, claim: Claim) -> None:
@@ -67,5 +67,5 @@ class Claims(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release all resources."""
         ...

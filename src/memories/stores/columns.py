@@ -13,14 +13,14 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # the best by words and the best by vector whose neighbours are returned too
-MAX_OF_A_DAY = 100  # turns of a time span in the query that are returned whatever they say
+_LEADING = 20  # how many of the best by words, and by vector, are returned with their neighbours
+MAX_OF_A_DAY = 100  # how many turns of a time span in the query are always returned
 
 Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the best ids of each mapping, those whose neighbours are returned too."""
+    """Return the best ids of each mapping, whose neighbours are returned too."""
     ids: list[Id] = []
     for mapping in scores:
         ids += heapq.nlargest(_LEADING, mapping, key=mapping.__getitem__)
@@ -28,7 +28,8 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
 
 
 class Places(NamedTuple):
-    """The places of records, as columns of `Matches`, and the store's number of each row."""
+    """The places of records, as columns of `Matches`, and the number that the store gives each
+    row."""
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -76,7 +77,7 @@ def matches_at(
     ordered = places.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows of these seqs, and which of the seqs have a row."""
+        """Return the rows of these seqs, and a mask of the seqs that have a row."""
         wanted = np.fromiter(seqs, dtype=np.int64)
         index = np.searchsorted(ordered, wanted)
         has_row = index < len(ordered)
@@ -106,7 +107,7 @@ def matches_of(
         records: The records, shape (n,).
         words: The scores of their words.
         similarity: The cosine of each one's best window, shape (n,); NaN without a vector.
-        searched: How many records were searched.
+        searched: The number of records searched.
     """
     columns = (
         range(len(records)),

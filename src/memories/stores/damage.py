@@ -22,7 +22,7 @@ from memories.languages import unseen
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
-UNKNOWN = "?"  # stands for a namespace that can't be read; no namespace has this name
+UNKNOWN = "?"  # stands for an unreadable namespace; no real namespace has this name
 # With a number, the group of a record whose own group can't be read or passed as an argument.
 UNREADABLE = "damaged-"
 
@@ -41,11 +41,11 @@ _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 class Damaged:
     """The distinct damaged parts of a store that reads have met; threads may share it.
 
-    It holds what reads happened to meet. `Store.check` is what looks at everything.
+    Only damage that reads happened to meet is here. `Store.check` looks at everything.
     """
 
     def __init__(self, max_findings: int = _MAX_FINDINGS) -> None:
-        """Begin empty; of more than `max_findings` only the newest are remembered."""
+        """Begin empty; only the newest `max_findings` are remembered."""
         self._max_findings = max_findings
         self._lock = threading.Lock()
         self._findings: OrderedDict[Ref | str, tuple[int, Finding]] = OrderedDict()
@@ -66,7 +66,7 @@ class Damaged:
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return the findings after a mark, by default all, including those of other threads."""
+        """Return the findings after a mark, by default all, including other threads' findings."""
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 
@@ -106,7 +106,7 @@ def _quote(name: str) -> str:
 
 
 def refusal(finding: Finding) -> StoreDamaged:
-    """Return the error for a request that needs the damaged part."""
+    """Return the error for a request that needs a damaged part."""
     return StoreDamaged(f"{finding.what}; {finding.remedy}")
 
 
@@ -114,7 +114,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return the problem of a record, as the rest of a sentence about it; None if it is sound."""
+    """Return what is wrong with a record, to complete a sentence about it; None if it is sound."""
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -126,7 +126,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return what no version of this program writes in an otherwise sound record; None if nothing.
+    """Return what is in a sound record that no version of this program writes; None if nothing.
 
     Stricter than `find_problem`: imported records have to keep the limits of those written here.
     """
@@ -205,7 +205,7 @@ _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_probl
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return the problem of the labels that only turns have."""
+    """Return what is wrong with the labels that only turns have; None if nothing."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":

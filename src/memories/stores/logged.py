@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Change = Record | Patch | Ref  # an added, a patched or a removed record
 
-# For some ends of a version, the action that the log has for the version after it.
+# For some ways in which a version ends, the action logged for the next version.
 _NEXT_ACTIONS = {
     "update": "update",
     "delete (restored)": "restore",
@@ -101,7 +101,7 @@ class LoggedStore(StoreWrapper):
         self.on_change, self.backups = on_change, backups
         self._local = threading.local()
         self._salts: dict[str, str] = {}
-        # The last entries that were read or written, by namespace.
+        # The last entries read or written, by namespace.
         self._heads: dict[str, tuple[Record, Link]] = {}
         self._batch_heads: Heads | None = None
 
@@ -142,7 +142,8 @@ class LoggedStore(StoreWrapper):
         return getattr(self._local, "notes", None) is not None
 
     def _within_transaction(self) -> AbstractContextManager[None]:
-        """Join the running transaction or begin one; a nested one costs a server two requests."""
+        """Join the running transaction or begin one; a nested one would cost two requests to a
+        server."""
         return contextlib.nullcontext() if self._is_in_transaction else self.transaction()
 
     def append(self, records: Sequence[Record]) -> None:
@@ -192,7 +193,8 @@ class LoggedStore(StoreWrapper):
     def _find_unfinished_erasure(
         self, refs: Sequence[Ref], exc: StoreError
     ) -> ErasureUnfinished | None:
-        """Return the error that says how far a failed erasure got; None if nothing was removed."""
+        """Return the error that reports how far a failed erasure got; None if nothing was
+        removed."""
         groups = dict.fromkeys((ref.collection, ref.namespace, ref.group) for ref in refs)
         remaining: set[Ref] = set()
         try:
@@ -208,7 +210,7 @@ class LoggedStore(StoreWrapper):
         return erasure_unfinished(PARTLY_GONE, exc)
 
     def with_batch(self, batch: "BatchedStore", heads: "Heads") -> "LoggedStore":
-        """Return this store, appending through a batch for the store that it wraps.
+        """Return a copy of this store that appends through a batch of the wrapped store.
 
         Args:
             batch: The batch, in a transaction of the wrapped store.
@@ -241,7 +243,7 @@ class LoggedStore(StoreWrapper):
             self._store.append(entries)
 
     def _make_entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
-        from memories.stores import chain  # here and below: reading doesn't need it
+        from memories.stores import chain  # imported here and below because reading doesn't need it
 
         position, head = self._head(namespace)
         if head is None:
@@ -290,15 +292,14 @@ class LoggedStore(StoreWrapper):
         return position, link
 
     def _is_last(self, entry: Record) -> bool:
-        """Return whether an entry is in the store as it was written, and none follows it."""
+        """Return whether an entry is in the store as it was written and is the last one."""
         next_ref = entry.ref._replace(position=entry.ref.position + 1)
         records = self._store.read([entry.ref, next_ref])
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether reads since a mark left out an entry of a namespace.
-
-        Its position is taken all the same.
+        """Return whether reads since a mark left out an entry of a namespace. Its position is still
+        taken.
         """
         for finding in self._store.damaged.since(mark):
             ref = finding.ref
@@ -327,7 +328,7 @@ def stamp_origin(store: "Store", record: Record) -> Record:
 
 
 def append_stamped(store: "Store", records: Sequence[Record]) -> None:
-    """Add records that keep their origin, such as one by another author that a user accepted."""
+    """Add records that keep their origin, such as another author's memory that a user accepted."""
     if isinstance(store, LoggedStore):
         store.append_stamped(records)
     else:

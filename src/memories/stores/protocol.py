@@ -1,6 +1,6 @@
-"""The protocol of a store, with every rule for a backend.
+"""The store protocol, with every rule for a backend.
 
-A store keeps whole records and finds candidates. Everything that needs a decision is above it.
+A store keeps whole records and finds candidates. All decisions are made in the layers above it.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
-_DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # of the embedder if EMBEDDER isn't set
+_DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 class Store(Protocol):
@@ -40,14 +40,14 @@ class Store(Protocol):
 
     Rules for every backend, checked by `tests/stores/contract/`:
 
-    - *Isolation.* Filters and refs name their namespaces, and nothing outside them is read,
-      counted, changed or revealed. There is no "all"; only `namespaces`, for moving a whole store,
-      lists them.
+    - *Isolation.* Filters and refs name their namespaces, and nothing in any other is read,
+      counted, changed or revealed. No filter means "all"; only `namespaces`, for moving a whole
+      store, lists them.
     - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
       crash of the process or the machine and no power cut undoes it.
-    - *Atomicity.* A writing method does all of it or nothing.
+    - *Atomicity.* A writing method takes effect completely or not at all.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
-      so does the second live record with one key.
+      so does the second live record with the same key.
     - *Collections* don't affect each other: turns make no memory's words common, and no search of
       memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
@@ -55,7 +55,7 @@ class Store(Protocol):
       include the name of its speaker.
     - *Vectors* of two models are never compared: the store remembers the space of its first vector
       and raises `EmbedderMismatch` for any other, on writes and on searches.
-    - *Threads and processes* may share a store. A store that can't be shared says so here: (none).
+    - *Threads and processes* may share a store. Exceptions would be listed here; there are none.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
     - *Damage.* One damaged record costs one record: a store that can detect damage leaves the
       record out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
@@ -83,15 +83,15 @@ class Store(Protocol):
 
         Raises:
             Conflict: A position or a key is taken; nothing was added.
-            EmbedderMismatch: The vectors are of another space than those in the store.
+            EmbedderMismatch: The store's vectors are in another space.
         """
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """Change the end and the fields of records; refs that don't exist are ignored.
 
         Raises:
-            Conflict: A record would become live again whose key another record has now; nothing was
-                changed.
+            Conflict: A record would become live again, but another record now has its key; nothing
+                was changed.
         """
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
@@ -107,7 +107,7 @@ class Store(Protocol):
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that were ever read and how often, the most read ones first."""
+        """Return the records that have been read, and how often, the most read first."""
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that no byte of their text, words or vectors is left in the files.
@@ -131,11 +131,12 @@ class Store(Protocol):
         after: tuple[str, int] | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Return records in the order of group and position; for memories, the order of creation.
+        """Return records in the order of group and position; for memories, in the order of
+        creation.
 
         Args:
             where: Selects the records.
-            limit: At most this many.
+            limit: The maximum number.
             after: Continue after this group and position, in the direction of the scan; if
                 namespaces share a group, after that position in all of them.
             newest_first: Scan backwards.
@@ -154,14 +155,14 @@ class Store(Protocol):
             vector: The query, shape (dimension,), unit length; None to search by words alone.
             terms: From `languages.text.query_terms`: words, phrases of several words, and
                 beginnings of words, which end in `*`; any of them may match.
-            k: How many of the best by vector, and how many of the best by words: at most 2k in all.
+            k: How many to return by vector, and how many by words: at most 2k in all.
 
         Returns:
             Each with its similarity (also if it was found by words) and its word score, in no
             particular order.
 
         Raises:
-            EmbedderMismatch: The vector is of another space than those in the store.
+            EmbedderMismatch: The store's vectors are in another space.
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
@@ -176,7 +177,7 @@ class Store(Protocol):
             query: The search.
 
         Raises:
-            EmbedderMismatch: The vector is of another space than those in the store.
+            EmbedderMismatch: The store's vectors are in another space.
         """
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
@@ -216,40 +217,40 @@ class Store(Protocol):
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """Return records that have no vectors of this space yet, neither staged nor in use.
 
-        They are of any namespace, ended ones included, in no particular order, and include records
-        that were added after others were staged.
+        They are from all namespaces, ended ones included, in no particular order, and include
+        records that were added after others were staged.
 
         Args:
             space: The space in use, to complete it, or another one, to change over to it.
             collection: Memories or turns.
-            limit: At most this many. Staged records aren't returned again, so repeated calls make
+            limit: The maximum number. Staged records aren't returned again, so repeated calls make
                 progress.
         """
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """Keep vectors of a space beside those in use; searches ignore them until `switch`.
+        """Keep vectors of a space alongside those in use; searches ignore them until `switch`.
 
         Vectors of the space in use are used at once, and so is the first space of a store that
         never had vectors. Vectors staged for a third space are dropped. Refs that don't exist are
-        ignored; if none of them exists, nothing changes. Vectors staged before are replaced. Staged
-        vectors outlive `close`, and are removed with their record.
+        ignored; if none of them exists, nothing changes. Previously staged vectors are replaced.
+        Staged vectors outlive `close`, and are removed with their record.
 
         Args:
-            space: Their space; not necessarily the one that the store was opened with.
+            space: Their space; not necessarily the one with which the store was opened.
             vectors: For each ref, shape (windows, dimension), unit length.
         """
 
     def switch(self, space: Space) -> None:
-        """Search by the staged vectors of this space from now on; remove those used before.
+        """Search by the staged vectors of this space from now on, and remove the previous ones.
 
-        It is one step. From then on a store opened with another space gets `EmbedderMismatch`, and
-        one opened with this space searches by it. A store without records changes at once. For the
-        space in use nothing changes. No record may be added unnoticed between the last `unstaged`
-        and this: both may share a transaction, and a backend without transactions checks again
-        before and after the change.
+        The switch is atomic. From then on a store opened with another space raises
+        `EmbedderMismatch`, and one opened with this space searches by it. A store without records
+        changes at once. If this space is already in use, nothing changes. No record may be added
+        unnoticed between the last `unstaged` and this: both may share a transaction, and a backend
+        without transactions checks again before and after the change.
 
         Args:
-            space: The space; not necessarily the one that the store was opened with.
+            space: The space; not necessarily the one with which the store was opened.
 
         Raises:
             Conflict: Records have no vectors of this space yet (see `unstaged`); nothing was
@@ -262,15 +263,15 @@ class Store(Protocol):
     def refs(self, where: Filter) -> list[Ref]:
         """Return the addresses of records in the order of group and position.
 
-        Their content isn't read, so damaged records are included: whatever became of a record, it
-        can be removed by its address.
+        Their content isn't read, so damaged records are included: any record can be removed by its
+        address.
         """
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
         """Return the problems of the store; nothing is changed.
 
         Args:
-            deep: Look at everything, however long it takes. Otherwise take some ten milliseconds:
+            deep: Look at everything, however long it takes. Otherwise take about ten milliseconds:
                 look at everything in a small store, and at the most telling parts of a large one.
         """
 
@@ -289,16 +290,16 @@ class Store(Protocol):
 
 @runtime_checkable
 class OnThisDisk(Protocol):
-    """A store written by this process, which can find out without a write whether one succeeds."""
+    """A store that this process writes itself, so it can test whether a write would succeed."""
 
     def rehearse(self) -> None:
         """Do a small write up to its commit, and undo it; readers never see it.
 
-        It doesn't wait for other writers: if one is at work, writes succeed.
+        It doesn't wait for other writers: if one is writing, writes succeed.
 
         Raises:
-            StoreError: As a write would raise it, such as for a full disk or a folder that can't be
-                written.
+            StoreError: A write would fail with this error, such as for a full disk or a read-only
+                folder.
         """
 
 
@@ -311,7 +312,7 @@ UNSURE = "it may or may not be forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside as one that came after something was erased."""
+    """Report a failure inside as one that happened after something was erased."""
     try:
         yield
     except ErasureUnfinished:
@@ -322,7 +323,7 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
     """Return the error for a failed erasure, given how far it got."""
-    why = str(exc).partition(";")[0]  # the rest is about writes that were undone
+    why = str(exc).partition(";")[0]  # the rest of the message concerns writes that were undone
     return ErasureUnfinished(f"{state} ({why}); forget it again")
 
 
@@ -333,7 +334,7 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
     """Raise if a record that seems to be missing is only damaged.
 
     Args:
-        store: The store that a read found nothing in.
+        store: The store in which a read found nothing.
         where: The filter of that read, such as a key.
         mark: A mark of `store.damaged` before the read.
 
@@ -351,10 +352,10 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 
 
 def require_space(space: Space | None) -> Space:
-    """Return the space that a store was opened with.
+    """Return the space with which a store was opened.
 
     Raises:
-        StoreError: It was opened in keyword-only mode.
+        StoreError: The store was opened in keyword-only mode.
     """
     if space is None:
         raise StoreError("this store was opened without an embedder and was given a vector")
@@ -394,7 +395,7 @@ _PAGE = 1_000
 
 
 def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tuple[Ref, int]]:
-    """Implement `Store.used` by the store's `scan`."""
+    """Implement `Store.used` with the store's `scan`."""
     used: list[tuple[Ref, int]] = []
     after: tuple[str, int] | None = None
     while page := scan(where, limit=_PAGE, after=after):

@@ -29,7 +29,7 @@ class Collection(StrEnum):
     LOG = "log"
 
 
-SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # have words and vectors; the log has neither
+SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # indexed by words and vectors
 
 
 class Ref(NamedTuple):
@@ -54,9 +54,9 @@ class Record(NamedTuple):
         ended_at: When it stopped being current; None while it is live.
         ended_by: The action that ended it: `update`, `delete` or `supersede`.
         key: A name that is unique among the live records of a collection and namespace.
-        labels: Pairs that filters can select by and stores can count.
-        fields: Other values, JSON scalars only; filters can't select by them.
-        vectors: Shape (windows, dimension), float32, unit length; None if it isn't embedded yet.
+        labels: Pairs that filters can select and stores can count.
+        fields: Other values, JSON scalars only; filters can't select them.
+        vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet.
             Write-only: a store may keep them in a coarser form, and only `Store.vectors` returns
             them.
         accesses: How often it was read; approximate.
@@ -151,8 +151,8 @@ class Candidate(NamedTuple):
         record: The record, without its vectors.
         similarity: The cosine of its best window and the query, -1 to 1; None without a query
             vector or a vector of the record.
-        words: BM25 of its words, larger is better; 0.0 if no term matches and, in some stores, if
-            it isn't among the best by words.
+        words: BM25 of its words, larger is better; 0.0 if no term matches or, in some stores, if it
+            isn't among the best by words.
     """
 
     record: Record
@@ -166,7 +166,7 @@ class TurnQuery(NamedTuple):
     Attributes:
         vector: Shape (dimension,), unit length; None to search by words alone.
         terms: See `Store.candidates`.
-        k: How many of the best by vector, and how many of the best by words.
+        k: How many to return by vector, and how many by words.
         days: Spans of time in the query, each with its first and last moment.
     """
 
@@ -190,7 +190,7 @@ class Matches(NamedTuple):
         words: BM25 of all terms, larger is better; 0.0 if none matches.
         similarity: The cosine of its best window and the query, -1 to 1; NaN if it has no vector.
         terms: The terms of the search; a store may leave out very common ones.
-        holds: Whether a record has a term, shape (len(terms), n), bool.
+        holds: Whether a record contains a term, shape (len(terms), n), bool.
         searched: Roughly how many records were searched.
     """
 
@@ -213,7 +213,7 @@ class Patch(NamedTuple):
 
     Attributes:
         ref: The address of the record.
-        ended_at: Its new end; None keeps it live or makes it live again.
+        ended_at: When it ended; None keeps it live or makes it live again.
         ended_by: The action that ended it.
         fields: Values to set; None removes a field.
     """
@@ -228,17 +228,17 @@ class StoreInfo(NamedTuple):
     """The status of a store.
 
     Attributes:
-        schema_version: None if it doesn't exist yet.
+        schema_version: None if the store doesn't exist yet.
         model: The model of its vectors; None without vectors.
         without_vector_count: How many records can only be found by words.
         size_bytes: Its size on disk; None if unknown.
         erasing: Whether a removal was interrupted: bytes of removed records may be in its files.
         collection: Its name on the server, if it has one.
-        log_bytes: The size of the write-ahead log that isn't in the file yet; None without a log.
-        missing_commits: How many acknowledged commits are gone, because a log was cut or removed,
-            or because an older copy took the place of the file.
+        log_bytes: How much of the write-ahead log isn't in the file yet; None without a log.
+        missing_commits: How many acknowledged commits were lost, because a log was cut or removed,
+            or because an older copy replaced the file.
         read_only: Whether the caller may only read it.
-        compact: Whether its vectors take less room: see the setting `compact`.
+        compact: Whether its vectors are stored in less space: see the setting `compact`.
     """
 
     url: str
@@ -258,8 +258,8 @@ class Finding(NamedTuple):
     """A problem in a store.
 
     Attributes:
-        what: The problem and its place: a part of a sentence.
-        remedy: The advice to the user: a sentence.
+        what: The problem and its place, as part of a sentence.
+        remedy: Advice to the user, as a sentence.
         derived: Whether `Store.repair` can rebuild the damaged part from the records.
         ref: The address of the damaged record, by which it can be forgotten; None if the problem
             isn't in a record.
@@ -279,16 +279,17 @@ class Space(NamedTuple):
             never compared.
         dimension: The length of a vector.
         noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless
-            query: see `ranking.noise_floor`. Models differ in how far apart they put unrelated
+            query: see `ranking.noise_floor`. It depends on how far apart a model puts unrelated
             texts.
         noise_spread: See `noise_mean`.
-        weight: The weight of similarity against words in a score; it makes up for a model with a
+        weight: The weight of similarity against words in a score; it compensates for a model with a
             narrow range.
-        calibration: Slope and middle of the curve that turns a cosine into a similarity that means
-            the same for every embedder: see `ranking.calibrated`.
+        calibration: Slope and midpoint of the curve that maps a cosine to a similarity with the
+            same meaning for every embedder: see `ranking.calibrated`.
         duplicate: The similarity from which two statements may say the same, measured per model.
         familiar_noise: Whether a query of words that the model knows may be noise. False for a
-            model to which a question in another language than its answer looks like nonsense.
+            model that finds nothing in common between a question and its answer in another
+            language.
         latin_only: Whether the model knows only languages in Latin script; its vectors for other
             scripts mean little.
     """
@@ -305,7 +306,7 @@ class Space(NamedTuple):
 
 
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return the conditions of a filter on single columns of `record r`, each with its SQL values.
+    """Return a filter's conditions on single columns of `record r`, each with its SQL values.
 
     The first condition is about the state of a record. Each store adds its own conditions for
     namespaces, groups and labels.
@@ -347,7 +348,7 @@ def immutable_parts(record: Record) -> tuple[Any, ...]:
 
 
 def mutable_parts(record: Record) -> tuple[Any, ...]:
-    """Return the parts of a record that may change, without the access count: only a statistic."""
+    """Return the parts of a record that may change, except the access count, a mere statistic."""
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
     fields = sorted((name, plain_number(value)) for name, value in record.fields.items())
     return ended_at, record.ended_by, fields

@@ -94,7 +94,7 @@ def _create(kind: str, members: Any) -> Any:
 
 
 def _has_valid_address(value: Any) -> bool:
-    """Return whether the namespaces of a value have the right types: access rights depend on it."""
+    """Return whether a value's namespaces have the right types: access rights depend on it."""
     if isinstance(value, Ref):
         types: Any = (Collection, str, str, int)
         return all(isinstance(part, kind) for part, kind in zip(value, types, strict=True))

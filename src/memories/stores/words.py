@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# As in the schema of the SQLite store.
+# As in the SQLite store's schema.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # those of FTS5
-_MAX_SORTED = 20  # scores for each wanted one, up to which sorting all is faster than a heap
+_MAX_SORTED = 20  # up to this many scores per result wanted, sorting all is faster than a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
 
 class Term(NamedTuple):
-    """A term of a query as tokens: one word, or several in a row.
+    """A query term as tokens: one word, or several consecutive ones.
 
     Attributes:
-        tokens: The tokens in a row; never empty.
+        tokens: The consecutive tokens; never empty.
         open_ended: Whether the last token is only the beginning of a word.
     """
 
@@ -35,7 +35,7 @@ class Term(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """The figures of all documents that BM25 needs, including those that aren't scored.
+    """The statistics that BM25 needs about all documents, including those that aren't scored.
 
     Attributes:
         documents: How many there are.
@@ -108,7 +108,7 @@ def score(
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: The figures of all documents, of which these are a part; by default these are all.
+        corpus: Statistics of all documents, of which these are a part; by default these are all.
     """
     import numpy as np
 
@@ -134,9 +134,9 @@ def score(
 
 
 def rarity(documents: int, holders: int) -> float:
-    """Return the inverse document frequency of a term that so many of all documents contain.
+    """Return the inverse document frequency of a term that this many documents contain.
 
-    As in Lucene, the added one keeps it above 0 for a word in most records of a small namespace.
+    As in Lucene, adding one keeps it above 0 for a word in most records of a small namespace.
     """
     holders = min(holders, documents)
     return math.log(1 + (documents - holders + 0.5) / (holders + 0.5))

@@ -159,7 +159,7 @@ MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
-    """A moment: how many records had been appended, and how many other changes made."""
+    """A moment: the number of records appended and of other changes made so far."""
 
     appended: int
     changes: int
@@ -168,7 +168,7 @@ class Mark(NamedTuple):
 class BatchedStore(StoreWrapper):
     """A store inside a transaction that collects appended records and adds them together.
 
-    Any other method first adds the collected records, so it sees them. A transaction inside can't
+    Any other method first adds the collected records, so it sees them. A nested transaction can't
     be rolled back alone; `take_back` undoes what is still collected.
     """
 
@@ -182,7 +182,7 @@ class BatchedStore(StoreWrapper):
 
     @property
     def inner(self) -> "Store":
-        """The store, after it has got the waiting records."""
+        """The store, after the waiting records have been added to it."""
         self.flush()
         return self._store
 

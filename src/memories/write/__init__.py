@@ -1,3 +1,3 @@
-"""How a draft becomes a memory, how a turn becomes part of its conversation, and how either is
-removed for good.
+"""Writing: turns drafts into memories, appends turns to conversations, and changes or erases
+either.
 """

@@ -2,10 +2,10 @@
 all lines.
 
 So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted
-in one transaction together with a mark that names it, and then removed. If that is interrupted
-anywhere, the next flush finds the batch, and the store knows whether it was counted. Only stores
+in the same transaction as a mark that names it, and then removed. If that is interrupted at any
+point, the next flush finds the batch, and the store knows whether it was counted. Only stores
 without such a mark (all except SQLite and files) may count the last batch twice after a kill. On a
-full or read-only disk reads are not counted.
+full or read-only disk, reads are not counted.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-FLUSH_BYTES = 65_536  # some hundred searches; beyond it a read tries to have them counted too
-MAX_BYTES = 1_048_576  # beyond it reads are not counted
+FLUSH_BYTES = 65_536  # a few hundred searches; above this a read also tries to have them counted
+MAX_BYTES = 1_048_576  # above this reads are not counted
 _HEAD = 128  # bytes at the beginning of a file that identify it
-_ATTEMPTS = 3  # at finding the file to append to, while other processes take it away
+_ATTEMPTS = 3  # attempts to find the file to append to while other processes move it
 
 
 class _CountedFile(NamedTuple):
@@ -47,10 +47,10 @@ class Accesses:
     """The reads of one store that are not counted yet, in one home folder."""
 
     def __init__(self, home: Path, place: str) -> None:
-        """Prepare; nothing is opened.
+        """Remember the paths; no file is opened.
 
         Args:
-            home: The folder of the settings.
+            home: The settings folder.
             place: The store: its absolute path, or its URL.
         """
         self._waiting = home / f"accesses-{zlib.crc32(place.encode()):08x}.jsonl"
@@ -69,7 +69,7 @@ class Accesses:
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
-        """Return how many reads of each of these memories wait; none where that can't be read."""
+        """Return how many reads of each of these memories wait; none if the file can't be read."""
         counts = []
         for path in (self._taken, self._waiting):
             with contextlib.suppress(OSError):
@@ -77,7 +77,8 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records that were just read with the reads that wait, but without this read."""
+        """Return records just read, with the waiting reads added to their counts, but not this
+        read."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))
@@ -85,7 +86,7 @@ class Accesses:
         ]
 
     def _count(self, path: Path) -> Counter[tuple[str, str]]:
-        """Return the reads in a file; of a file that has grown, only the new lines are read."""
+        """Return the reads in a file; if the file has grown, only its new lines are read."""
         with self._lock, open_file(path) as stream:
             inode, head = os.fstat(stream.fileno()).st_ino, stream.read(_HEAD)
             counted = self._counted.get(path)
@@ -100,7 +101,8 @@ class Accesses:
         return counted.counts
 
     def flush(self, store: Store) -> None:
-        """Have the store count the waiting reads, unless it is busy or another process does."""
+        """Have the store count the waiting reads, unless it is busy or another process is doing
+        so."""
         if not (self._taken.exists() or self._waiting.exists()):
             return
         with (
@@ -113,7 +115,7 @@ class Accesses:
                 self._waiting.rename(self._taken)
             with open_file(self._taken) as stream:
                 if fcntl is not None:
-                    # A process that is still appending a line goes first.
+                    # Wait for a process that is still appending a line.
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 status = os.fstat(stream.fileno())
                 refs = [ref for line in stream for ref in _parse_line(line)]
@@ -130,7 +132,7 @@ class Accesses:
                     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 status = os.fstat(fd)
                 if not _is_at(self._waiting, status):
-                    continue  # it was taken to be counted
+                    continue  # another process took the file to count it
                 if status.st_size < MAX_BYTES:
                     os.write(fd, line)
                 return status.st_size + len(line)
@@ -156,7 +158,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 
 def _parse_line(line: bytes) -> list[Ref]:
-    """Return the records of a line; none of a half-written one."""
+    """Return the records in a line; none for a half-written one."""
     try:
         return [
             Ref(Collection.MEMORY, str(namespace), str(group), int(position))

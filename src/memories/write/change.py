@@ -39,10 +39,10 @@ class Update(NamedTuple):
     confidence: float | None = None
 
     def declared_fields(self) -> dict[str, Any]:
-        """Return the fields for the declared policy and confidence.
+        """Return the fields for the given policy and confidence.
 
         Raises:
-            InvalidInput: One is not acceptable.
+            InvalidInput: A value is not acceptable.
         """
         if self.decay is not None and self.decay not in tuple(DecayPolicy):
             shown = validate.shown(str(self.decay))
@@ -85,7 +85,7 @@ def update(
         latest = lookup.find_current(memory_id)
         if change.if_version not in (None, latest.ref.position):
             raise Conflict(
-                f"Memory has version {latest.ref.position} now, which another writer wrote "
+                f"Memory now has version {latest.ref.position}, which another writer wrote "
                 "meanwhile"
             )
         old_tags = tags_of(latest.labels)
@@ -117,10 +117,10 @@ def _has_fields(record: Record, fields: Mapping[str, Any]) -> bool:
 
 
 def _remove_link(lookup: Lookup, memory_id: str, older_id: str) -> Record:
-    """Remove the link that a memory corrects another one; return its latest version.
+    """Remove a memory's link to an older one that it corrects; return its latest version.
 
     Raises:
-        RequestError: It does not correct that one.
+        RequestError: The memory does not correct that one.
     """
     with lookup.store.transaction():
         latest, older = lookup.find_current(memory_id), lookup.own.resolve_id(older_id)
@@ -132,10 +132,10 @@ def _remove_link(lookup: Lookup, memory_id: str, older_id: str) -> Record:
 
 
 def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
-    """Refuse to move a memory to a project in which another memory has its key.
+    """Refuse to move a memory to a project where another memory has its key.
 
     Raises:
-        Conflict: Another memory has it.
+        Conflict: Another memory has the key.
     """
     if new.key is None or new.key == latest.key:
         return
@@ -178,8 +178,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the records of when a memory was reinforced: now, and before if that was not recorded
-    yet.
+    """Return records of a memory's reinforcements: now and, if it was not recorded yet, the last
+    one.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = store.scan(where, limit=1, newest_first=True)
@@ -194,8 +194,8 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Delete a memory softly; return its latest version, which is ended now. A memory that awaits
-    review is rejected.
+    """Soft-delete a memory; return its latest version, now ended. A memory that awaits review is
+    rejected.
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
@@ -213,10 +213,10 @@ def is_pinned(record: Record) -> bool:
 def pin(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool
 ) -> Record:
-    """Pin or unpin a memory by a new version that says the same; return its latest version.
+    """Pin or unpin a memory through a new version with the same text; return its latest version.
 
     Raises:
-        RequestError: As many memories as possible are pinned already.
+        RequestError: The maximum number of memories is already pinned.
     """
     vectors = _embed(embedder, lookup.find_own(memory_id).text)
     with lookup.store.transaction():
@@ -250,8 +250,7 @@ def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Rec
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Bring a deleted or superseded memory back by a new version that says the same; return that
-    version.
+    """Restore a deleted or superseded memory through a new version with the same text; return it.
 
     A rejected memory awaits review again.
     """
@@ -262,14 +261,14 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
         if latest.ended_at is None:
             raise RequestError("Memory is not deleted, there is nothing to restore")
         refuse_pending(latest)
-        if versions.is_unaccepted(latest):  # to bring a rejected memory back is not to accept it
+        if versions.is_unaccepted(latest):  # restoring a rejected memory does not accept it
             patch = Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})
             lookup.store.patch([patch])
             return latest._replace(ended_by=PENDING)
         if latest.key is not None and lookup.find_by_key(latest.key):
             key = versions.plain_key(latest.key)
             raise RequestError(
-                f'another memory has the key "{key}" now; delete or update that one first'
+                f'another memory now has the key "{key}"; delete or update that one first'
             )
         new = without_links(versions.next_version(latest, "restore", now, fresh=False))
         if latest.text != deleted.text:

@@ -1,14 +1,14 @@
-"""Turns drafts into memories: a new memory, a new version under its key, an addition to the memory
-with the same text, or a refusal as a duplicate.
+"""Turns drafts into memories: stores a new memory or a new version under its key, adds to the
+memory with the same text, or refuses a duplicate.
 
 A draft takes these steps, in this order:
 
-1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it comes
-   before any transaction. The result is a `Prepared`.
-2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
-3. The draft is recognised if it is a retry, and the memory that it supersedes is looked up.
-4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
-5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it, or it is refused.
+1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it
+happens before any transaction. The result is a `Prepared`. 2. `Batch.write` opens one transaction
+for a batch and takes each draft through the next steps. 3. A retried draft is recognised, and the
+memory that it supersedes is looked up. 4. `Writer.compare` finds the stored memories that resemble
+it: a `Comparison`. 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes
+it, or it is refused.
    The result is a `Created`.
 """
 
@@ -54,14 +54,15 @@ class Created:
             `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it, in order.
         note: Why it was stored without a vector although there is an embedder, why it was not
-            merged, or why it was refused without a duplicate: its id is taken. Usually empty.
+            merged, or why it was refused without being a duplicate (its id is taken). Usually
+            empty.
         merged: If the same text was stored before, the names of the fields that a version of that
             memory took from this draft: `tags`, `decay`, `confidence`, `source`; `supersedes` for
-            the memory that it replaced; `trust` if a more trusted writer said it now; `corrects` if
-            that memory had been corrected and holds again.
-        not_merged: The fields that contradict that memory, or that the writer may not add, by the
-            same names: the memory keeps its values.
-        reinforced: Whether the decay of that memory started over.
+            the memory that it replaced; `trust` if a more trusted writer repeated it; `corrects` if
+            that memory had been corrected and is now true again.
+        not_merged: The fields, by the same names, that contradict that memory or that the writer
+            may not add: the memory keeps its values.
+        reinforced: Whether the decay of that memory was reset.
     """
 
     stored: bool
@@ -170,7 +171,7 @@ class Batch(NamedTuple):
     """Prepared drafts that are stored in one transaction.
 
     Attributes:
-        writer: Where and how.
+        writer: Writes them to its namespace.
         drafts: The drafts, in order.
         note: Why they have no vectors although there is an embedder; usually empty.
     """
@@ -228,8 +229,8 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
 
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
-    """Return the memory that a retried draft became, or a refusal if its id is that of a memory
-    with another text.
+    """Return the memory that a retried draft became, or a refusal if its id belongs to another
+    text.
     """
     if draft.id is None or draft.fresh:
         return None
@@ -237,7 +238,7 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     for first in writer.store.scan(where, limit=1):
         if first.text != draft.content:
             note = (
-                f"the id {draft.id} is that of a memory that says something else; "
+                f"the id {draft.id} belongs to a memory with other content; "
                 "give this text another one"
             )
             return Created(stored=False, memory=None, note=note)
@@ -248,7 +249,7 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
 
 def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
     """Look up the memory that a draft replaces. It must be in the same namespace, so that a memory
-    that others can read is not replaced by one that they can't.
+    that others can read is not replaced by one that they can't read.
     """
     memory_id = prepared.draft.supersedes
     if memory_id is None:
@@ -299,7 +300,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
 
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
-    # A repetition of a memory that decays is news: it still holds.
+    # Repeating a memory that decays says something new: it is still true.
     if is_unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
         draft = replace(draft, supersedes=None)
         return _report_merged(writer, writer.repetition(latest, draft, prepared.vectors).merge())
@@ -324,9 +325,7 @@ def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
 
 
 def _store_pending(writer: Writer, prepared: Prepared) -> Created:
-    """Store a draft that awaits review, unless it is known, awaits review already, or was
-    rejected.
-    """
+    """Store a draft for review, unless it is known, already awaits review, or was rejected."""
     draft = prepared.draft
     if writer.force:
         return _store_new(writer, prepared, Comparison())

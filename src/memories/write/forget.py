@@ -1,4 +1,4 @@
-"""Erases memories, conversations and turns for good, queued turns included."""
+"""Permanently erases memories, conversations and turns, including queued turns."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ _BATCH = 2_000  # memories or turns in one removal
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its namespace and its group."""
     assert where.group is not None
-    with store.transaction():  # no other memory keeps its id
+    with store.transaction():  # no other memory keeps a link to its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
     reinforcements = reinforcements_of(where.namespaces, where.group)
 
@@ -43,17 +43,17 @@ def memory(store: Store, where: Filter) -> Forgotten:
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
-    """Finish an erasure that was interrupted, or return None if there is none."""
+    """Finish an interrupted erasure; return None if there is none."""
     return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
 
 
 class Turns(NamedTuple):
-    """Turns to be erased: those of a conversation, or one of them.
+    """Turns to erase: a whole conversation, or one of its turns.
 
     Attributes:
         store: Their store.
-        namespaces: The namespaces that are read; the first one is the caller's own, and only its
-            turns are erased.
+        namespaces: The namespaces to read; the first one is the caller's own, and only its turns
+            are erased.
         conversation: The id of the conversation.
         place: The index of a single turn; the others keep their indexes. None for all of them.
     """
@@ -70,11 +70,11 @@ class Turns(NamedTuple):
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
     def forget(self, queue: "RetryQueue", *, dry_run: bool = False) -> Forgotten:
-        """Erase them; with a whole conversation its queued turns too.
+        """Erase the turns; for a whole conversation, its queued turns too.
 
         Raises:
-            NotFound: There are none.
-            RequestError: The conversation is only in a namespace that is read.
+            NotFound: There are no such turns.
+            RequestError: The conversation is only in a read-only namespace.
         """
         name = self._stored_name()
         queued = 0
@@ -117,7 +117,7 @@ class Turns(NamedTuple):
         return Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
 
     def _count_turns(self, refs: Sequence[Ref]) -> int:
-        """Return how many turns these are: the parts of a long message are one."""
+        """Return the number of turns: the parts of a long message count as one."""
         return len({*refs} - {*self._find_continued(refs[0].group)}) if refs else 0
 
     def _find_continued(self, name: str) -> list[Ref]:
@@ -129,7 +129,7 @@ class Turns(NamedTuple):
             return refs
         continued = {ref.position for ref in self._find_continued(name)}
         first = last = self.place
-        while first in continued:  # a part is not erased by itself
+        while first in continued:  # a part is not erased alone
             first -= 1
         while last + 1 in continued:
             last += 1
@@ -164,10 +164,10 @@ def forget_with_turns(
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
-    The memories go first: if that is interrupted, the turns still say which ones.
+    Memories are erased first: after an interruption, the turns still identify the rest.
 
     Raises:
-        NotFound: There is neither.
+        NotFound: There are neither turns nor memories.
     """
     tally, store = Tally(), lookup.store
     records = _find_made_from(store, lookup.namespace, turns.name)
@@ -214,7 +214,7 @@ def _erase_all(
 
 
 def _erase(store: Store, records: Sequence[Record]) -> tuple[str, ...]:
-    """Erase turns, and memories with all their versions, until none is left of them."""
+    """Erase turns, and memories with all their versions, until none is left."""
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
@@ -249,7 +249,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase what `find` returns, without reading it; again if something was added meanwhile."""
+    """Erase the records that `find` returns without reading them; repeat if any was added
+    meanwhile."""
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:
         while refs := find():

@@ -1,8 +1,8 @@
-"""The links between memories and those that they correct; they follow when either changes.
+"""Links between memories and the memories that they correct, kept up to date when either changes.
 
-Both have it: the newer memory has `corrects`, the older one `corrected_by` and `corrected_at`. Only
-current memories are linked. A memory that ends keeps its own side, which says what to link again if
-it is restored.
+Both sides store the link: the newer memory has `corrects`, the older one `corrected_by` and
+`corrected_at`. Only current memories are linked. A memory that ends keeps its own side, so that it
+can be linked again if it is restored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ def link_correction(
     retired: Record | None = None,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to become current with the last of those that it corrects.
+    """Link a memory that is about to become current to the last one that it corrects.
 
     Args:
         store: The store of the older memory, which is marked.
@@ -51,8 +51,7 @@ def link_correction(
 
 
 def unlink(store: Store, records: Iterable[Record]) -> None:
-    """Take memories that are about to end out of their chains: what corrects one of them then
-    corrects what that one corrected.
+    """Take memories that are about to end out of their chains, linking the neighbours of each.
 
     Args:
         store: Their store, in a transaction.
@@ -64,7 +63,7 @@ def unlink(store: Store, records: Iterable[Record]) -> None:
         if record.ref.group in seen or (is_current and not _has_link(record)):
             continue
         seen.add(record.ref.group)
-        # Read again, since the previous memory may have been its neighbour.
+        # Read it again, since the previous memory may have been its neighbour.
         live = _find_live(store, record, record.ref.group)
         if live is None:
             continue
@@ -83,7 +82,7 @@ def without_links(record: Record) -> Record:
 
 
 def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
-    """Link a memory that was added without links as it was linked before, where that still holds.
+    """Restore the earlier links of a memory that was added without links, where they still hold.
 
     Args:
         store: Its store, in a transaction.
@@ -116,8 +115,8 @@ def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
 
 
 def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
-    """Remove the link that a memory corrects another one; return it without the link, or None if it
-    does not correct that one.
+    """Remove a memory's link to one that it corrects; return it without the link, or None if there
+    is no such link.
     """
     if record.fields.get("corrects") != older_id:
         return None
@@ -146,7 +145,8 @@ def remove_ended_links(store: Store, record: Record) -> Record:
 
 
 def find_last_correction(store: Store, record: Record) -> Record | None:
-    """Return the last memory of the chain that corrects a memory; None if none does now."""
+    """Return the last memory of the chain that corrects a memory; None if no memory corrects it
+    now."""
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
         _, newer = _neighbours(store, last)
@@ -158,7 +158,7 @@ def find_last_correction(store: Store, record: Record) -> Record | None:
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a memory that is said again, so that it corrects what corrected
+    """Return the next version of a repeated memory, such that it corrects the memory that corrected
     it.
 
     Args:

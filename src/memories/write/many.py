@@ -1,8 +1,9 @@
-"""Changes many memories at once: deletes or tags those that an expression selects.
+"""Bulk changes: deletes or tags the memories that an expression selects.
 
 Records are found a page at a time, without a transaction, and changed in batches. Each batch is one
-transaction in which the records are read again, so that none is changed that another writer has
-changed meanwhile. An interrupted run has finished whole batches; running it again does the rest.
+transaction in which the records are read again, so that no memory is changed that another writer
+has changed meanwhile. An interrupted run has finished whole batches; running it again does the
+rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,23 +28,23 @@ from memories.write.links import relink, unlink, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-BATCH = 10_000  # changes in one transaction: up to here all of them are done or none
-MAX_BATCH_CHARACTERS = 64 * 1_048_576  # of the texts of a batch
+BATCH = 10_000  # changes in one transaction: up to this many, all are done or none
+MAX_BATCH_CHARACTERS = 64 * 1_048_576  # total for the texts of a batch
 PAGE = 250
 MAX_STEPS = 1_000  # in an answer
-MAX_EXCERPT = 200  # characters of the content in a step
-CLOCKS = timedelta(minutes=1)  # by which the clocks of two machines may differ
+MAX_EXCERPT = 200  # characters of the content shown in a step
+CLOCKS = timedelta(minutes=1)  # how much the clocks of two machines may differ
 
 
 class Step(NamedTuple):
-    """An action on one memory or turn, done or only previewed.
+    """An action on one memory or turn, performed or only previewed.
 
     Attributes:
         id: The memory, or the conversation and the index of the turn.
         action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update` or `pend`; or
             `left`.
-        content: The beginning of its content before.
-        reason: Why it was left as it is.
+        content: The beginning of its previous content.
+        reason: Why it was left unchanged.
     """
 
     id: str
@@ -53,15 +54,15 @@ class Step(NamedTuple):
 
 
 class Affected(NamedTuple):
-    """Result of a change of many memories or turns, or with `dry_run` of a preview.
+    """Result of a bulk change of memories or turns or, with `dry_run`, of its preview.
 
     Attributes:
-        counts: How many memories or turns by action; see `Step`.
+        counts: The number of memories or turns by action; see `Step`.
         steps: The first 1,000 of them.
         dry_run: Whether nothing was changed.
-        undo_to: The moment before; `Memories.rollback` to it undoes the change. None if that can't
-            be undone, or if there was nothing to do.
-        undo_where: The expression by which that rollback undoes this change and no later one.
+        undo_to: The moment before the change; `Memories.rollback` to it undoes the change. None if
+            the change can't be undone, or if there was nothing to do.
+        undo_where: The expression that limits that rollback to this change.
         also_in: Files that may still contain forgotten content.
     """
 
@@ -114,8 +115,8 @@ class Tally:
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
-    """Return a moment that is not before `now` and is after every change of a namespace, so that it
-    identifies a change.
+    """Return a moment from `now` on that is later than every change to a namespace, to identify a
+    change.
     """
     entries = store.scan(chain_of(namespace), limit=1, newest_first=True)
     if not entries:
@@ -134,7 +135,7 @@ def refuse_states(selector: Selector, action: str) -> None:
         action: The participle for the message, such as "deleted".
 
     Raises:
-        InvalidInput: It names such memories.
+        InvalidInput: The expression names such memories.
     """
     if selector.states:
         names = " and ".join(sorted(selector.states))
@@ -169,7 +170,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
 
 
 class Tagging(NamedTuple):
-    """A change of tags.
+    """A change to tags.
 
     Attributes:
         tags: Tags to set.
@@ -183,10 +184,10 @@ class Tagging(NamedTuple):
     rename: Mapping[str, str] = {}
 
     def check(self) -> "Tagging":
-        """Return the same with acceptable keys and values.
+        """Return the change with validated keys and values.
 
         Raises:
-            InvalidInput: One is not acceptable, or nothing would change.
+            InvalidInput: A tag is not acceptable, or nothing would change.
         """
         if not self.tags and not self.remove and not self.rename:
             raise InvalidInput(
@@ -201,7 +202,7 @@ class Tagging(NamedTuple):
         return Tagging(validate.tags(self.tags), validate.tag_keys(self.remove), self.rename)
 
     def apply(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return the new tags of a memory with these tags."""
+        """Return the new tags of a memory that has these tags."""
         new_tags = dict(tags)
         for old, new in self.rename.items():
             if "=" in old:
@@ -224,7 +225,7 @@ def retag(
     *,
     dry_run: bool,
 ) -> Affected:
-    """Change the tags of the selected memories, as new versions; those that stay the same get none.
+    """Change the tags of the selected memories in new versions; unchanged memories get none.
 
     Args:
         lookup: The namespace.
@@ -269,7 +270,7 @@ def _with_tags(record: Record, tagging: Tagging, at: datetime) -> Record:
 def _write_versions(
     lookup: Lookup, pairs: Sequence[tuple[Record, Record]], vectors: Mapping[Ref, Any], tally: Tally
 ) -> None:
-    """Write the next versions of memories, except of those whose key another memory has."""
+    """Write the next versions of memories, except those whose key belongs to another memory."""
     taken: set[str] = set()
     writable: list[tuple[Record, Record]] = []
     for latest, new in pairs:
@@ -296,7 +297,7 @@ def _write_versions(
 def vectors_of(
     store: Store, embedder: "Embedder | None", records: Sequence[Record]
 ) -> dict[Ref, Any]:
-    """Return the vectors of records: those that the store has, and new ones for the others."""
+    """Return the vectors of records: from the store where it has them, otherwise new ones."""
     if embedder is None:
         return {}
     dimension = embedder.space.dimension
@@ -325,7 +326,7 @@ def select(
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
     records = (record for page in scan_pages(store, where) for record in page)
     if selector.collection is Collection.HISTORY:
-        # The store may have been asked for only some of the parts.
+        # The filter may have matched only some of the parts.
         records = (join_parts(parts_of(store, parts[0]) or parts) for parts in group_parts(records))
     for record in records:
         if selector.selects(record) and (fits is None or fits(record)):
@@ -350,7 +351,7 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
 def _read_again(
     store: Store, selector: Selector, batch: Sequence[Record]
 ) -> Iterator[list[Record]]:
-    """Yield the records of a batch that are still selected, as they are now."""
+    """Yield the records of a batch that are still selected, in their present state."""
     for part in by_count(batch, PAGE):
         records = store.read([record.ref for record in part])
         yield [record for record in records if selector.selects(record)]

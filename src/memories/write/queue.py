@@ -1,5 +1,5 @@
-"""A queue on disk for turns that could not be stored yet: one JSON object a line, in order. It
-survives crashes.
+"""A crash-safe queue on disk for turns that could not be stored yet: one JSON object a line, in
+order.
 """
 
 import glob
@@ -27,9 +27,9 @@ from memories.settings import Config
 from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # groups; if so many fail, the cause is not in their entries
-DRAIN_SECONDS = 1.0  # that a caller who only wants to add an entry spends on those of others
-GROUP_SECONDS = 5.0  # and on the earlier ones of its own group
+MAX_FAILED = 3  # groups; if this many fail, the cause is not in their entries
+DRAIN_SECONDS = 1.0  # how long a caller that only adds an entry spends on other groups,
+GROUP_SECONDS = 5.0  # and on the earlier entries of its own group
 _log = logging.getLogger(__name__)
 
 Entry = dict[str, Any]
@@ -52,11 +52,11 @@ class Drained(NamedTuple):
 
 
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
-    """Return the folder for a namespace's files beside the store, and the prefix of their names.
+    """Return the folder for a namespace's files next to the store, and the prefix of their names.
 
-    It is the folder of the store if that is one file, else the home. A server is identified by its
-    address and by the database or collection, since the user and the password may change while
-    entries wait.
+    It is the store's folder if the store is one file, else the home folder. A server is identified
+    by its address and by the database or collection, since the user and the password may change
+    while entries wait.
     """
     kind, file = config.store.partition("://")[0], local_path(config.store)
     if kind == "sqlite" and file is not None:
@@ -80,14 +80,14 @@ def count_waiting(config: Config) -> int:
 
 
 def count_refused(config: Config) -> dict[Path, int]:
-    """Return the files of refused turns, of all namespaces, and how many each has."""
+    """Return the files of refused turns of all namespaces, and how many turns each contains."""
     folder, name = files_of(config, "")
     paths = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
     return {path: _count_lines(path) for path in paths}
 
 
 def lines_of(config: Config) -> Iterator[tuple[Path, int, str]]:
-    """Yield every queued or refused line of all namespaces, with its file and its number."""
+    """Yield every queued or refused line of all namespaces, with its file and number."""
     folder, name = files_of(config, "")
     for path in sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl*")):
         if path.suffix in (".jsonl", ".refused"):
@@ -101,13 +101,13 @@ class RetryQueue:
     """A queue in a file that several processes share.
 
     An entry is on disk before `add` returns, and is removed only after it was processed. After a
-    crash in between it is processed again, so that must do no harm. Entries of a group are
+    crash in between it is processed again, so processing must be idempotent. Entries of a group are
     processed in the order in which they came, by one process at a time; others may add entries
     meanwhile.
     """
 
     def __init__(self, path: Path, group: str = "conversation_id") -> None:
-        """Prepare; there is no file while the queue is empty.
+        """Open a queue; there is no file while it is empty.
 
         Args:
             path: The file.
@@ -136,13 +136,13 @@ class RetryQueue:
 
         Raises:
             QueueFull: The queue would be larger than `MAX_BYTES`.
-            OSError: The disk refused it; nothing was added.
+            OSError: The entry could not be written; nothing was added.
         """
         with locked(self._file_lock):
             _append(self.path, json.dumps(entry), MAX_BYTES)
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """Return the queued entries, oldest first; only of one group, if it is named."""
+        """Return the queued entries, oldest first; only those of one group, if given."""
         entries, _ = _read(self.path)
         if group is None:
             return entries
@@ -153,15 +153,15 @@ class RetryQueue:
         return _count_lines(self.refused)
 
     def drain(self, process: Callable[[Entry], object], *, before: str | None = None) -> Drained:
-        """Process the entries in order, unless another process is doing that already.
+        """Process the entries in order, unless another process is already doing that.
 
         Args:
             process: Raises `ValueError` for an entry that will never be accepted, which is moved to
                 a file beside the queue named `.refused`. Raises `SystemFault` for an entry that
-                can't be processed now; its group then waits while others go on. Any other
+                can't be processed now; its group then waits while others continue. Any other
                 exception, such as `ConnectionError`, ends the draining and is raised.
-            before: A group that must be empty first: it is processed before the others, and those
-                only for a short time. None to process all entries.
+            before: A group that must be emptied first: it is processed before the others, which get
+                only a short time. None to process all entries.
         """
         if not self:
             return Drained(0, {})
@@ -193,11 +193,12 @@ class RetryQueue:
     def move_to(self, other: "RetryQueue") -> int:
         """Add all entries, refused ones included, to another queue; return how many were queued.
 
-        A crash in between leaves some in both queues; storing a turn twice stores it once.
+        A crash in between leaves some entries in both queues, which is harmless: a repeated turn is
+        stored once.
         """
         if not (self.path.exists() or self.refused.exists()):
             return 0
-        # In one order, so that two moves don't wait for each other.
+        # Locked in a fixed order, so that two moves don't deadlock.
         first, second = sorted((self._file_lock, other._file_lock))
         with locked(self._drain_lock), locked(first), locked(second):
             entries, damaged = _read(self.path)
@@ -248,7 +249,7 @@ class RetryQueue:
             failed[self._group_of(entry)] = exc
             return False
         except ValueError as exc:
-            _log.error("a queued entry was refused for good: %s", exc)
+            _log.error("a queued entry was permanently refused: %s", exc)
             _append(self.refused, json.dumps(entry))
         return True
 
@@ -290,12 +291,12 @@ def _scratch(path: Path) -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file's last line was written to its end."""
+    """Return whether a file's last line is complete."""
     return not path.exists() or read_file(path)[-1:] in {b"", b"\n"}
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:
-    """Add a line to a file, over a half-written last line; it is on disk when this returns.
+    """Add a line to a file, replacing a half-written last line; it is on disk when this returns.
 
     Raises:
         QueueFull: The file would be larger than `most` bytes.
@@ -327,7 +328,7 @@ def _rewrite(path: Path, lines: Sequence[str]) -> None:
 
 
 def _end_of_last_line(fd: int, size: int) -> int:
-    """Return where the last whole line ends."""
+    """Return the end of the last complete line."""
     step = 65_536
     for start in range(max(0, size - step), -step, -step):
         at = max(0, start)

@@ -1,5 +1,5 @@
-"""Limits on the size of a namespace: see the setting `namespace_quota`. They are checked in the
-transaction that writes.
+"""Limits on the size of a namespace, checked in the transaction that writes: see the setting
+`namespace_quota`.
 """
 
 from collections import Counter
@@ -19,8 +19,7 @@ _ADVICE = {
 
 
 def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | None:
-    """Return a function that refuses records for which a namespace has no room; None without a
-    quota.
+    """Return a function that refuses records beyond a namespace's quota; None without a quota.
 
     Args:
         quota: The setting, such as `memories=10000,bob.memories=500`.
@@ -72,7 +71,7 @@ def _adds_to_count(store: Store, record: Record) -> bool:
         return False
     if record.ref.collection is Collection.HISTORY or record.ref.position == 1:
         return True
-    # A restored memory counts again; a rollback undoes changes, which no limit prevents.
+    # A restored memory counts again; but a rollback only undoes changes, so no limit prevents it.
     if record.fields.get("operation") == "restore":
         return True
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group, state="any")

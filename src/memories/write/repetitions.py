@@ -1,8 +1,8 @@
-"""Merges a text that is stored already into its memory: new tags, a more lasting policy and a
-higher confidence become a version.
+"""Merges a repeated text into its memory: new tags, a more lasting policy and a higher confidence
+become a version.
 
-What contradicts the memory is not merged, and a repetition changes nothing that a more trusted
-writer wrote.
+Contradictory values are not merged, and a repetition never changes what a more trusted writer
+wrote.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes no
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review changes nothing that is stored"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others captured or imported it without a decision
-_UNKNOWN_RANK = 1  # of memories from before origins were kept
+_RANKS = {USER: 2, AGENT: 1}  # the others are captured or imported, with no decision behind them
+_UNKNOWN_RANK = 1  # for memories older than origins
 
 
 class Additions(NamedTuple):
     """Differences between a draft and a memory with the same text.
 
     Attributes:
-        tags: Tags that the memory does not have.
-        fields: `decay`, `confidence` and `source` that the memory does not have, or has less of.
+        tags: Tags that the memory lacks.
+        fields: `decay`, `confidence` and `source` where the memory has none or a lower value.
         other_tags: Tags that the memory has with another value.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
@@ -125,7 +125,7 @@ class Repetition(NamedTuple):
         draft: The draft.
         vectors: Its vectors; None without a model.
         redacted: The kinds of the secrets that were removed from it.
-        at: When it is said.
+        at: When it was repeated.
     """
 
     store: Store
@@ -136,15 +136,15 @@ class Repetition(NamedTuple):
     at: datetime
 
     def is_less_trusted(self) -> bool:
-        """Return whether the writer of the draft is less trusted than that of the memory."""
+        """Return whether the draft's writer is less trusted than the memory's."""
         return self._writer_rank() < _trust_rank(self.record)
 
     def was_corrected(self) -> bool:
-        """Return whether the memory was corrected before it is said again."""
+        """Return whether the memory had been corrected before this repetition."""
         return versions.corrected_by(self.record, self.at) is not None
 
     def count_conflicts(self) -> int:
-        """Return how many tags and fields of the draft contradict the memory."""
+        """Return how many of the draft's tags and fields contradict the memory."""
         additions = find_additions(self.record, self.draft)
         return len(additions.other_tags) + len(additions.other_fields)
 

@@ -1,4 +1,4 @@
-"""Memories that await review: listed, accepted as they are or edited, and rejected."""
+"""Memories that await review: lists, accepts (edited if need be) and rejects them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,23 +26,23 @@ from memories.write.writer import Comparison, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
-# Programs use these channels, and may write down anything: only a person's own command decides.
+# Programs use these channels and could approve anything: only a person's own command decides.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-_SERVED = ("http", "page")  # their callers decide; the environment is that of the server
+_SERVED = ("http", "page")  # their callers decide; the environment would be the server's
 
 
 class Waiting(TypedDict, total=False):
-    """Filters for memories that await review; a filter that is left out does not narrow.
+    """Filters for memories that await review; an omitted filter does not narrow the result.
 
     Attributes:
         tags: Tags that each must have.
-        trust: Only memories of this trust: see `Origin`.
+        trust: Only memories with this trust: see `Origin`.
         written_by: Only memories by this writer: see `Origin.by`.
         since: Only memories from this time or later: an aware datetime, or text such as "7d".
         until: Only memories from this time or earlier.
         import_id: Only memories from this import.
         match: Only memories with all of these words.
-        suspicious: Only memories that are marked as suspicious, or only others.
+        suspicious: Only memories marked as suspicious if True, only others if False.
     """
 
     tags: Mapping[str, str] | None
@@ -60,14 +60,14 @@ class Reviewed(NamedTuple):
 
     Attributes:
         id: Its id.
-        done: Whether it no longer awaits review: it was accepted, or rejected.
-        memory: The memory afterwards; another one if that had its key or the same text.
-        duplicates: Current memories that say nearly the same, if it was left waiting for that. It
-            was left because it is suspicious if there are none.
-        similar_to: Current memories that are like it but differ; it may correct one of them: see
+        done: Whether it was accepted or rejected, so it no longer awaits review.
+        memory: The resulting memory; another one if that had its key or the same text.
+        duplicates: Current memories that say nearly the same, if it was left waiting because of
+            them. If it was left and there are none, it is suspicious.
+        similar_to: Similar current memories that differ from it; it may correct one of them: see
             `memory`.
-        not_merged: Tags and fields that differ from the memory with the same text, which stays as
-            it is.
+        not_merged: Tags and fields that differ from the memory with the same text, which keeps its
+            own.
     """
 
     id: str
@@ -86,7 +86,7 @@ class _Undo(Exception):
 
 
 class Review:
-    """The memories of one namespace that await review, and the decisions: `Memories.review`."""
+    """One namespace's memories that await review, and the decisions on them: `Memories.review`."""
 
     def __init__(self, writer: Writer, origin: Origin, noting: Noting) -> None:
         """Prepare.
@@ -124,7 +124,8 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def select(self, **which: Unpack[Waiting]) -> list[str]:
-        """Return the ids of all memories that await review and fit, oldest first; see `Waiting`."""
+        """Return the ids of all matching memories that await review, oldest first; see
+        `Waiting`."""
         records = self._scan(self._where(which))
         return list(dict.fromkeys(record.ref.group for record in records if _fits(record, which)))
 
@@ -137,23 +138,23 @@ class Review:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Reviewed]:
-        """Make memories current that await review; each is compared with current ones, as a new
-        memory is.
+        """Accept memories that await review; each is compared with current ones, as a new memory
+        is.
 
-        Whatever happens meanwhile, each of them still awaits review afterwards or was accepted. Its
-        origin and its trust stay.
+        Even after an interruption, each of them either still awaits review or was accepted. Its
+        origin and trust stay the same.
 
         Args:
             ids: Their ids, or unambiguous prefixes of 8 or more characters.
-            content: Accept a single memory with this content instead: a version by the person who
-                accepts it.
+            content: Accept a single memory with this content instead, as a version by the person
+                who accepts it.
             suspicious: Also accept memories that are marked as suspicious.
-            force: Do not compare.
+            force: Do not compare them with current memories.
             dry_run: Change nothing; only return what would happen.
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not await review, or the caller is an MCP client, a hook or
+            RequestError: A memory does not await review, or the caller is an MCP client, a hook or
                 another agent.
         """
         self._refuse_programs(dry_run=dry_run)
@@ -197,7 +198,7 @@ class Review:
         return results
 
     def reject(self, ids: Sequence[str], *, dry_run: bool = False) -> list[Reviewed]:
-        """Delete memories that await review; after `Memories.restore` they await it again.
+        """Delete memories that await review; after `Memories.restore` they await review again.
 
         Args:
             ids: Their ids, or unambiguous prefixes of 8 or more characters.
@@ -205,7 +206,7 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not await review, or the caller is an MCP client, a hook or
+            RequestError: A memory does not await review, or the caller is an MCP client, a hook or
                 another agent.
         """
         self._refuse_programs(dry_run=dry_run)
@@ -314,7 +315,7 @@ class Review:
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
-        """Return the memory that one replaces by being accepted; None if it ended meanwhile."""
+        """Return the memory that an accepted one will replace; None if it ended meanwhile."""
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
@@ -351,8 +352,8 @@ class Review:
         return new._replace(ended_at=None, ended_by=None, fields={**new.fields, **acceptance})
 
     def _add_version(self, latest: Record, record: Record, draft: Draft, vectors: Any) -> Reviewed:
-        """Accept a memory with the key of a current one, as the next version of that, by its
-        writer.
+        """Accept a memory with a current memory's key as the next version of that memory, by its
+        own writer.
         """
         store, now = self._lookup.store, self._writer.now
         labels = {**tags_of(latest.labels), **draft.tags}
@@ -384,7 +385,7 @@ class Review:
         self._lookup.store.patch([*self._end_older_versions(record), patch])
 
     def _end_older_versions(self, record: Record) -> list[Patch]:
-        """Return the patches that end older versions, which an import may have left pending."""
+        """Return patches that end older versions, which an import may have left pending."""
         where = self._lookup.where_pending(group=record.ref.group)
         return [
             Patch(older.ref, older.ended_at, "update", {})
@@ -401,7 +402,7 @@ class Review:
 
 
 def _draft_of(record: Record, content: str | None) -> Draft:
-    """Return a record that awaits review as a draft that is written now."""
+    """Return a record that awaits review as a new draft."""
     fields = record.fields
     is_same_text = content in (None, record.text)
     return Draft(

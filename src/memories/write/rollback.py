@@ -1,8 +1,9 @@
-"""Puts a namespace back as it was at a time. It adds versions and deletes, so nothing is lost.
+"""Restores a namespace to its state at a given time by adding versions and deleting, so nothing is
+lost.
 
-The state of a memory at a time is read from its versions: which of them existed, and whether it was
-current. The audit log identifies versions that were written later with an earlier date, as imports
-are.
+A memory's state at a time follows from its versions: which of them existed, and whether it was
+current. The audit log identifies versions that were written later with an earlier date, such as
+imports.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +38,9 @@ from memories.write.many import (
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_MOST_VERSIONS = 1_000_000  # more than one memory has
+_MOST_VERSIONS = 1_000_000  # more than any memory has
 _RESTORED = " (restored)"
-# What may have an earlier date; a rollback never has.
+# Actions that may be dated earlier; a rollback never is.
 _WRITING = ("create", "update", "restore", "import")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
@@ -54,14 +55,13 @@ _OF_A_VERSION = (
 
 
 class Change(NamedTuple):
-    """The change that puts one memory back.
+    """The change that restores one memory.
 
     Attributes:
         action: `delete`, `restore`, `update`, `pend` (it awaits review again), or `left`.
         latest: Its latest version.
-        then: The version that was the last one then; None if the memory did not exist, or was not
-            current.
-        reason: Why it is left as it is.
+        then: The latest version at that time; None if the memory did not exist or was not current.
+        reason: Why it is left unchanged.
     """
 
     action: str
@@ -75,12 +75,12 @@ class Rollback(NamedTuple):
 
     Attributes:
         lookup: The namespace, with a store that keeps the origin of added records, since they
-            repeat versions of other writers.
-        to: The time that it goes back to.
+            repeat other writers' versions.
+        to: The time to restore.
         at: When it happens: after every change that it undoes.
         selector: The memories; None for all.
-        late: The times at which versions with a possibly earlier date were written, by their
-            hashes; see `_find_written_after`.
+        late: When versions with a possibly earlier date were really written, by their hashes; see
+            `_find_written_after`.
     """
 
     lookup: Lookup
@@ -142,7 +142,7 @@ class Rollback(NamedTuple):
             yield records
 
     def _read_versions(self, group: str) -> list[Record]:
-        """Return the versions of a memory as they are now; none if one of them is damaged."""
+        """Return the current versions of a memory; none if one of them is damaged."""
         store = self.lookup.store
         where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=group)
         mark = store.damaged.mark()
@@ -151,13 +151,13 @@ class Rollback(NamedTuple):
         return [] if any(ref.group == group for ref in damaged) else records
 
     def _find_change(self, records: Sequence[Record]) -> Change | None:
-        """Return the change that puts a memory back.
+        """Return the change that restores a memory.
 
         Args:
             records: All of its versions.
 
         Returns:
-            None if it is as it was, or is not selected.
+            None if it is unchanged or not selected.
         """
         latest = records[-1]
         earlier = list(
@@ -187,8 +187,8 @@ class Rollback(NamedTuple):
         return None if is_same else Change("update", latest, then)
 
     def _state(self, then: Record, latest: Record) -> str:
-        """Return the state that the last version of that time had then: `live`, `pending`, `delete`
-        or `supersede`.
+        """Return the state of the latest version at that time: `live`, `pending`, `delete` or
+        `supersede`.
         """
         ended_by, fields = (then.ended_by or "").removesuffix(_RESTORED), then.fields
         accepted_at = fields.get("accepted_at")
@@ -207,8 +207,8 @@ class Rollback(NamedTuple):
         return ended_by
 
     def _is_late(self, record: Record) -> bool:
-        """Return whether a version was written later than its date, by more than the time that a
-        write takes.
+        """Return whether a version was written later than its date by more than the duration of a
+        write.
         """
         written_at = self.late.get(_hash(record.ref.group, record.ref.position))
         return written_at is not None and written_at - record.created_at > CLOCKS
@@ -237,7 +237,7 @@ class Rollback(NamedTuple):
         embedder: "Embedder | None",
         tally: Tally,
     ) -> None:
-        """Put memories back in the running transaction, as they are found in it."""
+        """Restore memories in the running transaction, from their state in it."""
         store = self.lookup.store
         changes: dict[str, Change] = {}
         for group in groups:
@@ -271,8 +271,8 @@ class Rollback(NamedTuple):
         return self._find_change(records) if records else None
 
     def _resolve_keys(self, changes: dict[str, Change]) -> None:
-        """Add the memories that have a key which a change needs. If such a memory keeps its key,
-        the change is left out.
+        """Add the memories that hold a key which a change needs. If one of them keeps its key, drop
+        the change.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
@@ -287,7 +287,7 @@ class Rollback(NamedTuple):
                     changes[group] = other_change
                     continue
                 reason = (
-                    f'another memory has the key "{versions.plain_key(other.key)}" now: {group}'
+                    f'another memory now has the key "{versions.plain_key(other.key)}": {group}'
                 )
                 changes[change.latest.ref.group] = Change("left", change.latest, reason=reason)
 
@@ -299,7 +299,7 @@ class Rollback(NamedTuple):
         return other_change is None or other_change.action == "left"
 
     def _find_key_holder(self, change: Change) -> Record | None:
-        """Return another memory that has the key which a change needs."""
+        """Return another memory that holds the key which a change needs."""
         then, latest = change.then, change.latest
         if change.action not in ("restore", "update") or then is None or then.key is None:
             return None
@@ -309,7 +309,7 @@ class Rollback(NamedTuple):
         return None if other is None or other.ref.group == latest.ref.group else other
 
     def _new_version(self, change: Change, vectors: Mapping[Ref, Any]) -> Record:
-        """Return the version that says again what an earlier one said."""
+        """Return a version that repeats an earlier one."""
         then, latest = change.then, change.latest
         assert then is not None
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
@@ -329,8 +329,8 @@ class Rollback(NamedTuple):
         )
 
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
-        """Return the patch of the latest version: a new one follows it, or it ends as it had ended
-        then.
+        """Return the patch of the latest version: it ends because a new one follows, or as it had
+        ended then.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:
@@ -347,7 +347,7 @@ class Rollback(NamedTuple):
 
 
 def _former_fields(change: Change) -> dict[str, Any]:
-    """Return the fields that say how a memory is linked, or else how it was linked then."""
+    """Return the fields for a memory's present links, or else for its links at that time."""
     then = {} if change.then is None else change.then.fields
     return {**then, **change.latest.fields}
 
@@ -359,11 +359,10 @@ def _weight(change: Change) -> int:
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> Iterator[tuple[int, datetime]]:
-    """Yield the versions that, by the audit log, were written after a time, as hashes, and when.
+    """Yield hashes of the versions that, by the audit log, were written after a time, and when.
 
-    For versions from before there was a log, the times of their records count. First versions whose
-    id has about that time are left out, since their record has it too: else a million would be
-    remembered.
+    For versions older than the log, the times of their records count. First versions whose id shows
+    about the same time as their record are left out, since a million may have been written.
     """
     where = chain.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

@@ -1,8 +1,8 @@
-"""Finds texts that give orders to a model, by the rules of suspicion.txt: a mark, never a refusal.
+"""Marks texts that give orders to a model, by the rules in suspicion.txt; never refuses them.
 
-Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and unseen
-characters disguise nothing. Most texts contain none of the words that a rule asks for, and no
-pattern is compiled for them.
+Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and
+invisible characters can't disguise it. Most texts contain none of the words that rules require, so
+no pattern is compiled for them.
 """
 
 import binascii
@@ -44,12 +44,12 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!\x1b"  # without one of these, no structure
+_SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
 _DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
-# Unseen characters that must be a message: tags, variation selectors or joiners in a row, or a
-# forced direction.
+# Invisible characters that must be a hidden message: consecutive tags, variation selectors or
+# joiners, or a forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
@@ -87,7 +87,7 @@ _REPORTED = (
 
 
 class Rule(NamedTuple):
-    """A rule of suspicion.txt, which explains its parts."""
+    """A rule from suspicion.txt, which explains the parts."""
 
     mark: str
     pieces: Sequence[str]
@@ -96,14 +96,14 @@ class Rule(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The rules of suspicion.txt, unparsed: `read_rule` parses one when a text calls for it.
+    """The rules of suspicion.txt, unparsed: `read_rule` parses one when a text needs it.
 
     Attributes:
-        orders: Those for a folded text.
-        structures: Those for a text as it is.
-        by_word: The numbers of the orders that ask for a word, by that word.
-        wordless: The numbers of the orders that ask for no word.
-        constants: The texts that stand in rules, by their names.
+        orders: The rules for a folded text.
+        structures: The rules for a text in its original form.
+        by_word: The numbers of the orders that require a word, by that word.
+        wordless: The numbers of the orders that don't require any word.
+        constants: The texts that rules refer to, by name.
     """
 
     orders: Sequence[str]
@@ -167,10 +167,10 @@ def _compile(pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def find_marks(text: str) -> tuple[str, ...]:
-    """Return the marks of the rules that a text meets, in order; none for nearly every text.
+    """Return the marks of the rules that a text matches, in order; for nearly every text, none.
 
     Args:
-        text: A text of any length. The time grows with the length and no faster.
+        text: Text of any length. The time is linear in its length.
     """
     plain, has_unseen = text, False
     if not text.isascii():
@@ -185,7 +185,7 @@ def find_marks(text: str) -> tuple[str, ...]:
         orders = list(_match_orders(_with_words(revealed)))
         if orders:
             marks |= dict.fromkeys([*orders, "disguised"])
-    # Codes for single characters, which disguise a part of a word.
+    # Codes for single characters, which disguise part of a word.
     if _contains(plain, _CODES):
         unescaped = _compile(_CODE, re.I).sub(_decode_character, plain)
         orders = [] if unescaped == plain else list(_match_orders(_fold(unescaped)))
@@ -209,7 +209,7 @@ def mark_record(record: "Record") -> "Record":
 
 
 def _fold(text: str) -> _Folded:
-    """Return a text in lower case, with one blank between words and without accents and unseen
+    """Return a text in lower case, with one space between words, without accents or invisible
     characters.
     """
     if not text.isascii():
@@ -285,8 +285,8 @@ def _has_hidden_message(text: str) -> bool:
 
 
 def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
-    """Yield a folded text without each disguise that it may have: look-alike letters, spelled-out
-    words, digits for letters, words without blanks, letters backwards or rotated.
+    """Yield a folded text with each possible disguise undone: look-alike letters, spelled-out
+    words, digits for letters, words without spaces, reversed or rotated letters.
     """
     if not plain.isascii():
         latin = folded.text.translate(_LOOK_ALIKE)
@@ -316,14 +316,14 @@ def _rotate(sign: str) -> str:
 
 
 def _is_leet(word: str) -> bool:
-    """Return whether signs stand for letters within a word that has letters too."""
+    """Return whether signs replace letters in a word that also has letters."""
     if len(word) >= _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
         return False
     return any(map(str.isalpha, word))
 
 
 def _join_letters(spelled: re.Match[str]) -> str:
-    """Join words that were spelled out; where the sign between letters is doubled, a word ends."""
+    """Join spelled-out words; a doubled separator between letters ends a word."""
     sign = spelled[1]
     words = spelled[0].replace(sign * 3, sign * 2).split(sign * 2)
     return " ".join(word.replace(sign, "") for word in words)
@@ -333,7 +333,7 @@ def _join_letters(spelled: re.Match[str]) -> str:
 
 
 def _decode_parts(text: str) -> Iterator[str]:
-    """Yield what encoded parts of a text say; an empty text for a blob that can't be decoded."""
+    """Yield the decoded text of encoded parts; an empty string for a blob that can't be decoded."""
     has_long_word = max(map(len, text.split()), default=0) >= _LONG_WORD
     if not has_long_word and not _contains(text, _CODED):
         return
@@ -377,7 +377,7 @@ def _decode_hex(part: str) -> str:
 
 
 def _decode_base64(part: str) -> str:
-    """Return the text that a part encodes in base64; empty if it isn't text."""
+    """Return the text that a base64 part encodes; empty if it isn't text."""
     plain = part.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return binascii.a2b_base64(plain + "=" * (-len(plain) % 4)).decode("utf-8")
@@ -386,7 +386,7 @@ def _decode_base64(part: str) -> str:
 
 
 def _is_sentence(text: str) -> bool:
-    """Return whether decoded text is a sentence: printable, words with blanks between them."""
+    """Return whether decoded text is a sentence: printable words separated by spaces."""
     if len(text) < 12 or " " not in text.strip():
         return False
     if not text.replace("\n", " ").replace("\t", " ").isprintable():

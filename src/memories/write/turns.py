@@ -1,4 +1,4 @@
-"""Appends turns to a conversation, and changes its title, user and tags."""
+"""Appends turns to a conversation and changes its title, user and tags."""
 
 import re
 import unicodedata
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
-# as much as a model is shown of a message at once; a part that ends with its paragraph has less
+# the most of a message that a model is shown at once; a part that ends with its paragraph is
+# shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
 # The ends of paragraphs, lines, sentences, clauses and words, the best first.
@@ -71,8 +72,8 @@ class _Prepared(NamedTuple):
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content before that: a turn that was stored before secrets were removed is
-            still the same turn.
+        original: The content before that: a turn stored before secrets were removed is still the
+            same turn.
     """
 
     draft: TurnDraft
@@ -97,14 +98,14 @@ def append(
         store: The store.
         embedder: Makes the vectors before the transaction, so that no other writer waits for the
             model.
-        place: The namespaces that are read, the caller's own first, and the conversation id.
+        place: The namespaces to read, the caller's own first, and the conversation id.
         drafts: The turns, in order.
         now: The time of drafts without one.
         redactor: Removes secrets, before anything else; None to keep drafts as they are.
 
     Raises:
         InvalidInput: A value is not acceptable; nothing was stored.
-        RequestError: The conversation is in a namespace that is only read.
+        RequestError: The conversation is in a read-only namespace.
     """
     (namespace, *others), conversation = place[0], conversation_id(place[1])
     if redactor is not None:
@@ -155,8 +156,8 @@ def _prepare_all(
     """Return drafts as they are stored.
 
     Raises:
-        InvalidInput: A value is not acceptable; the message names the turn by its number, if there
-            are several.
+        InvalidInput: A value is not acceptable; if there are several turns, the message gives the
+            turn's number.
     """
     prepared = []
     for number, draft in enumerate(drafts, 1):
@@ -221,10 +222,10 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
 
 
 def _in_own_zone(moment: datetime) -> datetime:
-    """Return a time in the resolution in which times are stored, in its own time zone.
+    """Return a time at the resolution in which times are stored, in its own time zone.
 
     Raises:
-        InvalidInput: It is not an aware datetime, or is outside of the years 1 to 9999.
+        InvalidInput: The time is not an aware datetime, or is outside the years 1 to 9999.
     """
     return to_stored_time(moment, "created_at").astimezone(moment.tzinfo)
 
@@ -233,9 +234,7 @@ def _in_own_zone(moment: datetime) -> datetime:
 
 
 def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
-    """Return the last turn of a conversation, and the last position of a turn that can't be read,
-    or -1.
-    """
+    """Return a conversation's last turn, and the last position of an unreadable turn, or -1."""
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
     last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
@@ -287,7 +286,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
 
 
 def _utc_offset(draft: TurnDraft) -> int:
-    """Return the seconds by which the time zone of a draft's time differs from UTC."""
+    """Return the UTC offset of a draft's time, in seconds."""
     assert draft.created_at is not None  # it was checked
     offset = draft.created_at.utcoffset()
     return 0 if offset is None else int(offset.total_seconds())
@@ -320,7 +319,7 @@ def _session_of(index: int, created_at: datetime, last: Record | None) -> int:
 
 
 def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> Turn:
-    """Return the turn as it is stored, with what happened to the draft."""
+    """Return the turn as stored, and what became of the draft."""
     turn = turn_of(records)
     if is_new:
         return replace(turn, status=STORED)
@@ -328,7 +327,7 @@ def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> 
         return replace(turn, status=KNOWN)
     message_id = validate.shown(prepared.draft.message_id or "")
     reason = (
-        f'message id "{message_id}" is that of {turn.id}, which says something else; '
+        f'message id "{message_id}" belongs to {turn.id}, which has other content; '
         "give this message an id of its own"
     )
     return replace(turn, status=REFUSED, reason=reason)
@@ -338,14 +337,14 @@ def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> 
 
 
 def split(text: str) -> list[str]:
-    """Cut a long message into parts that a search can find, at the ends of paragraphs, sentences or
-    words.
+    """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
         The parts; together they are the text, and each has visible characters.
 
     Raises:
-        InvalidInput: So much of it in one piece is invisible that a part would have nothing else.
+        InvalidInput: The message has so many consecutive invisible characters that they would fill
+            a part.
     """
     parts: list[str] = []
     start = 0
@@ -361,7 +360,8 @@ def split(text: str) -> list[str]:
         start = end
     if any(len(part) > MAX_TURN_CHARACTERS for part in parts):
         raise InvalidInput(
-            f"content has more than {MAX_TURN_CHARACTERS} invisible characters in a row; cut them"
+            f"content has more than {MAX_TURN_CHARACTERS} consecutive invisible characters; "
+            "cut them"
         )
     return parts
 
@@ -388,7 +388,7 @@ def _end_of_part(text: str, start: int, visible: int) -> int:
 
 
 def _is_within_character(text: str, end: int) -> bool:
-    """Return whether what stands at a place belongs to the character before it."""
+    """Return whether the character at a place belongs to the one before it."""
     if end >= len(text):
         return False
     before, after = text[end - 1], text[end]
@@ -404,9 +404,7 @@ def _is_visible(sign: str) -> bool:
 
 
 class Naming(NamedTuple):
-    """A change of the title, the user and the tags of a conversation; see
-    `Memories.update_conversation`.
-    """
+    """A change to a conversation's title, user and tags; see `Memories.update_conversation`."""
 
     title: str | None
     user: str | None
@@ -414,10 +412,10 @@ class Naming(NamedTuple):
     remove_tags: Sequence[str]
 
     def check(self, redactor: "Redactor | None") -> "Naming":
-        """Return the same with acceptable values, without secrets.
+        """Return the change with validated values, without secrets.
 
         Raises:
-            InvalidInput: One is not acceptable, or nothing would change.
+            InvalidInput: A value is not acceptable, or nothing would change.
         """
         if self.title is None and self.user is None and not self.tags and not self.remove_tags:
             raise InvalidInput(
@@ -445,7 +443,7 @@ class Naming(NamedTuple):
 
 
 def _check_name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:
-    """Return a title or a user as it is stored; an empty one removes the present one."""
+    """Return a title or user in its stored form; an empty one removes the current one."""
     if value is None:
         return None
     if isinstance(value, str) and not value.strip():

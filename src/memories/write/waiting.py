@@ -1,4 +1,4 @@
-"""Turns in the queue on disk, as users see turns."""
+"""Turns in the queue on disk, shown like stored turns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,21 +20,21 @@ _TEXTS = ("conversation_id", "role", "text", "ts")
 def waiting_turns(
     queue: "RetryQueue", namespace: str, conversation: str | None = None
 ) -> list[Turn]:
-    """Return the queued turns, oldest first; only of one conversation, if it is named."""
+    """Return the queued turns, oldest first; only those of one conversation, if given."""
     if not queue:
         return []
     return list(_to_turns(queue.entries(conversation), namespace))
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return the turns that are not stored. A stored turn stays in the queue for a moment, or after
-    a crash.
+    """Return the turns that are not stored yet. A stored turn may still be queued for a moment, or
+    after a crash.
     """
     return [turn for turn in turns if not _is_stored(store, turn)]
 
 
 def number_turns(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
-    """Return the turns that meet a filter, with the indexes that they will get.
+    """Return the turns that match a filter, with the indexes that they will get.
 
     Args:
         turns: Queued turns.
@@ -50,13 +50,13 @@ def number_turns(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
 
 
 def with_waiting(page: ConversationPage, turns: Sequence[Turn], *, first: bool) -> ConversationPage:
-    """Return a page of conversations with the number of queued turns of each.
+    """Return a page of conversations with each one's number of queued turns.
 
     Args:
         page: Stored conversations.
         turns: The queued turns.
-        first: Whether the page is the first one of all conversations. Then conversations without
-            stored turns lead it.
+        first: Whether this is the first page; it begins with the conversations that have no stored
+            turns.
     """
     by_conversation: dict[str, list[Turn]] = {}
     for turn in turns:
@@ -87,7 +87,7 @@ def _new_conversation(turns: Sequence[Turn]) -> Conversation:
 
 
 def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Turn]:
-    """Yield entries as turns, numbered in each conversation as if nothing of it were stored."""
+    """Yield entries as turns, numbered in each conversation as if none of its turns were stored."""
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):

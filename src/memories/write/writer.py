@@ -1,4 +1,4 @@
-"""Writes to one namespace, and compares drafts with the memories that it holds."""
+"""Writes to one namespace, and compares drafts with its memories."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_SIMILAR = 5
 _COMPARED = 16
-_COMPARED_LOOSE = 64  # without a project, more: those of other projects are found too and dropped
+_COMPARED_LOOSE = 64  # more without a project: other projects' memories are found too and dropped
 _PAGE = 250
 
 
@@ -36,7 +36,7 @@ class Similar:
         agent: The agent that it is tagged with, if any.
         difference: How its text differs, if it does.
         namespace: The namespace it belongs to.
-        origin: Who wrote it; None if that was before origins were kept.
+        origin: Who wrote it; None if it is older than origins.
         suspicious: Why it may give orders to a model; see `Memory`.
         corrected_by: The memory that corrects it, if there is one.
     """
@@ -54,7 +54,7 @@ class Similar:
 
 
 class Repeat(NamedTuple):
-    """A memory that says what older memories say.
+    """A memory that repeats older memories.
 
     Attributes:
         memory: The newer memory.
@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """The namespace that drafts are written to, and the settings for finding repetitions.
+    """The namespace to which drafts are written, and the settings for finding repetitions.
 
     Attributes:
         lookup: Finds the memories that the caller may read and write.
@@ -107,11 +107,11 @@ class Writer(NamedTuple):
 
     @property
     def store(self) -> Store:
-        """The store that memories are written to."""
+        """The store to which memories are written."""
         return self.lookup.store
 
     def to_memory(self, record: Record) -> Memory:
-        """Return a record as a memory, with its confidence now."""
+        """Return a record as a memory, with its current confidence."""
         return versions.to_memory(record, self.now, self.half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
@@ -139,7 +139,7 @@ class Writer(NamedTuple):
             vectors: Its vectors.
             where: The memories to compare it with; by default all current ones.
         """
-        # These read word lists, which nothing but a comparison needs.
+        # These modules read word lists, which only a comparison needs.
         from memories.write.compare.corrections import corrects
         from memories.write.compare.duplicates import Verdict, judge
 
@@ -183,8 +183,8 @@ class Writer(NamedTuple):
         )
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-        """Return the candidates for a comparison, most similar first: not faded, and in the same
-        project.
+        """Return the candidates for a comparison, most similar first; faded ones and other
+        projects' are left out.
         """
         project = draft.tags.get("project")
         if project is not None:
@@ -218,11 +218,12 @@ class Writer(NamedTuple):
         return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: the first of those that it contradicts least."""
+        """Return the memory that a draft repeats: the one that it contradicts least, on a tie the
+        first."""
         if len(same) < 2 and not any("corrected_by" in record.fields for record in same):
             return same[0] if same else None
         repetitions = [self.repetition(record, draft, vectors) for record in same]
-        # A correction by a more trusted writer stands: the old text becomes a new memory.
+        # A correction by a more trusted writer keeps its effect: the old text becomes a new memory.
         allowed = [
             repetition
             for repetition in repetitions
@@ -249,22 +250,22 @@ class Writer(NamedTuple):
 
 
 def _may_correct(draft: Draft, record: Record) -> bool:
-    """Return whether no other memory corrects a record yet, and not both have keys: those address
-    two memories.
+    """Return whether a record may be corrected: nothing corrects it yet, and not both have keys,
+    which would name two memories.
     """
     have_keys = draft.key is not None and record.key is not None
     return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)
 
 
 def _is_session_note(record: Record) -> bool:
-    """Return whether a record is a session's note, which quotes the session. A draft with the same
+    """Return whether a record is a session's note. It quotes the session, so a draft with the same
     text does not repeat it.
     """
     return is_session_note(record.labels, versions.plain_key(record.key))
 
 
 def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[Repeat]:
-    """Yield selected memories of the writer's namespace that repeat older ones, newest first."""
+    """Yield selected memories in the writer's namespace that repeat older ones, newest first."""
     return islice(_find_repeats(writer, selector), limit)
 
 

@@ -217,7 +217,7 @@ class Conversations:
         refused, stored, known = memories.add_turns("talk", other)
         assert (refused.status, refused.id, refused.content) == ("refused", "talk#0", "one")
         assert refused.reason is not None
-        assert 'message id "a" is that of talk#0, which says something else' in refused.reason
+        assert 'message id "a" belongs to talk#0, which has other content' in refused.reason
         assert (stored.status, stored.reason, known.status, known.reason) == (
             "stored",
             None,

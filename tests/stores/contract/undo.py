@@ -256,7 +256,7 @@ class Undo(Opened):
         assert new
         done = memories.rollback(to, where="not type = fact")
         assert done.counts == {"left": 1}
-        assert done.steps[0].reason == f'another memory has the key "door" now: {new.id}'
+        assert done.steps[0].reason == f'another memory now has the key "door": {new.id}'
         assert done.undo_to is None
         assert memories.rollback(to).counts == {"restore": 1, "delete": 1}
         assert [said[0] for said in current(store).values()] == ["the door is green"]

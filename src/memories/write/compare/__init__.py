@@ -1,1 +1,1 @@
-"""Whether two statements say the same, or one corrects the other."""
+"""Decides whether two statements say the same, or one corrects the other."""

@@ -1,9 +1,9 @@
-"""Decides by its words whether a new text corrects an old one.
+"""Decides by words whether a new text corrects an old one.
 
-A correction says something else of the same subject in the same place: "the port is 8080", "the
-port is 9090". Facts about two subjects stand side by side ("Ann's birthday is", "Bob's birthday
-is"), and so do two events and two of many ("likes tea", "likes coffee"). Where that is not certain,
-nothing is linked: the old fact is then shown unmarked.
+A correction gives another value for the same subject in the same place: "the port is 8080", "the
+port is 9090". Facts about two subjects don't contradict each other ("Ann's birthday is", "Bob's
+birthday is"), nor do two events, or two of many values ("likes tea", "likes coffee"). In doubtful
+cases nothing is linked, and the old fact is shown unmarked.
 """
 
 import functools
@@ -37,8 +37,8 @@ from memories.write.compare.vocabulary import (
 )
 
 _MAX_CHARACTERS = 400  # longer texts say several things
-_MIN_SHARED = 0.45  # of the words of the longer text
-# of the cosine from which two texts may say the same: below it they are about two things
+_MIN_SHARED = 0.45  # fraction of the longer text's words
+# fraction of the duplicate threshold: texts below it are about two things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
 # What may stand between two words that changed; the second row is parts of dates: 31 de marzo.
@@ -59,7 +59,7 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 # Scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
-_DENIAL = 8  # signs that deny, with those of the verb that they change
+_DENIAL = 8  # signs that negate, with those of the verb that they change
 # Marks of a subject or an object. A text with one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
@@ -111,7 +111,7 @@ def _tokens(text: str) -> Sequence[str]:
 
 def _share_words(new: str, old: str) -> bool:
     new_tokens, old_tokens = {*_tokens(new)}, {*_tokens(old)}
-    # A text that announces a change has words of its own.
+    # A text that announces a change has additional words.
     longer = min if new_tokens & {"from", "instead"} else max
     return len(new_tokens & old_tokens) >= _MIN_SHARED * longer(len(new_tokens), len(old_tokens))
 
@@ -141,7 +141,7 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
 
 
 def _replaces_signs(new: str, old: str) -> bool:
-    """Return whether a run of signs behind the subject was replaced, or a denial was added."""
+    """Return whether a run of signs after the subject was replaced, or a negation was added."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
@@ -176,8 +176,8 @@ def _contains(text: str, entries: Sequence[str]) -> bool:
 
 
 def _frame(words: Sequence[Word]) -> list[Word]:
-    """Return the words that make the frame of a text, without articles. Forms of "is" and colons
-    become one word.
+    """Return the words that form a text's frame, without articles. Forms of "is" and colons become
+    one word.
     """
     frame: list[Word] = []
     definite = False
@@ -259,9 +259,7 @@ def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
 
 
 def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether texts differ only in words that deny or count: not, never, always, only,
-    most.
-    """
+    """Return whether texts differ only in negations or quantifiers: not, always, most."""
     new_keys, old_keys = keys_of(new), keys_of(old)
     shared = [key for key in new_keys if key in old_keys]
     if len(shared) < 2 or shared != [key for key in old_keys if key in new_keys]:
@@ -293,7 +291,7 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
 
 
 def _is_other_value(change: _Change) -> bool:
-    """Return whether what changed behind a subject is the only value of an attribute."""
+    """Return whether the changed part after a subject is the only value of an attribute."""
     verb = next((i for i in reversed(range(len(change.head))) if _verb(change.head[i])), None)
     changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not _is_soft(word)]
@@ -314,7 +312,7 @@ def _preposition_senses(words: Sequence[Word]) -> list[str]:
 
 
 def _is_role(change: _Change) -> bool:
-    """Return whether a role that only one person has went to another: Ann is the lead, Bob is the
+    """Return whether a role that only one person has changed hands: Ann is the lead, Bob is the
     lead.
     """
     names, tail = (*change.removed, *change.added), change.tail
@@ -326,7 +324,7 @@ def _is_role(change: _Change) -> bool:
 
 
 def _is_event(change: _Change) -> bool:
-    """Return whether a text says what happened once; there may be many such events."""
+    """Return whether a text reports a single event; there may be many such events."""
     words = (*change.head, *change.tail)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
@@ -346,10 +344,10 @@ def _is_noun(word: Word) -> bool:
 
 
 def _is_one_value(change: _Change, verb: int | None) -> bool:
-    """Return whether numbers, dates, versions or paths are values of one attribute."""
+    """Return whether numbers, dates, versions or paths are values of the same attribute."""
     head, _, _, tail = change
     if any(word.key == "is" or word.sense in {"live", "is"} for word in tail):
-        return False  # what changed is a part of the subject
+        return False  # the changed part belongs to the subject
     if head[-1].key in ENUMERATED:
         return False
     if verb is None:
@@ -359,7 +357,7 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
 
 
 def _is_under_heading(change: _Change, verb: int) -> bool:
-    """Return whether a sentence, and no value, follows a colon."""
+    """Return whether a colon is followed by a sentence rather than a value."""
     is_sentence = any(_verb(word) for word in (*change.removed, *change.added))
     return change.head[verb].shown == ":" and is_sentence
 
@@ -384,22 +382,22 @@ def _has_one_object(change: _Change, verb: int) -> bool:
 
 
 def _is_one_predicate(change: _Change, verb: int) -> bool:
-    """Return whether a subject "is" only one such thing, in any language."""
+    """Return whether a subject can "be" only one such thing, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
     if head[verb].shown == ":":  # a heading is not a name
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
     if is_name and not (behind and _leads_on(behind[0])):
-        return False  # much can be said of a name
+        return False  # a name can be many things
     return _is_one_thing(subject, behind, removed, added)
 
 
 def _is_one_thing(
     subject: Sequence[Word], behind: Sequence[Word], removed: Sequence[Word], added: Sequence[Word]
 ) -> bool:
-    """Return whether a subject "is" only one thing, or in one place: the editor, Ann's manager, the
-    port of A.
+    """Return whether a subject can "be" only one thing, or in one place: the editor, Ann's manager,
+    A's port.
     """
     if not subject or _is_one_of_many(subject):
         return False
@@ -408,7 +406,7 @@ def _is_one_thing(
     keys, noun = {*keys_of(subject)}, subject[-1]
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
-        return bool(behind) and _leads_on(behind[0])  # much can be said of a name
+        return bool(behind) and _leads_on(behind[0])  # a name can be many things
     behind = [word for word in behind if not word.shown[:1].isupper()]
     if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
         return all(map(_leads_on, behind))

@@ -2,8 +2,8 @@
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
 is a duplicate only if every word of either text has a counterpart in the other, in an order that
-means the same and with the same capitals. A word that vocabulary.txt does not know counts as a
-difference: a repetition that is stored costs a line, a correction that is dropped costs a fact.
+means the same and with the same capitals. A word that is not in vocabulary.txt counts as a
+difference: storing a repetition costs a line, but dropping a correction loses a fact.
 """
 
 import functools
@@ -79,7 +79,7 @@ def judge(
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same; it belongs to the embedder.
+        threshold: The cosine from which two texts may say the same; it depends on the embedder.
         explain: Set to False to skip telling corrections from unrelated text (10× faster).
 
     Returns:
@@ -100,7 +100,8 @@ def judge_words(
     """Compare the words of texts of any length, as `judge` does; long ones take seconds."""
     are_alike = bare(new) == bare(old)
     if not are_alike and similarity is not None and similarity < threshold:
-        return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
+        # The usual case: parsing words would take a hundred times as long.
+        return Judgement(Verdict.DIFFERENT)
     codes = tongues(new, old)
     if (not explain or similarity is None) and _surely_differ(
         _weigh(new, codes), _weigh(old, codes)
@@ -123,10 +124,9 @@ def judge_words(
 
 
 def same_lines(new: str, old: str) -> bool:
-    """Return whether two texts have the same words and, if they have several lines, the same lines
-    with the same indents.
+    """Return whether two texts have the same words and, if multi-line, the same lines and indents.
 
-    This takes a moment where `judge_words` takes seconds: for texts of many thousand characters.
+    For texts of many thousand characters, this takes a moment where `judge_words` takes seconds.
     """
     new_lines, old_lines = _split_lines(new), _split_lines(old)
     if len(new_lines) > 1 or len(old_lines) > 1:
@@ -135,8 +135,8 @@ def same_lines(new: str, old: str) -> bool:
 
 
 def is_value(word: Word) -> bool:
-    """Return whether a word is a number, a date, a version, a path or an identifier, or a
-    preposition beside one.
+    """Return whether a word is a number, date, version, path or identifier, or a preposition next
+    to one.
     """
     is_soft_or_number = word.key in SOFT or any(map(str.isdigit, word.key))
     return is_soft_or_number or any(belongs(word) for _, belongs in _VALUE_KINDS)
@@ -150,8 +150,8 @@ def _spell(words: Sequence[Word]) -> list[str]:
 
 
 def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the first word whose case differs. Case says nothing in a word that opens a sentence,
-    in a stop word, or in a text in capitals.
+    """Return the first word whose case differs. Case is ignored in a sentence's first word, in stop
+    words, and in a text in capitals.
     """
     if is_shouted(new) != is_shouted(old):
         return ""
@@ -165,7 +165,7 @@ def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _by_spelling(words: Sequence[Word]) -> dict[str, list[Word]]:
-    """Return the words whose case counts, by how they are spelled."""
+    """Return the words whose case matters, by their spelling."""
     spellings: dict[str, list[Word]] = {}
     for word in words:
         spelling = word.shown.lower()
@@ -175,16 +175,14 @@ def _by_spelling(words: Sequence[Word]) -> dict[str, list[Word]]:
 
 
 def _pair(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
-    """Return what stands in the same places of two lists, or every pair if one is longer."""
+    """Return the pairs in the same places of two lists, or every pair if one is longer."""
     if len(new) == len(old):
         return zip(new, old, strict=True)
     return product(dict.fromkeys(new), dict.fromkeys(old))
 
 
 def _describe_layout(new: str, old: str) -> str:
-    """Return "layout" if one of the texts has several lines, and they are broken or indented in
-    another way, as counts in code.
-    """
+    """Return "layout" if line breaks or indents differ in a multi-line text, as in code."""
     new_lines, old_lines = _split_lines(new), _split_lines(old)
     if len(new_lines) == len(old_lines) < 2:
         return ""
@@ -216,8 +214,8 @@ def _describe_spacing(new: str, old: str) -> str:
 
 
 def _share_script_pairs(new: str, old: str) -> bool:
-    """Return whether texts in scripts that an English model can't read share a third of their pairs
-    of characters.
+    """Return whether texts in scripts that an English model can't read share a third of their
+    bigrams.
     """
     new, old = bare(new), bare(old)
     if sum(character.isascii() for character in new + old) * 2 > len(new + old):
@@ -233,10 +231,10 @@ class _Weighed(NamedTuple):
     """The words of a text, without their order.
 
     Attributes:
-        counts: How often it has each word of weight, by its key.
+        counts: How often each word of weight occurs, by its key.
         meanings: What each word may mean, by its key.
         keys: The keys of the words that may mean something.
-        compounds: The known compounds among them, which the other text may have in two words.
+        compounds: The known compounds among them, which the other text may write as two words.
     """
 
     counts: frozenset[tuple[str, int]]
@@ -263,10 +261,10 @@ def _weigh(text: str, codes: Sequence[str]) -> _Weighed:
 
 
 def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
-    """Return whether, without aligning them, a word of one text is known to have no counterpart in
-    the other; if False, it may still have none.
+    """Return whether a word of one text clearly has no counterpart in the other, without alignment;
+    if False, one may still be missing.
 
-    It has none if no other word of either text shares a meaning with it: then `align_words` does
+    A word has none if no other word of either text shares a meaning with it: `align_words` would
     not change it.
     """
     if new.compounds != old.compounds:
@@ -298,7 +296,7 @@ def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return joined
 
 
-@functools.lru_cache(maxsize=1)  # `corrections` asks right after `judge`
+@functools.lru_cache(maxsize=1)  # `corrections` calls it right after `judge`
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts as `align_words` does."""
     codes = tongues(new, old)
@@ -321,7 +319,7 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
     return words[: len(new)], words[len(new) :]
 
 
-@functools.lru_cache(maxsize=4_096)  # of two texts that are nearly equal most words are the same
+@functools.lru_cache(maxsize=4_096)  # nearly equal texts share most of their words
 def _meanings(word: Word) -> Sequence[str]:
     """Return the word, its possible base forms and their groups."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
@@ -334,7 +332,7 @@ def _meanings(word: Word) -> Sequence[str]:
 
 
 def base_of(key: str) -> list[str]:
-    """Return what an English word may be an inflection of."""
+    """Return the words of which an English word may be an inflection."""
     if key in BASE:
         return [BASE[key]]
     if len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
@@ -381,7 +379,7 @@ def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Return the words of weight that the other text does not have, or not as often."""
+    """Return the words of weight that the other text lacks, or has less often."""
     spare = Counter(keys_of(other))
     missing = []
     for word in filter(_has_weight, words):
@@ -416,8 +414,8 @@ def _describe_change(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether one text is in the past tense and the other in the present; participles may be
-    in either.
+    """Return whether one text is in the past tense and the other in the present; participles fit
+    either.
     """
     new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
     new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
@@ -433,7 +431,7 @@ def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
 
 
 def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
-    """Return how each word of weight was written, and where."""
+    """Return the spelling and place of each word of weight."""
     written: dict[str, list[tuple[str, int]]] = {}
     for i, word in enumerate(words):
         if word.key not in LIGHT and word.key not in SOFT and word.shown.isalpha():
@@ -462,9 +460,10 @@ def _describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a word that is plural in one text and singular in the other, unless that says nothing.
+    """Return a word that is plural in one text and singular in the other, unless that means
+    nothing.
 
-    It says nothing about a subject without a determiner whose verb changes with it (requests are, a
+    It means nothing in a subject without a determiner whose verb changes with it (requests are, a
     request is), nor after "all" and "every".
     """
     new_written, old_written = _by_key(new), _by_key(old)
@@ -481,7 +480,7 @@ def _describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _is_general(many: tuple[Sequence[Word], int], one: tuple[Sequence[Word], int]) -> bool:
-    """Return whether a plural and a singular at these places mean the whole kind."""
+    """Return whether a plural and a singular at these places are both generic."""
     (plural, i), (single, j) = many, one
     before_plural = keys_of(plural[max(0, i - 2) : i])
     before_single = keys_of(single[max(0, j - 2) : j])
@@ -499,9 +498,7 @@ def _form_after(words: Sequence[Word], at: int) -> str:
 
 
 def _describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a demonstrative that was replaced, or the article of what something is: a manager, the
-    manager.
-    """
+    """Return a replaced demonstrative, or the article of a predicate: a manager, the manager."""
     for near, far in (("this", "that"), ("these", "those")):
         pair = {near, far}
         added, removed = pair.intersection(keys_of(new)), pair.intersection(keys_of(old))

@@ -1,4 +1,4 @@
-"""Reads texts for comparing: their words as they were written, and as they are understood."""
+"""Parses texts for comparison: their words as written, and as understood."""
 
 import functools
 import re
@@ -42,10 +42,10 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
-_SHOWS = 150  # characters that show the language of a text
+_SHOWS = 150  # characters that reveal a text's language
 _DASH = "\ue000"  # stands for the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-_LONGEST = 64  # letters of what ends a sentence; the pattern takes the square of it
+_LONGEST = 64  # letters in a sentence's end; the pattern's time is quadratic in this
 _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
 )
@@ -72,11 +72,11 @@ class Word(NamedTuple):
     """A word of a text.
 
     Attributes:
-        key: The form that is compared.
+        key: The form used in comparisons.
         shown: The word as it was written.
         exact: Inflections and synonyms do not match it.
         opens: It opens a sentence, so the case of its first letter means nothing.
-        definite: It follows "the", "my" and the like; see `corrections`.
+        definite: It follows "the", "my" or a similar word; see `corrections`.
         literal: It is a part of a code, a command or a value, so it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, or `plain`.
         sense: Its meaning in English, if it is a known word of another language; see
@@ -99,14 +99,15 @@ _QUESTION = Word("?", "?", exact=True)
 
 @functools.lru_cache(maxsize=8)  # a new text is compared with many
 def bare(text: str) -> str:
-    """Return a text as it is compared for sameness: not case folded, which makes "ß" "ss"."""
+    """Return the form of a text that is compared for sameness: not case-folded, which would turn
+    "ß" into "ss"."""
     spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
     return _ENDING.sub("", " ".join(spelled.split()))
 
 
-@functools.lru_cache(maxsize=256)  # a text is judged often
+@functools.lru_cache(maxsize=256)  # the same text is judged often
 def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of a text as they were written, and as they are understood.
+    """Return the words of a text as written, and as understood.
 
     Args:
         text: The text.
@@ -117,7 +118,7 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages that two texts may be in, if not English; two show it better."""
+    """Return the languages of two texts, if not English; two texts reveal more than one."""
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
@@ -133,7 +134,7 @@ def is_shouted(words: Sequence[Word]) -> bool:
 
 
 def quotations(text: str) -> list[str]:
-    """Return what stands in quotes or backticks in a text, to the letter."""
+    """Return the exact quoted parts of a text, in quotes or backticks."""
     return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(_STRAIGHT))]
 
 
@@ -174,8 +175,8 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
-    """Return a word of another language with its sense. One that looks like an English word without
-    weight gets weight.
+    """Return a word of another language with its sense. If it looks like an English stop word, it
+    gets weight.
     """
     if word.key in _MARKS:
         return word
@@ -197,7 +198,7 @@ def _with_weight(key: str) -> str:
 
 
 def _split_chunk(chunk: str) -> Iterator[Word]:
-    """Yield the words between two spaces; a comma or stop behind them is a word of its own."""
+    """Yield the words between two spaces; a comma or stop after them is a separate word."""
     if chunk == "'s":
         yield Word("'s", chunk)
         return
@@ -265,7 +266,7 @@ def _word_after(words: Sequence[Word], i: int) -> Word:
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:
-    """Keep US and IT apart from the little words that they look like, `3 am` from `I am`, and `turn
+    """Distinguish US and IT from the short words that they resemble, `3 am` from `I am`, and `turn
     it on` from `on it`.
     """
     shouted = is_shouted(words)
@@ -283,9 +284,7 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
 
 
 def _mark_literals(words: list[Word]) -> list[Word]:
-    """Mark words that are taken to the letter: quotations, commands, values behind a colon or
-    alone.
-    """
+    """Mark words that are taken literally: quotations, commands, values after a colon or alone."""
     marked, zone = [], ""
     for i, word in enumerate(words):
         if word.key in _MARKS or (zone == "command" and _ends_command(word)):
@@ -312,13 +311,13 @@ def _ends_command(word: Word) -> bool:
 
 
 def _is_clause(words: Sequence[Word]) -> bool:
-    """Return whether a clause follows a colon, and no value or command."""
+    """Return whether a colon is followed by a clause rather than a value or command."""
     end = next((i for i, word in enumerate(words) if word.key == "."), len(words))
     return any(word.key in DETERMINERS | BE | PRONOUNS | {"user"} for word in words[:end])
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Return whether something is, or is set to, a single word: the verb is delete, NODE_ENV must
+    """Return whether a subject is, or is set to, a single word: the verb is delete, NODE_ENV must
     be prod.
     """
     start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
@@ -354,7 +353,7 @@ def _replace_phrases(words: list[Word]) -> list[Word]:
 
 
 def _mark_questions(words: list[Word]) -> list[Word]:
-    """Put a question mark behind the first word of each sentence that begins like a question but
+    """Put a question mark after the first word of each sentence that begins like a question but
     does not end like one.
     """
     marked: list[Word] = []
@@ -388,8 +387,8 @@ def _mark_having(words: list[Word]) -> list[Word]:
 
 
 def _mark_names(words: list[Word]) -> list[Word]:
-    """Mark what may be a name: capitalised within a sentence, or beside a word that announces a
-    name or a value.
+    """Mark possible names: capitalised within a sentence, or next to a word that announces a name
+    or value.
     """
     marked = []
     for i, word in enumerate(words):
@@ -403,8 +402,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether the base form of a verb stands where a sentence has none, so that it may be a
-    command or a name.
+    """Return whether a verb's base form is where no sentence would have one, so it may be a command
+    or a name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:
@@ -445,8 +444,8 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Mark prepositions of time, which may be missing, and those before an address, which are all
-    the same.
+    """Mark prepositions of time, which are optional, and before an address, where all are
+    equivalent.
     """
     marked = []
     for i, word in enumerate(words):

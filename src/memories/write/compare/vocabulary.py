@@ -1,6 +1,6 @@
-"""The words of vocabulary.txt, which texts are compared by, as sets and tables.
+"""The words in vocabulary.txt, used to compare texts, as sets and tables.
 
-Importing this module reads the file, so it is imported only by what compares texts.
+Importing this module reads the file, so only code that compares texts imports it.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from memories.languages.text import STOP_WORDS
 
 
 def _read_lines() -> dict[str, str]:
-    """Return the lines of the file by their names; those of one name as one line."""
+    """Return the file's lines by name; lines with the same name are joined."""
     lines: dict[str, list[str]] = {}
     text = Path(__file__).with_name("vocabulary.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
@@ -84,7 +84,7 @@ ASKING = BE | _words("asking")
 PRONOUNS = _words("pronouns")
 _INFLECTED_DATES = WEEKDAYS | {"week", "month", "year", "day", "hour", "minute", "night"}
 WHOLE = (DATES - _INFLECTED_DATES) | _words("whole")
-FREE_CASE = STOP_WORDS | {"pm"}  # words whose case says nothing
+FREE_CASE = STOP_WORDS | {"pm"}  # words whose case means nothing
 ACRONYMS = LIGHT | SOFT | _words("acronyms")
 
 # Classes of words for `corrections`.

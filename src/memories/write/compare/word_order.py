@@ -1,6 +1,4 @@
-"""The orders in which a text may be put without changing its meaning: in the active voice,
-with an adjunct at the end, with its "is" turned round.
-"""
+"""Equivalent orders of a text's words: active voice, adjuncts at the end, "is" reversed."""
 
 from collections.abc import Sequence
 
@@ -15,13 +13,13 @@ from memories.write.compare.vocabulary import (
 )
 
 _LONG = 300  # words; comparing the orders of longer texts takes seconds
-_NAME = 3  # words of a name at most
+_NAME = 3  # maximum number of words in a name
 _STARTING = frozenset("we user all every each".split())
 
 
 def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
-    """Return the orders in which a text may be put: active, without a fronted adjunct, and with its
-    "is" turned round.
+    """Return the equivalent orders of a text: active, without a fronted adjunct, and with its "is"
+    reversed.
     """
     if len(words) > _LONG:
         weighty = [word for word in words if word.key not in LIGHT]
@@ -45,8 +43,8 @@ def _keys(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def _is_equation(left: Sequence[Word], right: Sequence[Word]) -> bool:
-    """Return whether a name is on one side of an "is", and on the other a role that only one has:
-    the lead, my landlord.
+    """Return whether an "is" has a name on one side and a unique role on the other: the lead, my
+    landlord.
     """
     if "?" in keys_of([*left, *right]):
         return False
@@ -63,9 +61,7 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """Put the two names of the only "A and B" into alphabetical order, where it is a whole subject
-    or object.
-    """
+    """Sort the names of the only "A and B" alphabetically if it is a whole subject or object."""
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
     length = len(words) - (bool(words) and words[-1].key == ".")
