@@ -278,7 +278,7 @@ def test_forgetting_erases_segments_that_a_merge_used_up(tmp_path: Path) -> None
         store.append([record(some[0], text=" ".join(some), vectors=None)])
     run(path, "INSERT INTO words (words, rank) VALUES ('merge', -1)")  # a piece of it
     with store._file.read() as db:
-        assert 0 in sqlite_words._read_segments(db, "words").values()
+        assert 0 in sqlite_words.read_segments(db, "words").values()
     store.remove([entry.ref for entry in early])
     assert list(store.check(deep=True)) == []
     store.close()

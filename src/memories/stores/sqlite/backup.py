@@ -18,7 +18,7 @@ from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import open_apart
-from memories.stores.sqlite.errors import sqlite_errors
+from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
@@ -102,7 +102,7 @@ def records_in(path: Path) -> int:
             for row in rows:
                 try:
                     schema.record_of(row, labels)
-                except schema.NEVER_WRITTEN as exc:
+                except NEVER_WRITTEN as exc:
                     raise StoreDamaged(
                         f"{path} is damaged: record {row[0]} can't be read ({exc})"
                     ) from exc

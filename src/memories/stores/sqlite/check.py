@@ -14,24 +14,22 @@ import random
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
 from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged
-from memories.stores.records import Collection, Finding
+from memories.stores.records import Finding
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.engine import scratch
-from memories.stores.sqlite.errors import FIX, SALVAGE
+from memories.stores.sqlite.errors import FIX, NEVER_WRITTEN, SALVAGE
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
-from memories.stores.sqlite.schema import code_bytes
-from memories.stores.sqlite.words import count_tokens
+from memories.stores.sqlite.spaces import StoredVectors
 
-if TYPE_CHECKING:
-    from memories.stores.sqlite.vectors import VectorIndex
+_Result = TypeVar("_Result")
 
 SMALL = 400  # records, up to which the cheap check reads all
 SOME = 200  # records that the cheap check reads of a larger store, in some milliseconds
@@ -41,7 +39,7 @@ _UNREADABLE = (
     apsw.SQLError,
     apsw.ConstraintError,
     StoreDamaged,
-    *schema.NEVER_WRITTEN,
+    *NEVER_WRITTEN,
 )
 _PAGE = 500  # records in memory at once
 _ALL = 2**62
@@ -58,14 +56,14 @@ class Inspection:
     Attributes:
         db: A connection inside a transaction.
         damaged: The seqs of damaged records, from which nothing can be derived.
-        vectors: Returns the index of the vectors in use.
+        vectors: The vectors of the store.
         is_complete: Whether all records were read; otherwise nothing can be derived.
         has_bad_words: Whether damage of the index of words was reported. It is rebuilt as a whole.
     """
 
     db: apsw.Connection
     damaged: set[int]
-    vectors: "Callable[[Collection], VectorIndex]"
+    vectors: StoredVectors
     is_complete: bool = False
     has_bad_words: bool = False
 
@@ -88,14 +86,12 @@ class Part(NamedTuple):
     rows: str = ""
 
 
-def check(
-    db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool
-) -> list[Finding]:
+def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Finding]:
     """Return the problems of a store; see `Store.check`.
 
     Args:
         db: A connection inside a transaction.
-        vectors: Returns the index of the vectors in use.
+        vectors: The vectors of the store.
         deep: Look at everything; otherwise at everything in a small store, and at some records of a
             large one.
     """
@@ -118,7 +114,7 @@ def check(
     return findings
 
 
-def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") -> list[str]:
+def repair(db: apsw.Connection, vectors: StoredVectors) -> list[str]:
     """Rebuild derived parts that are wrong, inside a writing transaction; return their names.
 
     Raises:
@@ -178,7 +174,7 @@ def _derived(what: str) -> Finding:
 def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
     """Yield the problems that SQLite finds in pages and indexes."""
     for message in _run_sqlite_check(db, "integrity_check" if deep else "quick_check"):
-        if _WORDS_TABLES.search(message) and not index.is_of_pages(message):
+        if _WORDS_TABLES.search(message) and not _is_of_pages(message):
             continue  # see `_find_unusable_words`
         if message.startswith("NULL value in record."):
             continue  # its checksum reveals it
@@ -189,7 +185,7 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
 
 def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
     """Return the messages of a check by SQLite, without tables that it can't open."""
-    index.find_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
+    _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
     except apsw.SQLError:  # it can't open an index of words
@@ -203,13 +199,18 @@ def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
     return [str(message) for (message,) in rows if message != "ok"]
 
 
+def _is_of_pages(message: str) -> bool:
+    """Return whether a message of SQLite's check is about pages of the file, not about a table."""
+    return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
+
+
 def _is_of_index(message: str) -> bool:
     return "index" in message and not _WORDS_TABLES.search(message)
 
 
 def _is_of(part: Part, message: str) -> bool:
     """Return whether a message of SQLite's check is about rows of a part."""
-    return bool(part.rows and re.search(part.rows, message)) and not index.is_of_pages(message)
+    return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
 
 def _read_records(
@@ -302,57 +303,29 @@ DERIVED_TABLES = (
 )
 
 
-def _check_accesses(inspection: Inspection) -> Iterator[Finding]:
+def _check_accesses(db: apsw.Connection) -> Iterator[Finding]:
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
-    count = int(fetch_value(inspection.db, sql))
+    count = int(fetch_value(db, sql))
     if count:
         yield _derived(f"access has {count} rows of records that do not exist")
 
 
-def _drop_orphaned_accesses(inspection: Inspection) -> None:
-    inspection.db.execute("DELETE FROM access WHERE seq NOT IN (SELECT seq FROM record)")
+def _drop_orphaned_accesses(db: apsw.Connection) -> None:
+    db.execute("DELETE FROM access WHERE seq NOT IN (SELECT seq FROM record)")
 
 
-def _check_last_seq(inspection: Inspection) -> Iterator[Finding]:
-    newest = int(fetch_value(inspection.db, "SELECT coalesce(max(seq), 0) FROM record"))
-    sql = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'"
-    last = fetch_value(inspection.db, sql)
+def _check_last_seq(db: apsw.Connection) -> Iterator[Finding]:
+    newest = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
+    last = fetch_value(db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")
     if newest and (type(last) is not int or last < newest):
         yield _derived(f"the number of the last record is {last}, but record {newest} exists")
 
 
-def _rebuild_last_seq(inspection: Inspection) -> None:
-    inspection.db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
-    inspection.db.execute(
+def _rebuild_last_seq(db: apsw.Connection) -> None:
+    db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
+    db.execute(
         "INSERT INTO sqlite_sequence (name, seq) SELECT 'record', coalesce(max(seq), 0) FROM record"
     )
-
-
-# --- counts and the description of the vectors
-
-
-def _check_triggers(inspection: Inspection) -> list[Finding]:
-    return counts.find_wrong_triggers(inspection.db)
-
-
-def _rebuild_triggers(inspection: Inspection) -> None:
-    counts.recreate_triggers(inspection.db)
-
-
-def _check_counts(inspection: Inspection) -> list[Finding]:
-    return counts.find_wrong_counts(inspection.db)
-
-
-def _rebuild_counts(inspection: Inspection) -> None:
-    counts.repair(inspection.db)
-
-
-def _check_spaces(inspection: Inspection) -> list[Finding]:
-    return spaces.find_problems(inspection.db)
-
-
-def _repair_spaces(inspection: Inspection) -> None:
-    spaces.repair(inspection.db)
 
 
 # --- words
@@ -367,9 +340,57 @@ _TABLES_OF_WORDS = {
 }
 
 
+def _find_words_damage(db: apsw.Connection, check: str | None) -> str | None:
+    """Return why FTS5 can't use the index; None if it can.
+
+    Args:
+        db: A connection inside a transaction.
+        check: The pragma to check it with, such as `quick_check`; None for a look that takes no
+            time.
+    """
+    try:
+        for table in index.TABLES:
+            # SQLite's check uses its cached view of the index, which another process may have
+            # rebuilt since; a query refreshes it.
+            db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
+        segments = {table: index.read_segments(db, table) for table in index.TABLES}
+        if check is None:
+            return None
+        for table, first_pages in segments.items():
+            damage = _find_table_damage(db, table, first_pages, check)
+            if damage is not None:
+                return damage
+    except (apsw.CorruptError, apsw.SQLError) as exc:
+        return str(exc)
+    return None
+
+
+def _find_table_damage(
+    db: apsw.Connection, table: str, first_pages: Mapping[int, int], check: str
+) -> str | None:
+    sql = (
+        f"SELECT segid FROM {table}_idx "
+        f"UNION SELECT id >> {index.SEGMENT_SHIFT} FROM {table}_data WHERE id > 10"
+    )
+    numbers = {number for (number,) in fetch(db, sql)}
+    if not first_pages.keys() >= numbers:
+        return f"{table} has pages of a part that does not exist"
+    # The totals that FTS5 keeps, which it needs when a row is removed.
+    averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
+    totals = [*index.varints_in(averages)] if type(averages) is bytes else [0]
+    sizes = [index.count_tokens(size) for (size,) in fetch(db, f"SELECT sz FROM {table}_docsize")]
+    if totals != [len(sizes), sum(sizes)] and (totals or sizes):
+        return f"{table} has wrong counts of its rows"
+    for part in ("", "_data", "_idx", "_docsize", "_config"):
+        for (message,) in db.execute(f"PRAGMA {check}({table}{part})").fetchall():
+            if message != "ok" and not _is_of_pages(str(message)):
+                return str(message)
+    return None
+
+
 def _find_unusable_words(inspection: Inspection, check: str | None = None) -> Iterator[Finding]:
     """Yield the reason why the index of words can't be used, if there is one."""
-    damage = index.find_damage(inspection.db, check)
+    damage = _find_words_damage(inspection.db, check)
     if damage is not None:
         yield _derived(f"the index of words is damaged: {damage}")
 
@@ -391,7 +412,9 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         pools = dict(fetch(inspection.db, sql, (kind,)))
         sizes = dict(fetch(inspection.db, f"SELECT id, sz FROM {table}_docsize"))
         wrong = pools.keys() ^ sizes.keys()
-        wrong |= {seq for seq, size in sizes.items() if not _is_size(size)}
+        for seq, size in sizes.items():
+            if type(size) is not bytes or not size:
+                wrong.add(seq)
         count = len(wrong - inspection.damaged)
         if count:
             inspection.has_bad_words = True
@@ -399,16 +422,12 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         for seq in pools.keys() & sizes.keys():
             corpus = pools[seq], kind == "ended"
             documents[corpus] += 1
-            tokens[corpus] += count_tokens(sizes[seq])
+            tokens[corpus] += index.count_tokens(sizes[seq])
     if not inspection.has_bad_words and not inspection.damaged:
         expected = {(*corpus, count, tokens[corpus]) for corpus, count in documents.items()}
         sql = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
         if expected != {*fetch(inspection.db, sql)}:
             yield _derived("the counts of words of a namespace are wrong")
-
-
-def _is_size(size: Any) -> bool:
-    return type(size) is bytes and len(size) > 0
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
@@ -465,105 +484,62 @@ def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
     return hashes
 
 
+def _recreate_words(db: apsw.Connection) -> None:
+    """Replace the index, in whatever state it is, by an empty one."""
+    for table in index.TABLES:
+        try:
+            db.execute(schema.RECREATE_WORDS.format(table=table))
+        except apsw.SQLError:  # its definition is damaged, so FTS5 can't drop it
+            db.execute("PRAGMA writable_schema=ON")
+            db.execute("DELETE FROM sqlite_schema WHERE name = ? AND rootpage = 0", (table,))
+            db.execute("PRAGMA writable_schema=RESET")
+            db.execute(schema.RECREATE_WORDS.format(table=table))
+    db.execute("DELETE FROM corpus")
+
+
 def _rebuild_words(inspection: Inspection) -> None:
     inspection.has_bad_words = True  # SQLite may still have a cached view of the old index
-    index.recreate(inspection.db)
+    _recreate_words(inspection.db)
     _insert_words(inspection.db, inspection.db)
     schema.count_epoch(inspection.db, schema.WORDS_EPOCH)
 
 
-# --- vectors
-
-
-def _find_damaged_vectors(db: apsw.Connection, collection: Collection, table: str) -> list[int]:
-    """Return the seqs of vectors that don't match their checksum or have no record."""
-    space = spaces.read_space(db)
-    size = 1
-    if space is not None and table in schema.VECTORS.values():
-        size = code_bytes(space.dimension, compact=space.compact)
-    sql = (
-        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v "
-        "LEFT JOIN record r ON r.seq = v.seq LEFT JOIN pool p ON p.id = r.pool"
-    )
-    damaged: list[int] = []
-    for seq, codes, crc, kind in fetch(db, sql):
-        is_whole = type(codes) is bytes and len(codes) % size == 0
-        if kind != collection or not is_whole or zlib.crc32(codes) != crc:
-            damaged.append(seq)
-    return damaged
-
-
-def _vector_tables() -> Iterator[tuple[Collection, str]]:
-    yield from schema.VECTORS.items()
-    yield from schema.STAGED.items()
-
-
-def _check_vectors(inspection: Inspection) -> Iterator[Finding]:
-    db = inspection.db
-    space = spaces.read_space(db)
-    if space is not None and not space.dimension:
-        return  # see `spaces.find_problems`
-    for collection, table in _vector_tables():
-        if space is None:
-            count = int(fetch_value(db, f"SELECT count(*) FROM {table}"))
-        else:
-            count = len(_find_damaged_vectors(db, collection, table))
-        if count:
-            remedy = f"{FIX}, then: memory reembed"
-            yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
+# --- the parts
 
 
 def _drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; their records are found by words until they are embedded again."""
-    db = inspection.db
-    for collection, table in _vector_tables():
-        if spaces.read_space(db) is None:
-            db.execute(f"DELETE FROM {table}")
-        else:
-            seqs = _find_damaged_vectors(db, collection, table)
-            db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+    spaces.drop_damaged_vectors(inspection.db)
     _rebuild_blocks(inspection)
 
 
-def _check_blocks(inspection: Inspection) -> Iterator[Finding]:
-    """Yield blocks that differ from the ones their vectors give."""
-    db = inspection.db
-    space = spaces.read_space(db)
-    if space is not None and not space.dimension:
-        return  # see `spaces.find_problems`
-    for collection, table in schema.BLOCKS.items():
-        blocks = fetch(db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
-        if blocks and space is None:
-            yield _derived(f"{table} has blocks of vectors that do not exist")
-            continue
-        sql = (
-            f"SELECT seq, codes FROM {schema.VECTORS[collection]} "
-            "WHERE seq > ? AND seq <= ? ORDER BY seq"
-        )
-        previous, wrong = 0, 0
-        for hi, *block in blocks:
-            rows = fetch(db, sql, (previous, hi))
-            if tuple(block) != inspection.vectors(collection).pack_block(db, rows):
-                wrong += 1
-            previous = hi
-        if wrong:
-            yield _derived(f"{wrong} blocks in {table} are not those of their vectors")
+def _find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
+    return spaces.find_wrong_blocks(inspection.db, inspection.vectors)
 
 
 def _rebuild_blocks(inspection: Inspection) -> None:
-    for collection, table in schema.BLOCKS.items():
-        inspection.db.execute(f"DELETE FROM {table}")
-        if spaces.read_space(inspection.db) is not None:
-            inspection.vectors(collection).seal_all(inspection.db)
+    spaces.rebuild_blocks(inspection.db, inspection.vectors)
+
+
+def _with_db(function: Callable[[apsw.Connection], _Result]) -> Callable[[Inspection], _Result]:
+    """Return a function of an inspection, given one of its connection."""
+
+    def call(inspection: Inspection) -> _Result:
+        return function(inspection.db)
+
+    return call
 
 
 PARTS = (
     # First, because the repairs below fire them.
-    Part("triggers that count", _check_triggers, _rebuild_triggers),
-    Part("the number of the last record", _check_last_seq, _rebuild_last_seq),
-    Part("the description of the vectors", _check_spaces, _repair_spaces),
+    Part(
+        "triggers that count",
+        _with_db(counts.find_wrong_triggers),
+        _with_db(counts.recreate_triggers),
+    ),
+    Part("the number of the last record", _with_db(_check_last_seq), _with_db(_rebuild_last_seq)),
+    Part("the description of the vectors", _with_db(spaces.find_problems), _with_db(spaces.repair)),
     *(table.part() for table in DERIVED_TABLES),
-    Part("counts of reads", _check_accesses, _drop_orphaned_accesses),
+    Part("counts of reads", _with_db(_check_accesses), _with_db(_drop_orphaned_accesses)),
     Part(
         "the index of words",
         _check_rows_of_words,
@@ -573,13 +549,13 @@ PARTS = (
     Part("the words in the index", _check_words, _rebuild_words, is_cheap=False),
     Part(
         "vectors",
-        _check_vectors,
+        _with_db(spaces.find_damaged_vectors),
         _drop_damaged_vectors,
         rows=r"\b(staged_)?(turn_)?vector\b",
     ),
     Part(
         "blocks of vectors",
-        _check_blocks,
+        _find_wrong_blocks,
         _rebuild_blocks,
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
@@ -587,8 +563,8 @@ PARTS = (
     # Last, because they count the parts above.
     Part(
         "the counts of a namespace",
-        _check_counts,
-        _rebuild_counts,
+        _with_db(counts.find_wrong_counts),
+        _with_db(counts.repair),
         rows=r"\bkey_pool\b|\bpool\.(live|deleted|without_vector)\b",
     ),
 )

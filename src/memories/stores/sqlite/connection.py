@@ -16,16 +16,9 @@ from pathlib import Path
 import apsw
 
 from memories.core.disk import ForkGuard, try_lock
-from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import engine, schema, sidefile
-from memories.stores.sqlite.engine import (
-    Identity,
-    connect,
-    connect_frozen,
-    engine_is_safe,
-    identity,
-    overwrite_gaps,
-)
+from memories.stores.sqlite.engine import Identity, identity
 from memories.stores.sqlite.errors import (
     CommitsMissing,
     filesystem_errors,
@@ -37,13 +30,6 @@ from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # beside the file, after its name
-_PRAGMAS = (
-    "mmap_size=0",
-    "trusted_schema=OFF",
-    "cell_size_check=ON",
-    "synchronous=FULL",
-    "secure_delete=ON",
-)
 _ATTEMPT_MILLIS = 100  # how long an erasure, and every other writer, waits for a reader at once
 _BETWEEN_ATTEMPTS = 0.05  # seconds, for other writers
 
@@ -56,7 +42,7 @@ class SQLiteFile:
 
     def __init__(self, path: Path) -> None:
         """Remember where the file is; nothing is opened yet."""
-        if not engine_is_safe(apsw.sqlite_lib_version()):
+        if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
                 "bug); install apsw 3.51.3 or newer"
@@ -95,7 +81,7 @@ class SQLiteFile:
                     pass
             connection.execute("BEGIN")
             try:
-                self._refuse_newer(connection)
+                engine.refuse_newer(connection, self.path)
                 yield connection
             except BaseException:
                 self._undo(connection, "ROLLBACK")
@@ -132,7 +118,7 @@ class SQLiteFile:
                 connection = self._begin(patience, durable=durable)
                 self._local.depth = 1
                 try:
-                    self._refuse_newer(connection)
+                    engine.refuse_newer(connection, self.path)
                     marker = self._next_marker(connection, side)
                     changes = connection.total_changes()
                     yield connection
@@ -213,21 +199,21 @@ class SQLiteFile:
             finally:
                 connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             if not busy:
-                overwrite_gaps(connection, self.path)
+                engine.overwrite_gaps(connection, self.path)
             return not busy
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are gone, because a log was cut or removed."""
         _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
         with self.read() as connection:
-            return _count_missing(connection, commit_note)
+            return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
         """Continue without missing commits, with a new history; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = sidefile.read_open(side)
-            missing = _count_missing(connection, commit_note)
+            missing = engine.count_missing_commits(connection, commit_note)
             if missing:
                 with filesystem_errors(self._lock_file):
                     sidefile.erase(side)
@@ -303,14 +289,12 @@ class SQLiteFile:
             return self._connection_to_empty_store()
         self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        if connection is None or self._is_closed(connection):
+        is_open = any(connection is opened for _, opened in self._opened)
+        if connection is None or not is_open:
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
             self._seen = self._identities()
         return connection
-
-    def _is_closed(self, connection: apsw.Connection) -> bool:
-        return all(connection is not opened for _, opened in self._opened)
 
     def _connection_for_writing(self) -> apsw.Connection:
         """Return the connection of this thread; create or migrate the file first if needed."""
@@ -349,7 +333,8 @@ class SQLiteFile:
         if self._seen[0] is None and self.log_bytes():
             self._refuse_foreign_log()
         try:
-            connection = self._set_up(connect(self.path))
+            connection = engine.connect(self.path)
+            self._version = engine.set_up(connection, self.path, BUSY_SECONDS)
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             if os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.R_OK):
                 raise
@@ -357,30 +342,11 @@ class SQLiteFile:
         if self._seen[0] is None and not self._is_outdated:
             self._warn_of_missing_commits(connection)
         with self._opened_lock:
-            self._close_those_of_ended_threads()
+            for thread, its_connection in self._opened:
+                if not thread.is_alive():
+                    its_connection.close()
+            self._opened = [entry for entry in self._opened if entry[0].is_alive()]
             self._opened.append((threading.current_thread(), connection))
-        return connection
-
-    def _close_those_of_ended_threads(self) -> None:
-        for thread, connection in self._opened:
-            if not thread.is_alive():
-                connection.close()
-        self._opened = [entry for entry in self._opened if entry[0].is_alive()]
-
-    def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
-        try:
-            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            for pragma in _PRAGMAS:
-                connection.execute(f"PRAGMA {pragma}")
-            if connection.pragma("application_id") != schema.APPLICATION_ID:
-                raise StoreDamaged(
-                    f"{self.path} is a SQLite database of another program; it was not touched"
-                )
-            self._version = self._refuse_newer(connection)
-            schema.prepare(connection)
-        except BaseException:
-            _close_without_touching(connection)
-            raise
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
@@ -395,7 +361,9 @@ class SQLiteFile:
             )
         self._refuse_changed_meanwhile()
         self._frozen_stamp = self._stamp()
-        return self._set_up(connect_frozen(self.path))
+        connection = engine.connect_frozen(self.path)
+        self._version = engine.set_up(connection, self.path, BUSY_SECONDS)
+        return connection
 
     @property
     def _is_outdated(self) -> bool:
@@ -404,7 +372,7 @@ class SQLiteFile:
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log, once in a process, that commits are missing; only writes are refused."""
         _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
-        missing = _count_missing(connection, commit_note)
+        missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
             import logging  # takes 5 ms, and is rarely needed
 
@@ -471,20 +439,6 @@ class SQLiteFile:
             with self._exclusive(BUSY_SECONDS):
                 log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
-    def _refuse_newer(self, connection: apsw.Connection) -> int:
-        """Return the version of the schema.
-
-        Every transaction checks it, because a newer program may migrate the file at any time.
-        """
-        version = int(connection.pragma("user_version"))
-        newest = len(schema.MIGRATIONS)
-        if version > newest:
-            raise SchemaTooNew(
-                f"{self.path} has schema {version} and this program knows {newest} at most; "
-                "upgrade memories; the file was not touched"
-            )
-        return version
-
     def _refuse_orphaned_log(self) -> None:
         """Refuse to create a file beside the log of a lost one, which SQLite would replay."""
         if self.log_bytes() and identity(self._parts[0]) is None:
@@ -514,7 +468,7 @@ class SQLiteFile:
             if any(connection.in_transaction for _, connection in self._opened):
                 return False
             for _, connection in self._opened:
-                _close_without_touching(connection)
+                engine.close_without_checkpoint(connection)
         except apsw.ThreadingViolationError:
             return False
         self._reset()
@@ -553,7 +507,7 @@ class SQLiteFile:
     def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
         """Return the state after the transaction just begun; refuse it if commits are missing."""
         _, commit_note = sidefile.read_open(side)
-        missing = _count_missing(connection, commit_note)
+        missing = engine.count_missing_commits(connection, commit_note)
         if missing:
             raise CommitsMissing(loss_message(self.path, missing))
         marker, is_restored = schema.state(connection)
@@ -572,22 +526,6 @@ class SQLiteFile:
 
 
 _files: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
-
-
-def _close_without_touching(connection: apsw.Connection) -> None:
-    """Close a connection without moving the log into the file."""
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.close()
-
-
-def _count_missing(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
-    """Return how many commits up to a noted one are not in the file."""
-    if commit_note is None:
-        return 0
-    marker, is_restored = schema.state(connection)
-    if is_restored or commit_note.marker.history != marker.history:
-        return 0  # a backup lacks later commits on purpose
-    return max(0, commit_note.marker.commits - marker.commits)
 
 
 def _size(path: str) -> int:

@@ -1,4 +1,4 @@
-"""The SQLite engine: its safe versions, and how store files are placed, created and migrated.
+"""The SQLite engine: its safe versions, and how store files are opened, created and migrated.
 
 Nothing else opens store files: closing one in any other way, even as a plain file, would cancel the
 locks of this process.
@@ -15,9 +15,9 @@ import apsw
 
 from memories.core.disk import CREATING, put_in_place
 from memories.core.trust import open_to_everybody
-from memories.errors import StoreDamaged, StoreError
+from memories.errors import SchemaTooNew, StoreDamaged, StoreError
 from memories.stores.sqlite import schema
-from memories.stores.sqlite.sidefile import next_marker
+from memories.stores.sqlite.sidefile import CommitNote, next_marker
 
 _BUSY_MILLIS = 30_000
 _FILE_HEADER_BYTES = 100  # before the header of the first page: https://sqlite.org/fileformat2.html
@@ -54,6 +54,57 @@ def connect_frozen(path: Path) -> apsw.Connection:
     return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
 
 
+_PRAGMAS = (
+    "mmap_size=0",
+    "trusted_schema=OFF",
+    "cell_size_check=ON",
+    "synchronous=FULL",
+    "secure_delete=ON",
+)
+
+
+def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
+    """Prepare a new connection to a store file; return the version of its schema.
+
+    After an error the connection is closed.
+    """
+    try:
+        connection.set_busy_timeout(int(busy_seconds * 1000))
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        if connection.pragma("application_id") != schema.APPLICATION_ID:
+            raise StoreDamaged(
+                f"{path} is a SQLite database of another program; it was not touched"
+            )
+        version = refuse_newer(connection, path)
+        schema.prepare(connection)
+    except BaseException:
+        close_without_checkpoint(connection)
+        raise
+    return version
+
+
+def refuse_newer(connection: apsw.Connection, path: Path) -> int:
+    """Return the version of the schema; refuse one that this program doesn't know.
+
+    Every transaction checks it, because a newer program may migrate the file at any time.
+    """
+    version = int(connection.pragma("user_version"))
+    newest = len(schema.MIGRATIONS)
+    if version > newest:
+        raise SchemaTooNew(
+            f"{path} has schema {version} and this program knows {newest} at most; "
+            "upgrade memories; the file was not touched"
+        )
+    return version
+
+
+def close_without_checkpoint(connection: apsw.Connection) -> None:
+    """Close a connection without moving the log into the file."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
+
+
 @contextlib.contextmanager
 def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
     """Open a file that isn't a store in use, such as a copy.
@@ -63,7 +114,13 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
         write: Open it for writing; no other process may use it then. Otherwise no other file is
             created beside it, unless it has a log.
     """
-    connection = connect(path) if write else _connect_read_only(path)
+    if write:
+        connection = connect(path)
+    else:
+        is_in_use = any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES[1:])
+        options = "mode=ro" if is_in_use else "mode=ro&immutable=1"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(f"{path.absolute().as_uri()}?{options}", flags=flags)
     try:
         # One statement each: a pragma that returns a row ends the script.
         for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON"):
@@ -72,13 +129,6 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def _connect_read_only(path: Path) -> apsw.Connection:
-    is_in_use = any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES[1:])
-    options = "mode=ro" if is_in_use else "mode=ro&immutable=1"
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    return apsw.Connection(f"{path.absolute().as_uri()}?{options}", flags=flags)
 
 
 def scratch() -> apsw.Connection:
@@ -232,15 +282,11 @@ def filesystem_of(resolved: str, mounts: str) -> str:
     for line in mounts.splitlines():
         _, mount, kind, *_ = line.split(" ")
         if "\\" in mount:
-            mount = re.sub(r"\\([0-7]{3})", _unescape_octal, mount)
+            mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)
         is_inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(best):
             best, best_kind = mount, kind
     return best_kind
-
-
-def _unescape_octal(code: re.Match[str]) -> str:
-    return chr(int(code[1], 8))
 
 
 # --- creating and migrating
@@ -304,6 +350,16 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
         except BaseException:
             undo(connection, "ROLLBACK")
             raise
+
+
+def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
+    """Return how many commits up to a noted one are not in the file."""
+    if commit_note is None:
+        return 0
+    marker, is_restored = schema.state(connection)
+    if is_restored or commit_note.marker.history != marker.history:
+        return 0  # a backup lacks later commits on purpose
+    return max(0, commit_note.marker.commits - marker.commits)
 
 
 def undo(connection: apsw.Connection, statement: str) -> None:

@@ -13,6 +13,7 @@ import apsw
 
 from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.stores.records import Finding
 
 _DESCRIPTORS = 4  # for a file, its log, its shared memory, and one more
 _MAX_PATH_BYTES = 490  # SQLite takes 512, and the files beside the store have longer names
@@ -24,6 +25,8 @@ SALVAGE = (
     "restore a backup, or save every sound record with: memory doctor --salvage FILE, "
     "and make the store of them with: memory restore FILE --replace"
 )
+# Raised when a value that was never written is decoded; see `schema.describe_damage`.
+NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 # The first match counts, so general errors come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
@@ -63,6 +66,11 @@ class WordsDamaged(StoreDamaged):
         self.why = str(error)
         self.remedy = "see what to do with: memory doctor" if has_lost_pages else FIX
         super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
+
+    def finding(self) -> Finding:
+        """Return the finding for a search that goes on without the index."""
+        what = f"records that only words find: the index of words is damaged ({self.why})"
+        return Finding(what, self.remedy, derived=True)
 
 
 @contextlib.contextmanager
@@ -135,6 +143,17 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
             why += "; set MEMORY_HOME or MEMORY_STORE to a writable place"
         kind = StoreFull if exc.errno in FULL else StoreError
         raise kind(f"cannot use {path}{what}: {why}") from exc
+
+
+@contextlib.contextmanager
+def decoding_errors(file: str = "the store") -> Iterator[None]:
+    """Report undecodable values as damage; use it around nothing but their decoding."""
+    try:
+        yield
+    except NEVER_WRITTEN as exc:
+        raise StoreDamaged(
+            f"{file} is damaged: it has values that were never written ({exc}); restore a backup"
+        ) from exc
 
 
 def refuse_folder_in_the_way(path: Path) -> None:

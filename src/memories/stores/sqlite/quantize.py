@@ -6,10 +6,11 @@ are about equally informative.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from memories.stores.sqlite.errors import decoding_errors
 from memories.stores.sqlite.schema import COMPACT_BITS, SCALE_BYTES, code_bytes
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class Quantizer:
         """Rotate vectors, shape (n, dimension); lengths and angles stay the same."""
         turned = self._spread(vectors * self._signs[0])[:, self._order]
         return self._spread(turned * self._signs[1])
+
+    def rotate_query(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """Return a query, shape (dimension,), unit length, rotated as the codes are."""
+        rotated: NDArray[np.float32] = self.rotate(query[np.newaxis, :])[0]
+        return rotated
 
     def _spread(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
         """Multiply each block of each vector by the Hadamard matrix."""
@@ -131,6 +137,20 @@ class Quantizer:
     def numbers(self, codes: bytes) -> "NDArray[np.float64]":
         """Return the numbers of codes without their scales: shape (n, dimension), still rotated."""
         return self._split(codes)[1].astype(np.float64)
+
+    def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
+        """Return the vectors of each row, shape (windows, dimension), given its codes.
+
+        They depend on the numbers of the codes alone, and are rounded to 24 bits, whatever else is
+        decoded with them: encoded again they give the same numbers, and so the same vectors.
+        """
+        owners, joined = windows_of(codes, self.code_bytes)
+        rotated = self.numbers(joined)
+        rotated /= np.maximum(np.linalg.norm(rotated, axis=1, keepdims=True), 1e-12)
+        rotation = self.rotate(np.eye(self.dimension, dtype=np.float32))
+        rounded = np.rint((rotated @ rotation.T) * 2**24) + 0.0  # avoids -0.0
+        vectors = (rounded / 2**24).astype(np.float32)
+        return np.split(vectors, np.searchsorted(owners, np.arange(1, len(codes))))
 
     def _split(self, codes: bytes) -> "tuple[NDArray[np.float32], NDArray[Any]]":
         table = np.frombuffer(codes, dtype=np.int8).reshape(-1, self.code_bytes)
@@ -216,6 +236,23 @@ class Quantizer:
             )
             result[start : start + _PIECE] += np.float32(step) * product
         return result
+
+
+def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.int64], bytes]":
+    """Return the row of each window, and the codes of all windows; a row may have none.
+
+    Args:
+        codes: The codes of each row's windows, one after the other.
+        size: The bytes of a window.
+    """
+    only_bytes = cast("Sequence[bytes]", codes)
+    if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
+        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and a fast one
+    with decoding_errors():
+        # Records with damaged codes are found by words alone; `check` reports them.
+        intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]
+        window_counts = np.array([len(code) // size for code in intact], dtype=np.int64)
+        return np.repeat(np.arange(len(intact)), window_counts), b"".join(intact)
 
 
 def _count_bits(

@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import apsw
 
-from memories.errors import Conflict, StoreDamaged
+from memories.errors import Conflict
 from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record, find_problem
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
+from memories.stores.sqlite.errors import NEVER_WRITTEN
 from memories.stores.sqlite.schema import (
-    NEVER_WRITTEN,
     ROW,
     decode_group,
     describe_damage,
@@ -159,17 +159,6 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
     return rows[0][0] if rows else None
 
 
-@contextlib.contextmanager
-def decoding_errors(file: str = "the store") -> Iterator[None]:
-    """Report undecodable values as damage; use it around nothing but their decoding."""
-    try:
-        yield
-    except NEVER_WRITTEN as exc:
-        raise StoreDamaged(
-            f"{file} is damaged: it has values that were never written ({exc}); restore a backup"
-        ) from exc
-
-
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
     """Return the seq of a record; None if it doesn't exist."""
     values = (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
@@ -223,6 +212,22 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
         if fetch_value(db, _FIND, (kind, namespace, encode_group(ref.group), position)) == seq:
             return ref
     return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"{UNREADABLE}{seq}", 0)
+
+
+def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the sort key of a row of `READ`: SQLite sorts numbers before texts before bytes."""
+    namespace, group, position = row[2:5]
+    kind = 0
+    if isinstance(group, str):
+        kind = 1
+    elif isinstance(group, bytes):
+        kind = 2
+    return kind, group, position, str(namespace)
+
+
+def is_group(group: Any) -> bool:
+    """Return whether a group has a name, by which its records can be requested."""
+    return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:

@@ -19,7 +19,7 @@ from memories.errors import StoreDamaged
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, open_apart
-from memories.stores.sqlite.errors import sqlite_errors
+from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 
@@ -153,7 +153,7 @@ def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
         row["seq"] = seq
         try:
             record = _make_record(row, names)
-        except schema.NEVER_WRITTEN:
+        except NEVER_WRITTEN:
             continue
         if seq not in has_ended or (record.ended_at is not None and not has_ended[seq]):
             has_ended[seq] = record.ended_at is not None
@@ -238,7 +238,7 @@ class _Tables:
                 if isinstance(values.get(name), bytes):
                     values[name] = values[name].decode()
             return seq, _make_record(values, self._names)
-        except schema.NEVER_WRITTEN as exc:
+        except NEVER_WRITTEN as exc:
             ref = self._find_ref(values["pool"], values["grp"], values["position"])
             return seq, Lost(seq, ref, schema.describe_damage(exc))
 

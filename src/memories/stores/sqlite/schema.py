@@ -23,8 +23,6 @@ from memories.stores.sqlite.sidefile import Marker
 
 _CACHE_KIB = 16_384  # of pages in memory: searches read rows from all over the file
 _MISMATCH = "it does not match its checksum"
-# Raised when a row that was never written this way is decoded; `describe_damage` explains it.
-NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
 _FIRST = """

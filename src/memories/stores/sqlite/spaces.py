@@ -1,20 +1,32 @@
-"""The embedding spaces of the SQLite store: the one in use, the staged one, and the switch."""
+"""The embedding spaces of the SQLite store: the vectors in use, the staged ones, and the switch.
+
+Also finds damaged vectors, and repairs what can be derived from the others.
+"""
 
 import json
 import math
+import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
 from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import Damaged
-from memories.stores.protocol import other_space
-from memories.stores.records import SEARCHED, Collection, Finding, Record, Space
+from memories.stores.protocol import other_space, require_space
+from memories.stores.records import SEARCHED, Collection, Finding, Record, Ref, Space
 from memories.stores.sqlite import counts
 from memories.stores.sqlite.errors import FIX
-from memories.stores.sqlite.query import READ, fetch, records_of
+from memories.stores.sqlite.query import (
+    CODES_OF_REFS,
+    READ,
+    AddedRow,
+    fetch,
+    fetch_value,
+    records_of,
+    refs_json,
+)
 from memories.stores.sqlite.schema import (
     BLOCKS,
     COMPACT_BITS,
@@ -98,7 +110,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def form_in_use(db: apsw.Connection) -> StoredSpace | None:
-    """Return the same for decoding vectors, which doesn't need the model.
+    """Return the space in use to decode its vectors, for which the model isn't needed.
 
     Raises:
         StoreDamaged: The dimension can't be read.
@@ -120,6 +132,75 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
         _write_space(db, IN_USE, as_stored(space, compact=compact))
     elif (stored.model, stored.dimension) != (space.model, space.dimension):
         raise other_space(stored.model, stored.dimension, space)
+
+
+# --- reading and writing vectors
+
+
+class StoredVectors:
+    """The vectors of one store file, with an index for each collection and form of codes."""
+
+    def __init__(self, space: Space | None, *, compact: bool) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            space: The space of the vectors to write and search; None in keyword-only mode.
+            compact: Whether a store that gets its first vectors keeps them in less room.
+        """
+        self._space, self._compact = space, compact
+        self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
+
+    def insert(self, db: apsw.Connection, rows: Sequence[AddedRow]) -> None:
+        """Add the vectors of records that were just added."""
+        embedded: dict[Collection, list[tuple[int, NDArray[np.float32]]]] = {}
+        for seq, _, record in rows:
+            if record.vectors is not None:
+                embedded.setdefault(record.ref.collection, []).append((seq, record.vectors))
+        if embedded:
+            claim(db, require_space(self._space), compact=self._compact)
+        for collection, vectors in embedded.items():
+            index = self.index(db, collection)
+            index.insert(db, vectors)
+            index.seal(db, added=len(rows))
+
+    def read(self, db: apsw.Connection, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """Return the vectors of those records that have sound ones; see `Store.vectors`."""
+        vectors: dict[Ref, NDArray[np.float32]] = {}
+        space = read_space(db)
+        if space is None or not space.model or not space.dimension:
+            return vectors  # none, or damaged ones
+        for collection, table in VECTORS.items():
+            wanted_refs = [ref for ref in refs if ref.collection == collection]
+            rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted_refs),))
+            codes: dict[Ref, bytes] = {}
+            for number, packed, crc in rows:
+                if type(packed) is bytes and zlib.crc32(packed) == crc:
+                    codes[wanted_refs[number]] = packed
+            if codes:
+                decoded = self.index(db, collection).quantizer.decode(list(codes.values()))
+                vectors.update(zip(codes, decoded, strict=True))
+        return vectors
+
+    def index_to_search(self, db: apsw.Connection, collection: Collection) -> "VectorIndex | None":
+        """Return the index to search; None if the store has no vectors.
+
+        Raises:
+            EmbedderMismatch: The vectors are of another space.
+        """
+        if space_in_use(db) is None:
+            return None
+        claim(db, require_space(self._space), compact=self._compact)
+        return self.index(db, collection)
+
+    def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
+        """Return the index of the vectors in use, even if the store was opened for another space."""
+        space = form_in_use(db)
+        if space is None:
+            space = as_stored(require_space(self._space), compact=self._compact)
+        key = (collection, *space.form)
+        if key not in self._indexes:
+            self._indexes[key] = _index(space, collection)
+        return self._indexes[key]
 
 
 # --- staging and switching
@@ -256,7 +337,7 @@ def _names(prefix: str) -> tuple[str, str, str]:
     return f"{prefix}model", f"{prefix}dimension", f"{prefix}compact"
 
 
-# --- damage
+# --- damage of the rows that describe vectors
 
 
 def find_problems(db: apsw.Connection) -> list[Finding]:
@@ -342,3 +423,89 @@ def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int
             forms.append((8 * (length // COMPACT_BITS), True))
         forms.append((length, False))
     return forms
+
+
+# --- damage of vectors and blocks
+
+
+def find_damaged_vectors(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield the tables with vectors that don't match their checksum or have no record."""
+    space = read_space(db)
+    if space is not None and not space.dimension:
+        return  # see `find_problems`
+    for collection, table in _vector_tables():
+        if space is None:
+            count = int(fetch_value(db, f"SELECT count(*) FROM {table}"))
+        else:
+            count = len(_damaged_seqs(db, space, collection, table))
+        if count:
+            remedy = f"{FIX}, then: memory reembed"
+            yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
+
+
+def drop_damaged_vectors(db: apsw.Connection) -> None:
+    """Remove damaged vectors; their records are found by words until they are embedded again."""
+    space = read_space(db)
+    for collection, table in _vector_tables():
+        if space is None:
+            db.execute(f"DELETE FROM {table}")
+        else:
+            seqs = _damaged_seqs(db, space, collection, table)
+            db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+
+
+def _vector_tables() -> Iterator[tuple[Collection, str]]:
+    yield from VECTORS.items()
+    yield from STAGED.items()
+
+
+def _damaged_seqs(
+    db: apsw.Connection, space: StoredSpace, collection: Collection, table: str
+) -> list[int]:
+    # Staged vectors may be of another dimension.
+    size = 1
+    if table in VECTORS.values():
+        size = code_bytes(space.dimension, compact=space.compact)
+    sql = (
+        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v "
+        "LEFT JOIN record r ON r.seq = v.seq LEFT JOIN pool p ON p.id = r.pool"
+    )
+    damaged: list[int] = []
+    for seq, codes, crc, kind in fetch(db, sql):
+        is_whole = type(codes) is bytes and len(codes) % size == 0
+        if kind != collection or not is_whole or zlib.crc32(codes) != crc:
+            damaged.append(seq)
+    return damaged
+
+
+def find_wrong_blocks(db: apsw.Connection, vectors: StoredVectors) -> Iterator[Finding]:
+    """Yield the tables with blocks that differ from the ones their vectors give."""
+    space = read_space(db)
+    if space is not None and not space.dimension:
+        return  # see `find_problems`
+    for collection, table in BLOCKS.items():
+        blocks = fetch(db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
+        if blocks and space is None:
+            what = f"{table} has blocks of vectors that do not exist"
+            yield Finding(what, FIX, derived=True)
+            continue
+        sql = (
+            f"SELECT seq, codes FROM {VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
+        )
+        previous, wrong = 0, 0
+        for hi, *block in blocks:
+            rows = fetch(db, sql, (previous, hi))
+            if tuple(block) != vectors.index(db, collection).pack_block(db, rows):
+                wrong += 1
+            previous = hi
+        if wrong:
+            what = f"{wrong} blocks in {table} are not those of their vectors"
+            yield Finding(what, FIX, derived=True)
+
+
+def rebuild_blocks(db: apsw.Connection, vectors: StoredVectors) -> None:
+    """Build all blocks again from the vectors."""
+    for collection, table in BLOCKS.items():
+        db.execute(f"DELETE FROM {table}")
+        if read_space(db) is not None:
+            vectors.index(db, collection).seal_all(db)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +12,7 @@ import apsw
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
-from memories.stores.protocol import require_space
 from memories.stores.records import (
-    SEARCHED,
     Candidate,
     Collection,
     Filter,
@@ -32,26 +29,26 @@ from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import (
     CommitsMissing,
     WordsDamaged,
+    decoding_errors,
     refuse_folder_in_the_way,
     refuse_full,
 )
 from memories.stores.sqlite.query import (
-    CODES_OF_REFS,
     READ,
     READ_REFS,
-    AddedRow,
-    decoding_errors,
     delete_rows,
     fetch,
     fetch_value,
     find_stand_in,
     ignore_changes,
     insert_rows,
+    is_group,
     namespace_ids,
     records_of,
     refs_json,
     selection,
     seq_of,
+    sort_key,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
     from memories.stores.sqlite.turns import RowCache
-    from memories.stores.sqlite.vectors import VectorIndex
 
 
 _REHEARSAL_BYTES = 131_072  # twice what a short memory adds to the log
@@ -84,8 +80,8 @@ class SQLiteStore:
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
-        self._space, self._compact = space, compact
-        self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
+        self._compact = compact
+        self._vectors = spaces.StoredVectors(space, compact=compact)
         self._staged_up_to: dict[tuple[spaces.StoredSpace, Collection], int] = {}
         self._row_cache: RowCache | None = None
         self._postings = index.Postings()
@@ -118,18 +114,7 @@ class SQLiteStore:
         with self._file.write() as db:
             rows = insert_rows(db, records)
             index.insert(db, rows)
-            self._insert_vectors(db, rows)
-
-    def _insert_vectors(self, db: apsw.Connection, rows: Sequence[AddedRow]) -> None:
-        embedded: dict[Collection, list[tuple[int, NDArray[np.float32]]]] = {}
-        for seq, _, record in rows:
-            if record.vectors is not None:
-                embedded.setdefault(record.ref.collection, []).append((seq, record.vectors))
-        if embedded:
-            spaces.claim(db, require_space(self._space), compact=self._compact)
-        for collection, vectors in embedded.items():
-            self._vectors(db, collection).insert(db, vectors)
-            self._vectors(db, collection).seal(db, added=len(rows))
+            self._vectors.insert(db, rows)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -140,7 +125,10 @@ class SQLiteStore:
                     self._patch(db, seq, patch)
 
     def _patch(self, db: apsw.Connection, seq: int, patch: Patch) -> None:
-        before = self._read_sound(db, seq, patch.ref)
+        records = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)), self.damaged)
+        if seq not in records:  # a change must not give damage a matching checksum
+            raise refusal(damaged_record(patch.ref, "it can't be changed"))
+        before = records[seq]
         fields = schema.fields_json({**before.fields, **patch.fields})
         ended_at = None if patch.ended_at is None else to_millis(patch.ended_at)
         [(crc, pool)] = fetch(db, "SELECT crc, pool FROM record WHERE seq = ?", (seq,))
@@ -157,13 +145,6 @@ class SQLiteStore:
         if (before.ended_at is None) != (ended_at is None):  # it goes to the other index of words
             index.remove(db, [(seq, before)])
             index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
-
-    def _read_sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
-        """Return a record before a change, which must not give damage a matching checksum."""
-        records = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)), self.damaged)
-        if seq not in records:
-            raise refusal(damaged_record(ref, "it can't be changed"))
-        return records[seq]
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
@@ -227,7 +208,7 @@ class SQLiteStore:
         for seq, ref in refs_by_seq.items():
             table = schema.VECTORS.get(ref.collection)
             if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
-                self._vectors(db, ref.collection).remove(db, seq)
+                self._vectors.index(db, ref.collection).remove(db, seq)
         seqs = sorted(refs_by_seq)
         sql = f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))"
         sound = records_of(db, fetch(db, sql, (json.dumps(seqs),)), Damaged())
@@ -291,7 +272,7 @@ class SQLiteStore:
                         condition += f" AND (r.grp, r.position) {sign} (?, ?)"
                         values += (schema.encode_group(after[0]), after[1])
                     rows += fetch(db, f"{READ} WHERE {condition} {order}", (*values, wanted))
-                rows.sort(key=_sort_key, reverse=newest_first)
+                rows.sort(key=sort_key, reverse=newest_first)
                 records = list(records_of(db, rows[:wanted], self.damaged).values())
                 if len(records) >= limit or len(rows) < wanted:
                     return records[:limit]
@@ -308,7 +289,7 @@ class SQLiteStore:
             groups = [
                 (namespace, schema.decode_group(group))
                 for namespace, group in fetch(db, sql, (*selected.values, limit))
-                if _is_group(group)
+                if is_group(group)
             ]
             stand_in = None if groups else find_stand_in(db, where)
         return groups if stand_in is None else [(stand_in.namespace, stand_in.group)]
@@ -325,7 +306,7 @@ class SQLiteStore:
             refs = [
                 Ref(where.collection, namespace, schema.decode_group(group), position)
                 for namespace, group, position in fetch(db, sql, selected.values)
-                if _is_group(group)
+                if is_group(group)
             ]
             stand_in = None if refs else find_stand_in(db, where)
         return refs if stand_in is None else [stand_in]
@@ -343,7 +324,7 @@ class SQLiteStore:
         return [
             (Ref(where.collection, namespace, schema.decode_group(group), position), count)
             for namespace, group, position, count in rows
-            if _is_group(group)
+            if is_group(group)
         ]
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
@@ -420,17 +401,19 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             selected = selection(db, where)
-            vectors = None if vector is None else self._vectors_to_search(db, where.collection)
+            vectors = (
+                None if vector is None else self._vectors.index_to_search(db, where.collection)
+            )
             try:
                 words = index.best(db, self._postings, selected, terms, k)
             except WordsDamaged as exc:
                 if vectors is None:
                     raise
-                index.note_unusable(exc, self.damaged)
+                self.damaged.note(exc.finding())
                 words = {}
             similar: dict[int, float] = {}
             if vector is not None and vectors is not None:
-                query = vectors.rotate_query(vector)
+                query = vectors.quantizer.rotate_query(vector)
                 similar = vectors.best(db, selected, query, k)
                 only_by_words = [seq for seq in words if seq not in similar]
                 similar.update(vectors.exact(db, only_by_words, query))
@@ -450,7 +433,7 @@ class SQLiteStore:
         with self._file.read() as db:
             vectors = None
             if query.vector is not None:
-                vectors = self._vectors_to_search(db, where.collection)
+                vectors = self._vectors.index_to_search(db, where.collection)
             search = TurnSearch(
                 db,
                 selection(db, where),
@@ -464,48 +447,8 @@ class SQLiteStore:
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        vectors: dict[Ref, NDArray[np.float32]] = {}
         with self._file.read() as db:
-            space = spaces.read_space(db)
-            if space is None or not space.model or not space.dimension:
-                return vectors  # none, or damaged ones
-            for collection, table in schema.VECTORS.items():
-                wanted = [ref for ref in refs if ref.collection == collection]
-                sound_refs: list[Ref] = []
-                sound_codes: list[bytes] = []
-                rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted),))
-                for number, codes, crc in rows:
-                    if type(codes) is bytes and zlib.crc32(codes) == crc:
-                        sound_refs.append(wanted[number])
-                        sound_codes.append(codes)
-                if sound_codes:
-                    decoded = self._vectors(db, collection).decode(sound_codes)
-                    vectors.update(zip(sound_refs, decoded, strict=True))
-        return vectors
-
-    def _vectors_to_search(
-        self, db: apsw.Connection, collection: Collection
-    ) -> "VectorIndex | None":
-        """Return the vectors to search, if there are any; raise if they are of another space."""
-        if spaces.space_in_use(db) is None:
-            return None
-        spaces.claim(db, require_space(self._space), compact=self._compact)
-        return self._vectors(db, collection)
-
-    def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the vectors in use, whatever space the store was opened with."""
-        space = spaces.form_in_use(db)
-        if space is None:
-            space = spaces.as_stored(require_space(self._space), compact=self._compact)
-        key = (collection, *space.form)
-        if key not in self._indexes:
-            from memories.stores.sqlite.quantize import Quantizer
-            from memories.stores.sqlite.vectors import VectorIndex
-
-            quantizer = Quantizer(space.dimension, compact=space.compact)
-            for kind in SEARCHED:
-                self._indexes[kind, *space.form] = VectorIndex(quantizer, kind)
-        return self._indexes[key]
+            return self._vectors.read(db, refs)
 
     # --- the store as a whole
 
@@ -543,31 +486,15 @@ class SQLiteStore:
         from memories.stores.sqlite.check import check
 
         with self._file.read() as db:
-            return check(db, lambda collection: self._vectors(db, collection), deep=deep)
+            return check(db, self._vectors, deep=deep)
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
         from memories.stores.sqlite.check import repair
 
         with self._file.write() as db:
-            return repair(db, lambda collection: self._vectors(db, collection))
+            return repair(db, self._vectors)
 
     def close(self) -> None:
         """See `Store.close`."""
         self._file.close()
-
-
-def _sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the sort key of a row of `READ`: SQLite sorts numbers before texts before bytes."""
-    namespace, group, position = row[2:5]
-    kind = 0
-    if isinstance(group, str):
-        kind = 1
-    elif isinstance(group, bytes):
-        kind = 2
-    return kind, group, position, str(namespace)
-
-
-def _is_group(group: Any) -> bool:
-    """Return whether a group has a name, by which its records can be requested."""
-    return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)

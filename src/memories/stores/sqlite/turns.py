@@ -14,11 +14,11 @@ from memories.stores.columns import MAX_OF_A_DAY, Places, leading, matches_at, p
 from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
-from memories.stores.sqlite.errors import WordsDamaged
+from memories.stores.sqlite.errors import WordsDamaged, decoding_errors
+from memories.stores.sqlite.quantize import windows_of
 from memories.stores.sqlite.query import (
     READ_ANY,
     Selection,
-    decoding_errors,
     fetch,
     fetch_value,
     has_written,
@@ -26,7 +26,7 @@ from memories.stores.sqlite.query import (
     records_of,
 )
 from memories.stores.sqlite.schema import decode_group
-from memories.stores.sqlite.vectors import VectorIndex, is_large, windows_of
+from memories.stores.sqlite.vectors import VectorIndex, is_large
 from memories.stores.sqlite.words import Postings
 from memories.stores.words import WordHits
 
@@ -148,7 +148,7 @@ class TurnSearch(NamedTuple):
         except WordsDamaged as exc:
             if self.vectors is None:
                 raise
-            index.note_unusable(exc, self.damaged)
+            self.damaged.note(exc.finding())
             return WordHits({}, {term: [] for term in terms})
 
     def _find_best(self, words: WordHits) -> set[int]:
@@ -156,7 +156,7 @@ class TurnSearch(NamedTuple):
         query, selected = self.query, self.selected
         similar: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:
-            vector = self.vectors.rotate_query(query.vector)
+            vector = self.vectors.quantizer.rotate_query(query.vector)
             similar = self.vectors.best(self.db, selected, vector, query.k, large=True)
         sql = (
             "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
@@ -181,7 +181,7 @@ class TurnSearch(NamedTuple):
         """Return the cosine of the best window of each row; NaN without a vector."""
         similarity = np.full(len(rows.places.seqs), np.nan)
         if self.vectors is not None and self.query.vector is not None and rows.codes:
-            vector = self.vectors.rotate_query(self.query.vector)
+            vector = self.vectors.quantizer.rotate_query(self.query.vector)
             scores = self.vectors.quantizer.scores(vector, rows.codes)
             similarity[rows.windows] = -1.0
             np.maximum.at(similarity, rows.windows, scores)

@@ -7,7 +7,7 @@ import json
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 import numpy as np
@@ -15,10 +15,10 @@ import numpy as np
 from memories.core.batches import by_count
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection
-from memories.stores.sqlite.quantize import Quantizer
+from memories.stores.sqlite.errors import decoding_errors
+from memories.stores.sqlite.quantize import Quantizer, windows_of
 from memories.stores.sqlite.query import (
     Selection,
-    decoding_errors,
     fetch,
     fetch_value,
     has_written,
@@ -29,6 +29,8 @@ from memories.stores.words import best as highest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Vector = NDArray[np.float32]
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # vectors, on average, between two looks whether a block is full
@@ -56,6 +58,21 @@ class _Windows(NamedTuple):
     bits: "NDArray[np.uint64]"
     counts: "NDArray[np.uint16]"
 
+    def take(self, indexes: "NDArray[np.int64]") -> "_Windows":
+        """Return the windows with these indexes."""
+        bits = self.bits.take(indexes, axis=1)
+        return self._replace(
+            seqs=self.seqs[indexes],
+            pools=self.pools[indexes],
+            bits=bits,
+            counts=self.counts[indexes],
+        )
+
+    def join(self, later: "_Windows") -> "_Windows":
+        """Return these windows and later ones."""
+        pairs: Any = zip(self, later, strict=True)
+        return _Windows(*(np.concatenate(pair, axis=-1) for pair in pairs))
+
 
 class _Blocks(NamedTuple):
     """Cached windows.
@@ -69,6 +86,10 @@ class _Blocks(NamedTuple):
     hi: int
     windows: _Windows
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
+
+    def count_labelled(self) -> int:
+        """Return how many indexes are cached by label."""
+        return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
 class VectorIndex:
@@ -97,30 +118,25 @@ class VectorIndex:
 
     # --- writing
 
-    def insert(
-        self, db: apsw.Connection, vectors: "Sequence[tuple[int, NDArray[np.float32]]]"
-    ) -> None:
+    def insert(self, db: apsw.Connection, vectors: "Sequence[tuple[int, Vector]]") -> None:
         """Add the vectors of records, each with its seq, shape (windows, dimension)."""
-        encoded = self.quantizer.encode_each([windows for _, windows in vectors])
-        rows = [
-            (seq, codes, zlib.crc32(codes))
-            for (seq, _), codes in zip(vectors, encoded, strict=True)
-        ]
-        db.executemany(f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
+        sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
+        db.executemany(sql, self._encode(vectors))
 
-    def stage(
-        self, db: apsw.Connection, vectors: "Mapping[int, NDArray[np.float32]]", *, in_use: bool
-    ) -> None:
+    def stage(self, db: apsw.Connection, vectors: "Mapping[int, Vector]", *, in_use: bool) -> None:
         """Add or replace the vectors of these seqs, staged or in use."""
-        rows: list[tuple[int, bytes, int]] = []
-        for seq, windows in vectors.items():
-            codes = self.quantizer.encode(windows)
-            rows.append((seq, codes, zlib.crc32(codes)))
         table = self.table if in_use else self._staged_table
-        db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
+        sql = f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)"
+        db.executemany(sql, self._encode(list(vectors.items())))
         if in_use:
             self._rebuild_blocks(db, vectors)
             self.seal(db, added=len(vectors))
+
+    def _encode(self, vectors: "Sequence[tuple[int, Vector]]") -> list[tuple[int, bytes, int]]:
+        """Return rows of the table of vectors."""
+        seqs = [seq for seq, _ in vectors]
+        codes = self.quantizer.encode_each([windows for _, windows in vectors])
+        return list(zip(seqs, codes, map(zlib.crc32, codes), strict=True))
 
     def seal_all(self, db: apsw.Connection) -> None:
         """Build the blocks after all vectors were replaced."""
@@ -209,34 +225,13 @@ class VectorIndex:
         self._changing = db
         count_epoch(db, self._epoch_name)
 
-    # --- reading
-
-    def decode(self, codes: Sequence[bytes]) -> "list[NDArray[np.float32]]":
-        """Return the vectors of each row, shape (windows, dimension), given its codes.
-
-        They depend on the numbers of the codes alone, and are rounded to 24 bits, whatever else is
-        decoded with them: encoded again they give the same numbers, and so the same vectors.
-        """
-        owners, joined = windows_of(codes, self.quantizer.code_bytes)
-        rotated = self.quantizer.numbers(joined)
-        rotated /= np.maximum(np.linalg.norm(rotated, axis=1, keepdims=True), 1e-12)
-        rotation = self.quantizer.rotate(np.eye(self.quantizer.dimension, dtype=np.float32))
-        rounded = np.rint((rotated @ rotation.T) * 2**24) + 0.0  # avoids -0.0
-        vectors = (rounded / 2**24).astype(np.float32)
-        return np.split(vectors, np.searchsorted(owners, np.arange(1, len(codes))))
-
     # --- searching
-
-    def rotate_query(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Return a query, shape (dimension,), unit length, rotated as the codes are."""
-        rotated: NDArray[np.float32] = self.quantizer.rotate(query[np.newaxis, :])[0]
-        return rotated
 
     def best(
         self,
         db: apsw.Connection,
         selected: Selection,
-        query: "NDArray[np.float32]",
+        query: "Vector",
         k: int,
         *,
         large: bool | None = None,
@@ -246,7 +241,7 @@ class VectorIndex:
         Args:
             db: A connection inside a transaction.
             selected: Selects the records.
-            query: From `rotate_query`.
+            query: From `Quantizer.rotate_query`.
             k: How many.
             large: The result of `is_large`, if the caller has it.
         """
@@ -270,9 +265,7 @@ class VectorIndex:
         )
         return highest(self.score(fetch(db, sql, selected.values), query), k)
 
-    def exact(
-        self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]"
-    ) -> Scores:
+    def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
         """Return the score of each of these records that has a vector, with a rotated query."""
         if not seqs:
             return {}
@@ -280,7 +273,7 @@ class VectorIndex:
         return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), query)
 
     def _best_by_blocks(
-        self, db: apsw.Connection, selected: Selection, query: "NDArray[np.float32]", k: int
+        self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
         """Return the `k` best by the blocks; None if so few match that scoring all is faster.
 
@@ -310,12 +303,7 @@ class VectorIndex:
             wanted *= 4
 
     def _score_selected(
-        self,
-        db: apsw.Connection,
-        selected: Selection,
-        seqs: Sequence[int],
-        query: "NDArray[np.float32]",
-        k: int,
+        self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
         """Return the scores of those records that are selected, by their int8 codes.
 
@@ -345,12 +333,8 @@ class VectorIndex:
             count *= 4
 
     def _score_coarsely(
-        self,
-        db: apsw.Connection,
-        selected: Selection,
-        query: "NDArray[np.float32]",
-        least: int | None,
-    ) -> "tuple[NDArray[np.int64], NDArray[np.float32], int]":
+        self, db: apsw.Connection, selected: Selection, query: "Vector", least: int | None
+    ) -> "tuple[NDArray[np.int64], Vector, int]":
         """Return seqs and coarse scores of the selected windows, and how many these are.
 
         Only namespaces and labels are checked.
@@ -362,23 +346,21 @@ class VectorIndex:
             least: Return the nearest windows, at least this many; None for all.
         """
         blocks = self._load_blocks(db)
-        seqs, _, bits, counts = blocks.windows
+        windows = blocks.windows
         indexes = self._find_selected(db, blocks, selected)
-        if indexes is not None and 2 * len(indexes) < len(seqs):
-            seqs, bits, counts = seqs[indexes], bits[:, indexes], counts[indexes]
-            indexes = None
-        window_count = len(seqs) if indexes is None else len(indexes)
+        if indexes is not None and 2 * len(indexes) < len(windows.seqs):
+            windows, indexes = windows.take(indexes), None
+        window_count = len(windows.seqs) if indexes is None else len(indexes)
         if least is not None:
-            indexes = self.quantizer.nearest(query, bits, indexes, least)
+            indexes = self.quantizer.nearest(query, windows.bits, indexes, least)
         if indexes is not None:
-            seqs, bits, counts = seqs[indexes], bits.take(indexes, axis=1), counts[indexes]
+            windows = windows.take(indexes)
         newest = self._find_newest(db, blocks.hi, selected)
         if len(newest.seqs):
             window_count += len(newest.seqs)
-            seqs = np.concatenate([seqs, newest.seqs])
-            bits = np.concatenate([bits, newest.bits], axis=1)
-            counts = np.concatenate([counts, newest.counts])
-        return seqs, self.quantizer.coarse_scores(query, bits, counts), window_count
+            windows = windows.join(newest)
+        scores = self.quantizer.coarse_scores(query, windows.bits, windows.counts)
+        return windows.seqs, scores, window_count
 
     def _find_selected(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
@@ -413,7 +395,7 @@ class VectorIndex:
             indexes = np.concatenate([indexes, new_indexes])
         with self._lock:
             blocks.labelled[label] = blocks.hi, indexes
-            while len(blocks.labelled) > 1 and _count_cached(blocks) > _MAX_LABELLED:
+            while len(blocks.labelled) > 1 and blocks.count_labelled() > _MAX_LABELLED:
                 blocks.labelled.pop(next(iter(blocks.labelled)))
         return indexes
 
@@ -427,8 +409,7 @@ class VectorIndex:
             is_own &= np.isin(windows.seqs, having)
         if is_own.all():
             return windows
-        seqs, pools, bits, counts = windows
-        return _Windows(seqs[is_own], pools[is_own], bits[:, is_own], counts[is_own])
+        return windows.take(np.flatnonzero(is_own))
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
         """Return all blocks, from the cache as far as it is valid."""
@@ -459,7 +440,7 @@ class VectorIndex:
         if newest.hi < int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0):
             sql = f"SELECT seq, codes FROM {self.table} WHERE seq > ? ORDER BY seq"
             rows = fetch(db, sql, (newest.hi,))
-            windows = _join(newest.windows, self._windows_of(db, rows))
+            windows = newest.windows.join(self._windows_of(db, rows))
             newest = _Blocks(rows[-1][0], windows, {})
             if not is_writing:
                 with self._lock:
@@ -504,7 +485,7 @@ class VectorIndex:
         windows = _Windows(seqs, pools, bits, self.quantizer.bit_counts(bits))
         return _Blocks(sizes[-1][0], windows, cached.labelled)
 
-    def score(self, rows: Sequence[tuple[int, bytes]], query: "NDArray[np.float32]") -> Scores:
+    def score(self, rows: Sequence[tuple[int, bytes]], query: "Vector") -> Scores:
         """Return the cosine of the best window of each row, seq and codes, with a rotated query."""
         if not rows:
             return {}
@@ -523,15 +504,6 @@ class VectorIndex:
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
         with decoding_errors():
             return np.array(seqs, dtype=np.int64)[owners], joined
-
-
-def _join(first: _Windows, second: _Windows) -> _Windows:
-    return _Windows(
-        np.concatenate([first.seqs, second.seqs]),
-        np.concatenate([first.pools, second.pools]),
-        np.concatenate([first.bits, second.bits], axis=1),
-        np.concatenate([first.counts, second.counts]),
-    )
 
 
 def _is_of_pools(
@@ -554,27 +526,6 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
     indexes = np.repeat(first, counts)
     indexes += np.arange(len(indexes)) - np.repeat(starts, counts)
     return indexes
-
-
-def _count_cached(blocks: _Blocks) -> int:
-    return sum(len(indexes) for _, indexes in blocks.labelled.values())
-
-
-def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return the row of each window, and the codes of all windows; a row may have none.
-
-    Args:
-        codes: The codes of each row's windows, one after the other.
-        size: The bytes of a window.
-    """
-    only_bytes = cast("Sequence[bytes]", codes)
-    if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
-        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and a fast one
-    with decoding_errors():
-        # Records with damaged codes are found by words alone; `check` reports them.
-        intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]
-        window_counts = np.array([len(code) // size for code in intact], dtype=np.int64)
-        return np.repeat(np.arange(len(intact)), window_counts), b"".join(intact)
 
 
 def _should_look(newest: int, added: int) -> bool:

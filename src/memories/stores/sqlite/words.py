@@ -14,13 +14,13 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import apsw
 
 from memories.core.batches import by_count
-from memories.stores.damage import Damaged
-from memories.stores.records import Finding, Record
+from memories.stores.records import Record
 from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.query import (
     ReadCache,
@@ -30,14 +30,7 @@ from memories.stores.sqlite.query import (
     has_written,
     select_seqs,
 )
-from memories.stores.sqlite.schema import (
-    RECREATE_WORDS,
-    WORDS,
-    WORDS_ENDED,
-    WORDS_EPOCH,
-    own_tokens,
-    view_of,
-)
+from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, WORDS_EPOCH, own_tokens, view_of
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
@@ -49,13 +42,12 @@ _MAX_GAP = 1_000_000  # between seqs: a larger one is checked, since it is more 
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-_MAIN_PREFIX = "0"  # before every token in the pages of FTS5
-_SEGMENT_SHIFT = 37  # the id of a page has the number of its segment above these bits
 _SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
 _MAX_COLLECTED = 4_096  # records of a label, up to which looking at them alone is faster
 _MAX_SPREAD = 4  # times as many seqs as records, up to which the whole range is looked at
 
 TABLES = (*WORDS.values(), WORDS_ENDED)
+SEGMENT_SHIFT = 37  # the id of a page has the number of its segment above these bits
 
 Scores = dict[int, float]
 
@@ -122,7 +114,7 @@ class Snapshot(NamedTuple):
             self.counts[key] = count
         return count
 
-    def occurrences(
+    def count_occurrences(
         self, table: str, tokens: Sequence[str], condition: str, values: Sequence[str | int]
     ) -> dict[int, int]:
         """Return how often records have a token, by their seq and in its order.
@@ -163,9 +155,8 @@ class Snapshot(NamedTuple):
         last = max(missing)
         if min(missing) < 0:
             raise unknown_record
-        if last > length + _MAX_GAP and last > int(
-            fetch_value(self.db, "SELECT max(seq) FROM record") or 0
-        ):
+        is_far = last > length + _MAX_GAP
+        if is_far and last > int(fetch_value(self.db, "SELECT max(seq) FROM record") or 0):
             raise unknown_record
         sql = (
             f"SELECT d.id, d.sz FROM json_each(?) wanted "
@@ -197,11 +188,10 @@ def varints_in(block: bytes) -> Iterator[int]:
 @functools.lru_cache(4096)
 def count_tokens(size: bytes) -> int:
     """Return how many tokens a row has, from FTS5's table of sizes; 0 if that is damaged."""
-    count = next(varints_in(size), 0) if type(size) is bytes else 0
+    if type(size) is not bytes:
+        return 0
+    count = next(varints_in(size), 0)
     return count if count < _MAX_TOKENS else 0
-
-
-# --- damage
 
 
 @contextlib.contextmanager
@@ -211,78 +201,6 @@ def _words_errors(db: apsw.Connection) -> Iterator[None]:
         yield
     except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
         raise WordsDamaged(db.filename, exc) from None
-
-
-def note_unusable(exc: WordsDamaged, damaged: Damaged) -> None:
-    """Note that a search goes on without the index."""
-    what = f"records that only words find: the index of words is damaged ({exc.why})"
-    damaged.note(Finding(what, exc.remedy, derived=True))
-
-
-def find_damage(db: apsw.Connection, check: str | None) -> str | None:
-    """Return why FTS5 can't use the index; None if it can.
-
-    Args:
-        db: A connection inside a transaction.
-        check: The pragma to check it with, such as `quick_check`; None for a look that takes no
-            time.
-    """
-    try:
-        for table in TABLES:
-            # SQLite's check uses its cached view of the index, which another process may have
-            # rebuilt since; a query refreshes it.
-            db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
-        segments = {table: _read_segments(db, table) for table in TABLES}
-        if check is None:
-            return None
-        for table, first_pages in segments.items():
-            damage = _find_damage_of_table(db, table, first_pages, check)
-            if damage is not None:
-                return damage
-    except (apsw.CorruptError, apsw.SQLError) as exc:
-        return str(exc)
-    return None
-
-
-def _find_damage_of_table(
-    db: apsw.Connection, table: str, first_pages: Mapping[int, int], check: str
-) -> str | None:
-    sql = (
-        f"SELECT segid FROM {table}_idx "
-        f"UNION SELECT id >> {_SEGMENT_SHIFT} FROM {table}_data WHERE id > 10"
-    )
-    numbers = {number for (number,) in fetch(db, sql)}
-    if not first_pages.keys() >= numbers:
-        return f"{table} has pages of a part that does not exist"
-    # The totals that FTS5 keeps, which it needs when a row is removed.
-    averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
-    totals = [*varints_in(averages)] if type(averages) is bytes else [0]
-    sizes = [count_tokens(size) for (size,) in fetch(db, f"SELECT sz FROM {table}_docsize")]
-    if totals != [len(sizes), sum(sizes)] and (totals or sizes):
-        return f"{table} has wrong counts of its rows"
-    for part in ("", "_data", "_idx", "_docsize", "_config"):
-        for (message,) in db.execute(f"PRAGMA {check}({table}{part})").fetchall():
-            if message != "ok" and not is_of_pages(str(message)):
-                return str(message)
-    return None
-
-
-def is_of_pages(message: str) -> bool:
-    """Return whether a message of SQLite's check is about pages of the file, not about a table."""
-    return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
-
-
-def recreate(db: apsw.Connection) -> None:
-    """Replace the index, in whatever state it is, by an empty one."""
-    for table in TABLES:
-        try:
-            db.execute(RECREATE_WORDS.format(table=table))
-        except apsw.SQLError:  # its definition is damaged, so FTS5 can't drop it
-            db.execute("PRAGMA writable_schema=ON")
-            db.execute("DELETE FROM sqlite_schema WHERE name = ? AND rootpage = 0", (table,))
-            db.execute("PRAGMA writable_schema=RESET")
-            db.execute(RECREATE_WORDS.format(table=table))
-    db.execute("DELETE FROM corpus")
 
 
 # --- writing
@@ -362,10 +280,11 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
     that token is removed, and after a merge has moved the page away. And a segment that a merge has
     used up keeps its pages until the merge ends.
     """
-    first_pages = _read_segments(db, table)
+    first_pages = read_segments(db, table)
+    # In the pages of FTS5, a 0 is before every token.
     sql = f"""
         WITH segment AS (SELECT DISTINCT segid FROM {table}_idx),
-        token AS (SELECT CAST('{_MAIN_PREFIX}' || value AS BLOB) AS token FROM json_each(?))
+        token AS (SELECT CAST('0' || value AS BLOB) AS token FROM json_each(?))
         SELECT DISTINCT i.segid, i.term, i.pgno >> 1
         FROM token CROSS JOIN segment CROSS JOIN {table}_idx i
         ON i.segid = segment.segid AND i.term =
@@ -375,7 +294,7 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
     """
     used_up = [number for number, first_page in first_pages.items() if not first_page]
     for segment, key, page in fetch(db, sql, (json.dumps(sorted(tokens)), json.dumps(used_up))):
-        page_id = (segment << _SEGMENT_SHIFT) + page
+        page_id = (segment << SEGMENT_SHIFT) + page
         if segment in used_up:
             db.execute(f"DELETE FROM {table}_data WHERE id = ?", (page_id,))
         block = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = ?", (page_id,))
@@ -400,7 +319,7 @@ def _first_token(page: bytes) -> bytes:
     return text[length_bytes:][:length]
 
 
-def _read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
+def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
     """Return the first page of each segment of an index, 0 for one that a merge has used up.
 
     They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, then
@@ -482,11 +401,7 @@ def rank(
         among: The only seqs to look at, if few records are selected.
     """
     hits = WordHits({}, {})
-    parsed_terms: dict[str, Term] = {}
-    for term in terms:
-        parsed = parse(term)
-        if parsed is not None:
-            parsed_terms[term] = parsed
+    parsed_terms = {term: parse(term) for term in terms}
     scope, snapshot = _make_scope(selected, among), postings.snapshot(db)
     left_out: set[str] = set()
     with _words_errors(db):
@@ -494,7 +409,8 @@ def rank(
             queries = _make_queries(snapshot, corpus, parsed_terms, scope.max_rows)
             rare = queries
             if corpus.documents > _RANK_ALL_ROWS:
-                rare = _choose_rare(queries, scope.max_rows)
+                totals = itertools.accumulate(query.holders for query in queries)
+                rare = queries[: sum(total <= scope.max_rows for total in totals)]
             for query in rare:
                 _score(snapshot, corpus, query, scope, hits)
             if rare:
@@ -582,38 +498,26 @@ def _read_corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
 
 
 def _make_queries(
-    snapshot: Snapshot, corpus: _Corpus, terms: Mapping[str, Term], max_rows: int
+    snapshot: Snapshot, corpus: _Corpus, terms: Mapping[str, Term | None], max_rows: int
 ) -> list[_TermQuery]:
     """Return the terms that any record has, the rarest first.
 
     In a large corpus the count of a term stops just above `max_rows`.
     """
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else max_rows + 1
-    queries = [_make_query(snapshot, corpus, term, parsed, limit) for term, parsed in terms.items()]
-    return sorted((query for query in queries if query.holders), key=_holders)
-
-
-def _holders(query: _TermQuery) -> int:
-    return query.holders
-
-
-def _make_query(
-    snapshot: Snapshot, corpus: _Corpus, term: str, parsed: Term, limit: int
-) -> _TermQuery:
-    """Return the query of a term: its tokens in any namespace, quoted, so none is an operator."""
-    own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
-    star = "*" if parsed.open_ended else ""
-    match = " OR ".join([f'"{tokens}"{star}' for tokens in own])
-    is_whole_token = len(parsed.tokens) == 1 and not parsed.open_ended
-    tokens = own if is_whole_token else ()
-    holders = snapshot.count_holders(corpus.table, match, tokens, limit)
-    return _TermQuery(term, match, tokens, holders)
-
-
-def _choose_rare(queries: Sequence[_TermQuery], max_rows: int) -> list[_TermQuery]:
-    """Return the first and rarest terms that `max_rows` records have in all; maybe none."""
-    totals = itertools.accumulate(query.holders for query in queries)
-    return [query for query, total in zip(queries, totals, strict=True) if total <= max_rows]
+    queries: list[_TermQuery] = []
+    for term, parsed in terms.items():
+        if parsed is None:
+            continue
+        own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
+        star = "*" if parsed.open_ended else ""
+        match = " OR ".join([f'"{tokens}"{star}' for tokens in own])  # quoted: none is an operator
+        is_whole_token = len(parsed.tokens) == 1 and not parsed.open_ended
+        tokens = own if is_whole_token else ()
+        holders = snapshot.count_holders(corpus.table, match, tokens, limit)
+        if holders:
+            queries.append(_TermQuery(term, match, tokens, holders))
+    return sorted(queries, key=attrgetter("holders"))
 
 
 def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float]:
@@ -638,7 +542,7 @@ def _score(
     table = corpus.table
     if query.tokens:
         condition = scope.condition.format(seq="doc")
-        occurrences = snapshot.occurrences(table, query.tokens, condition, scope.values)
+        occurrences = snapshot.count_occurrences(table, query.tokens, condition, scope.values)
     else:
         sql = (
             f"SELECT rowid, occurrences({table}) FROM {table} w "
@@ -654,11 +558,7 @@ def _score(
 
 
 def _score_common(
-    snapshot: Snapshot,
-    corpus: _Corpus,
-    queries: Sequence[_TermQuery],
-    scope: _Scope,
-    hits: WordHits,
+    snapshot: Snapshot, corpus: _Corpus, queries: list[_TermQuery], scope: _Scope, hits: WordHits
 ) -> None:
     """Score the newest records that have all of some common terms, the two rarest or the rarest.
 
@@ -669,7 +569,7 @@ def _score_common(
         query._replace(holders=snapshot.count_holders(table, query.match, query.tokens, -1))
         for query in queries
     ]
-    exact.sort(key=_holders)
+    exact.sort(key=attrgetter("holders"))
     rows = _find_newest(snapshot.db, corpus, exact, scope)
     snapshot.load_sizes(table, rows)
     gains = [(query.term, _make_gain(corpus, query)) for query in exact]
