@@ -52,7 +52,7 @@ ORDER = {
         store""",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver < local rest < folder < store",
-    "memories.stores.files": "connection schema < log < index < local < move < store",
+    "memories.stores.files": "connection schema < log < index < local < check move < store",
     "memories.embedders": "protocol runtime < fake minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup selector < conversations listing",

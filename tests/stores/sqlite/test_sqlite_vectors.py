@@ -284,7 +284,7 @@ def test_threads_change_cached_indexes_of_labels_one_at_a_time(
         ]
     )
     store.candidates(pool(), vector=vectors[7], terms=[], k=5)
-    index = store._indexes[MEMORY, SPACE.dimension, store._compact]
+    index = store._vectors._indexes[MEMORY, SPACE.dimension, store._compact]
     places = Guarded()
     index._blocks = index._blocks._replace(labelled=places)
     for kind in ("0", "1"):

@@ -1,4 +1,4 @@
-"""The folder of the files store: its lock, its journal, and durable reads and writes of its files."""
+"""The folder of the files store: its lock, its journal, and durable reads and writes of files."""
 
 import contextlib
 import json
@@ -220,7 +220,7 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files of the inner folder, with the leftovers of crashes and of the first format."""
+        """Remove inner files, with the leftovers of crashes and of the first format."""
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):

@@ -1,8 +1,8 @@
-"""Index of the files store: a SQLite store of the records in the files. It can be deleted any time.
+"""Index of the files store: a SQLite store of the records in the files.
 
-It has the words, the vectors and the read counts of the records, and for each file its stamp when it
-was last read. The first format of the store kept vectors and read counts in files of their own,
-which are moved into the index once.
+It can be deleted at any time. It has the words, the vectors and the read counts of the records, and
+for each file its stamp when it was last read. The first format of the store kept vectors and read
+counts in separate files, which are moved into the index once.
 """
 
 import json
@@ -21,6 +21,7 @@ from memories.stores.files.schema import file_name
 from memories.stores.records import (
     Collection,
     Filter,
+    Patch,
     Record,
     Ref,
     Space,
@@ -132,37 +133,41 @@ class Index(SQLiteStore):
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace the records of a file. Records whose text is unchanged keep vectors and counts."""
+        """Replace the records of a file; those with unchanged text keep vectors and counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}
-            after = {record.ref: record for record in folded.records.values()}
-            unchanged = {
-                ref
-                for ref in before.keys() & after.keys()
-                if immutable_parts(before[ref]) == immutable_parts(after[ref])
-            }
+            unchanged: set[Ref] = set()
+            patches: list[Patch] = []
+            new: list[Record] = []
+            for record in folded.records.values():
+                ref = record.ref
+                if ref not in before or immutable_parts(before[ref]) != immutable_parts(record):
+                    new.append(record)
+                    continue
+                unchanged.add(ref)
+                patch = patch_for_copy(record, before[ref])
+                if patch is not None:
+                    patches.append(patch)
             # A record that moved to another position, with the text that it had there.
             twins = {(record.ref.group, record.text): record for record in before.values()}
-            new = [record for ref, record in after.items() if ref not in unchanged]
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])
-            space = self.stored_space()
             # `refs` includes damaged records, which are replaced too.
-            if gone := set(self.refs(where)) - unchanged:
-                self._drop(db, sorted(gone))
-            patches = [patch_for_copy(after[ref], before[ref]) for ref in unchanged]
-            for batch in split_ends_first([patch for patch in patches if patch is not None]):
+            replaced = set(self.refs(where)) - unchanged
+            if replaced:
+                self._drop(db, sorted(replaced))
+            for batch in split_ends_first(patches):
                 self.patch(batch)
             self.append(
                 [record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies]
             )
+            space = self.stored_space()
             if space and vectors:
-                copied_vectors = {
-                    record.ref: vectors[twin.ref]
-                    for record, twin in copies
-                    if twin and twin.ref in vectors
-                }
+                copied_vectors: dict[Ref, NDArray[np.float32]] = {}
+                for record, twin in copies:
+                    if twin and twin.ref in vectors:
+                        copied_vectors[record.ref] = vectors[twin.ref]
                 self.stage(space, copied_vectors)
             name = file_name(collection, namespace)
             db.execute(

@@ -1,4 +1,7 @@
-"""Records in the files of one folder: reads through an up-to-date index, transactions that add lines."""
+"""Records in the files of one folder.
+
+Reads go through an up-to-date index; transactions add lines.
+"""
 
 import contextlib
 import logging
@@ -9,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.stores.damage import Damaged, damaged_record, find_problem
+from memories.stores.damage import Damaged
 from memories.stores.files.connection import FORMER, Folder, Stamp
 from memories.stores.files.index import (
     NO_LIMIT,
@@ -38,7 +41,6 @@ from memories.stores.records import (
     Record,
     Ref,
     Space,
-    immutable_parts,
     mutable_parts,
 )
 
@@ -68,7 +70,7 @@ class Work:
 class LocalFiles:
     """The records of one folder, while they are in its files.
 
-    Has the methods of `Store` that need more than an up-to-date index; see `current` for the others.
+    Has the methods of `Store` that need more than an up-to-date index: see `current` for the rest.
     """
 
     def __init__(
@@ -125,17 +127,19 @@ class LocalFiles:
             self._opened = identity, self._opened[1]
         return self._opened[1]
 
-    def _has_index(self) -> bool:
+    def has_index(self) -> bool:
+        """Return whether the folder has an index."""
         return (self.folder.inner / "index.db").exists()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Work]:
-        """Collect lines and add them at the end. Inside another transaction, a failure undoes its
-        own part.
+        """Collect lines and add them at the end.
 
-        First the index is changed and marks the files as changed, then the lines are written, which
-        count, then the index gets the new states of the files. So a crash in between loses nothing:
-        the next reader takes out of the index what the lines don't have.
+        Inside another transaction, a failure undoes its own part.
+
+        First the index is changed and marks the files as changed, then the lines are written, then
+        the index gets the new states of the files. Only the lines count, so a crash in between
+        loses nothing: the next reader removes from the index whatever the lines lack.
         """
         outer = self.work
         if outer is not None:
@@ -218,11 +222,9 @@ class LocalFiles:
             parsed = parse(data, *_collection_and_namespace(name))
             if parsed.damage:
                 raise self._damage_error(name, parsed.damage)
-            lines = set(data.split(b"\n"))
-            missing = [
-                line for line in step["add"].encode().split(b"\n") if line and line not in lines
-            ]
-            added = b"".join(line + b"\n" for line in missing)
+            lines = {b"", *data.split(b"\n")}
+            new_lines = step["add"].encode().split(b"\n")
+            added = b"".join([line + b"\n" for line in new_lines if line not in lines])
             if "drop" in step:
                 remaining = drop_lines(data, set(step["drop"]), parsed.events)
                 self.folder.replace(name, remaining + added)
@@ -265,11 +267,12 @@ class LocalFiles:
         if name not in work.states:
             state = work.index.read_states([name]).get(name, FileState())
             if state.stamp != self.folder.stamp(name):
-                state = self._read_file(name, work.index)
+                state = self.read_file(name, work.index)
             work.states[name] = state
         return work.states[name]
 
-    def _read_file(self, name: str, index: Index) -> FileState:
+    def read_file(self, name: str, index: Index) -> FileState:
+        """Read a file into the index, in a transaction; return the new state of the file."""
         collection, namespace = _collection_and_namespace(name)
         stamp, data = self.folder.read(name)
         parsed = parse(data, collection, namespace)
@@ -303,8 +306,8 @@ class LocalFiles:
     ) -> Iterator[tuple[Index, tuple[str, ...]]]:
         """Give the up-to-date index, and the namespaces whose files can be read.
 
-        All reads inside see one snapshot. A damaged file reads as empty, except in a transaction:
-        what is decided there would be wrong for good.
+        All reads inside see one snapshot. A damaged file reads as empty, except in a transaction,
+        whose decisions are permanent.
 
         Raises:
             StoreDamaged: In a transaction, one of the files is damaged.
@@ -320,10 +323,9 @@ class LocalFiles:
         is_pending = self.folder.has_pending_commit() or self.folder.is_former()
         stamps = {name: self.folder.stamp(name) for name in files}
         with index.reading():
-            states = {name: FileState() for name in files} | index.read_states(files)
-            if not is_pending and all(
-                states[name].stamp == stamp for name, stamp in stamps.items()
-            ):
+            states = dict.fromkeys(files, FileState()) | index.read_states(files)
+            is_current = all(states[name].stamp == stamp for name, stamp in stamps.items())
+            if is_current and not is_pending:
                 yield index, self._readable(files, states)
                 return
         with self.transaction() as work:
@@ -340,7 +342,7 @@ class LocalFiles:
             if damage is None:
                 readable.append(namespace)
                 continue
-            self._damaged.note(self._damage_finding(name, damage))
+            self._damaged.note(self.damage_finding(name, damage))
             if self._warned.get(name) != stamp:
                 self._warned[name] = stamp
                 path = self.folder.path / name
@@ -357,75 +359,13 @@ class LocalFiles:
             "it was left as it is; mend the line or put it aside"
         )
 
-    def _damage_finding(self, name: str, damage: Damage) -> Finding:
-        what = f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}"
+    def damage_finding(self, name: str, damage: Damage) -> Finding:
+        """Return the finding about a file with an unreadable line."""
+        place = f"{self.folder.path / name}:{damage.line}"
         return Finding(
-            f"{what}; all of {name} reads as empty",
+            f"{place} can't be read: {damage.reason}; all of {name} reads as empty",
             "mend the line or put it aside; nothing was changed",
         )
-
-    def check(self, *, deep: bool) -> list[Finding]:
-        """Return unreadable lines and errors in the index; deep also compares both."""
-        findings: list[Finding] = []
-        for collection in Collection:
-            for namespace in self.list_namespaces(collection):
-                findings += self._check_file(collection, namespace, deep=deep)
-        if self._has_index():
-            reported = {finding.ref for finding in findings} - {None}
-            remedy = f"remove {self.folder.inner}, which loses no memory, and run: memory reembed"
-            for finding in self.index.check(deep=deep):
-                if finding.ref not in reported:
-                    findings.append(finding._replace(remedy=remedy, ref=None))
-        return findings
-
-    def _check_file(
-        self, collection: Collection, namespace: str, *, deep: bool
-    ) -> Iterator[Finding]:
-        name = file_name(collection, namespace)
-        parsed = parse(self.folder.read(name)[1], collection, namespace)
-        records = fold(parsed.events).records.values()
-        for record in records:
-            if what := find_problem(record):
-                yield damaged_record(record.ref, f"it {what}")
-        if parsed.damage:
-            yield self._damage_finding(name, parsed.damage)
-        elif deep:
-            state = self.index.read_states([name]).get(name, FileState())
-            if state.stamp == self.folder.stamp(name):
-                yield from self._compare_index(collection, namespace, records)
-
-    def _compare_index(
-        self, collection: Collection, namespace: str, records: Iterable[Record]
-    ) -> Iterator[Finding]:
-        """Yield a finding if the index has other records than the lines of a file."""
-        where = Filter(collection, (namespace,), state="any")
-        expected = {
-            record.ref: (immutable_parts(record), mutable_parts(record))
-            for record in records
-            if not find_problem(record)
-        }
-        indexed = {
-            record.ref: (immutable_parts(record), mutable_parts(record))
-            for record in self.index.scan(where, limit=NO_LIMIT)
-        }
-        differing = [
-            ref for ref in expected.keys() | indexed.keys() if expected.get(ref) != indexed.get(ref)
-        ]
-        if differing:
-            name = file_name(collection, namespace)
-            what = f"the index of {name} differs from its lines in {len(differing)} places"
-            yield Finding(what, "run: memory doctor --fix", derived=True)
-
-    def repair(self) -> list[str]:
-        """Read every file again, and rebuild what the index derives from its records."""
-        if not any(finding.derived for finding in self.check(deep=True)):
-            return []
-        repaired = self.index.repair()
-        with self.transaction() as work:
-            for collection in Collection:
-                for namespace in self.list_namespaces(collection):
-                    self._read_file(file_name(collection, namespace), work.index)
-        return [*repaired, "the index of the files"]
 
     def refuse_damaged(self, collection: Collection, namespaces: Sequence[str]) -> None:
         """Check that the files of some namespaces can be read.
@@ -440,14 +380,12 @@ class LocalFiles:
                 self.sync_readable(collection, namespace)
 
     def list_namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have a file, had one when it was last read, or get one in this
-        transaction.
-        """
+        """Return the namespaces that have or had a file, or get one in this transaction."""
         names = {*self.folder.list_names(), *self.index.list_files()}
         if self.work:
             names |= self.work.states.keys()
-        namespaces = (namespace_of(name, collection) for name in names)
-        return sorted(namespace for namespace in namespaces if namespace is not None)
+        namespaces = [namespace_of(name, collection) for name in names]
+        return sorted([namespace for namespace in namespaces if namespace is not None])
 
     def namespaces(self, collection: Collection) -> list[str]:
         """Return the namespaces that have records, or a file that can't be read."""
@@ -495,21 +433,19 @@ class LocalFiles:
         if not self.folder.exists():
             return ()
         with self.transaction() as work:
-            for collection, namespace in dict.fromkeys(ref[:2] for ref in refs):
+            refs_by_file: dict[tuple[Collection, str], list[Ref]] = {}
+            for ref in dict.fromkeys(refs):
+                refs_by_file.setdefault((ref.collection, ref.namespace), []).append(ref)
+            for (collection, namespace), file_refs in refs_by_file.items():
                 name = self.sync_readable(collection, namespace)
-                file_refs = [
-                    ref for ref in dict.fromkeys(refs) if ref[:2] == (collection, namespace)
-                ]
                 ids = work.index.read_event_ids(file_refs)
                 if not ids:
                     continue
                 where = Filter(collection, (namespace,), state="any")
-                removed_counts = Counter(ref.group for ref in ids)
-                removed_groups = [
-                    group
-                    for group, count in removed_counts.items()
-                    if work.index.count(where._replace(group=group)) == count
-                ]
+                removed_groups: list[str] = []
+                for group, count in Counter(ref.group for ref in ids).items():
+                    if work.index.count(where._replace(group=group)) == count:
+                        removed_groups.append(group)
                 last = work.states[name].last
                 event = removal_event(last, next(iter(ids)), ids.values(), removed_groups)
                 work.add(name, event)
@@ -518,7 +454,7 @@ class LocalFiles:
 
     def touch(self, refs: Iterable[Ref], batch: str = "") -> bool:
         """See `Store.touch`; read counts are only in the index."""
-        return not self._has_index() or self.index.touch(list(refs), batch)
+        return not self.has_index() or self.index.touch(list(refs), batch)
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""

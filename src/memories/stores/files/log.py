@@ -5,7 +5,7 @@ So merging the lines of two branches, in any order, always gives the same result
 
 - If two versions claim one position, the later one gets the next free position and ends the other.
 - If two memories have one key, the later one ends the other.
-- What was removed stays removed, even if a merge brings its lines back.
+- Removed records stay removed, even if a merge brings their lines back.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Damage(NamedTuple):
-    """An unreadable line: its number, and what is wrong with it."""
+    """An unreadable line: its number, and the reason."""
 
     line: int
     reason: str
@@ -106,7 +106,10 @@ def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> byt
 
 def fold(events: Sequence[Event]) -> Folded:
     """Return the records that result from events."""
-    ordered = sorted(_separate_copies(events), key=_order)
+    ordered = sorted(
+        _separate_copies(events),
+        key=lambda event: (event.time, event.id, event.op != CREATE, _content(event)),
+    )
     removed_at: dict[str, str] = {}
     for event in ordered:
         if event.op == REMOVE:
@@ -124,17 +127,13 @@ def fold(events: Sequence[Event]) -> Folded:
     return Folded(fold.records, ids, ordered[-1].time if ordered else "", removed)
 
 
-def _order(event: Event) -> tuple[str, str, bool, tuple[str, ...]]:
-    return event.time, event.id, event.op != CREATE, _content(event)
-
-
 def _is_removed(event: Event, removed_at: dict[str, str]) -> bool:
     group_removed_at = removed_at.get(digest(event.record.ref.group), "")
     return event.of in removed_at or group_removed_at >= event.time
 
 
 def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
-    """Give new ids to lines that share an id but differ in content, as a line copied by hand does."""
+    """Give new ids to lines that share an id but differ in content, like a line copied by hand."""
     contents: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
         if event.op == CREATE:

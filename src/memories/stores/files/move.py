@@ -1,15 +1,15 @@
 """Moves the folder to a larger store: copies all records, compares them, and keeps the files.
 
-The folder moves only to a store that has no memories of its namespaces. So whatever is found there
-later was brought by the move: nothing is mixed with the records of others, and nothing that an
-earlier move left behind comes back.
+The folder moves only to a store that has no memories of its namespaces. So everything found there
+later was brought by the move: nothing is mixed with the records of others, and no leftovers of an
+earlier move come back.
 
 Every step can be interrupted. Until the marker is written the files count, and the next attempt
 removes what the last one copied and starts again. From then on the larger store counts, in every
 process, and the next writer puts the files aside.
 
-Earlier versions moved each namespace by itself. A folder of which such a version has moved a part
-is moved completely when it is first used.
+Earlier versions moved each namespace by itself. A folder that such a version has partly moved is
+moved completely when it is first used.
 """
 
 import contextlib
@@ -194,9 +194,7 @@ class Mover:
         return self._open_store(url, space, self._config)
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
-        """Return where else records may still be: in files that were kept, and in stores that the
-        user went back from.
-        """
+        """Return other places of records: kept files, and stores that the user went back from."""
         names = self._folder.list_names()
         # The log has no texts.
         files = {file_name(collection, ref.namespace) for collection in SEARCHED for ref in refs}
@@ -392,7 +390,7 @@ class Mover:
             ) from exc
 
     def _finish_former_moves(self) -> None:
-        """Move the rest of a folder of which an earlier version has moved some namespaces.
+        """Move the rest of a folder after an earlier version has moved some of its namespaces.
 
         Raises:
             StoreError: The namespaces went to several stores, or the rest can't follow.

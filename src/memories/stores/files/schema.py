@@ -1,8 +1,8 @@
 """The format of the files: events as lines of readable JSON, and the names of the files.
 
-Each line has a version of a memory, or a turn, as it is after the event, with the fields of the chat
-agent's contract; `op` names the kind of event. A line without `op`, from another program or written
-by hand, creates its record.
+Each line has a version of a memory, or a turn, as it is after the event, with the fields of the
+chat agent's contract; `op` names the kind of event. A line without `op`, from another program or
+written by hand, creates its record.
 """
 
 import json
@@ -63,7 +63,14 @@ def stem(namespace: str) -> str:
     """Return the common beginning of the names of a namespace's files."""
     if not namespace:
         return "%"
-    escaped = "".join(map(_escape, namespace))
+    escaped = ""
+    for character in namespace:
+        if _PLAIN.fullmatch(character):
+            escaped += character
+        else:
+            escaped += "".join(
+                [f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")]
+            )
     for ending in (".turns", ".jsonl"):  # otherwise it could be a file of another namespace
         if escaped.endswith(ending):
             escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
@@ -72,12 +79,6 @@ def stem(namespace: str) -> str:
     if _DEVICE.match(escaped):
         escaped = f"%{ord(escaped[0]):02x}{escaped[1:]}"
     return escaped
-
-
-def _escape(character: str) -> str:
-    if _PLAIN.fullmatch(character):
-        return character
-    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
 def namespace_of(name: str, collection: Collection) -> str | None:

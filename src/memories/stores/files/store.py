@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memories.errors import MemoriesError, StoreError
 from memories.settings import Config
 from memories.stores.damage import Damaged
+from memories.stores.files.check import check, repair
 from memories.stores.files.connection import Folder
 from memories.stores.files.local import LocalFiles
 from memories.stores.files.move import Mover, OpenStore
@@ -37,14 +38,13 @@ FORMAT = 2
 
 
 class FilesStore:
-    """Implements `Store` on a folder of files; see `log` for what their lines mean, and `index` for
-    searches.
+    """Implements `Store` on a folder of files: see `log` for their lines, and `index` for searches.
 
     If a namespace becomes too large, the folder moves to a larger store, after the write that makes
-    it so, while the folder is locked. From then on it has the guarantees of that store. Besides:
+    it so, while the folder is locked. From then on it has the guarantees of that store.
 
-    - Vectors and read counts are only in the index. After the index is deleted, or a line is edited
-      by hand, the vectors have to be made again; `without_vector_count` counts the missing ones.
+    Vectors and read counts are only in the index. After the index is deleted, or a line is edited
+    by hand, the vectors have to be made again; `without_vector_count` counts the missing ones.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class FilesStore:
             yield
 
     def _after_commit(self, namespaces: set[str]) -> None:
-        """Move the folder if one of these namespaces is too large; no failure endangers a record."""
+        """Move the folder if a namespace is too large; no failure endangers a record."""
         if not namespaces:
             return
         try:
@@ -155,8 +155,9 @@ class FilesStore:
         return self._store().touch(refs, batch)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; the places include the files from before the move, and stores that
-        the user went back from.
+        """See `Store.remove`.
+
+        The places include the files from before the move, and stores that the user went back from.
         """
         if refs:
             self._mover.remove_copies(refs)
@@ -270,11 +271,13 @@ class FilesStore:
 
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`; only a person can mend unreadable lines."""
-        return [*self._store().check(deep=deep)]
+        store = self._larger_store()
+        return check(self._files, deep=deep) if store is None else [*store.check(deep=deep)]
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        return self._store().repair()
+        store = self._larger_store()
+        return repair(self._files) if store is None else store.repair()
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""

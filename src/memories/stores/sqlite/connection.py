@@ -289,8 +289,8 @@ class SQLiteFile:
             return self._connection_to_empty_store()
         self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        is_open = any(connection is opened for _, opened in self._opened)
-        if connection is None or not is_open:
+        # A connection that isn't in the list was closed by another thread.
+        if connection is None or all(connection is not opened for _, opened in self._opened):
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
             self._seen = self._identities()
@@ -328,7 +328,8 @@ class SQLiteFile:
         engine.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
             raise StoreDamaged(
-                f"{self.path} is empty (0 bytes), so it is not a store; restore a backup or remove it"
+                f"{self.path} is empty (0 bytes), so it is not a store; restore a backup or remove "
+                "it"
             )
         if self._seen[0] is None and self.log_bytes():
             self._refuse_foreign_log()

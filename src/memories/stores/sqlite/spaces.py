@@ -193,7 +193,7 @@ class StoredVectors:
         return self.index(db, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened for another space."""
+        """Return the index of the vectors in use, even if the store was opened for another one."""
         space = form_in_use(db)
         if space is None:
             space = as_stored(require_space(self._space), compact=self._compact)
