@@ -123,8 +123,10 @@ class SQLite:
 
         where = self._asked.few if scope is Scope.FEW else self._asked.everything
         with self._store._file.read() as db:
-            index = self._store._vectors(db, where.collection)
-            return list(index.best(db, selection(db, where), index.quantizer.rotate_query(vector), K))
+            index = self._store._vectors.index(db, where.collection)
+            return list(
+                index.best(db, selection(db, where), index.quantizer.rotate_query(vector), K)
+            )
 
     def checkpoint(self) -> None:
         """Bring what the log holds into the file."""
