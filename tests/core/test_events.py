@@ -169,7 +169,8 @@ def test_decisions_and_pins_are_noted_too(home: Path) -> None:
         (event["op"], event.get("written", event.get("results"))) for event in events.read(home)
     ]
     assert [event for event in noted if event[0] not in ("create", "get", "update")] == [
-        ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1), ("scratchpad", 1),
+        ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1),
+        ("scratchpad", 1),
         ("duplicates", None),
     ]  # fmt: skip
 

@@ -129,7 +129,8 @@ def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0, "just now"), (59, "just now"), (60, "1 minute ago"), (7_199, "1 hour ago"), (7_200, "2 hours ago"),
+        (0, "just now"), (59, "just now"), (60, "1 minute ago"), (7_199, "1 hour ago"),
+        (7_200, "2 hours ago"),
         (86_400 * 3, "3 days ago"), (604_800, "1 week ago"), (86_400 * 65, "2 months ago"),
         (86_400 * 800, "2 years ago"),
         (-7_200, "in 2 hours"), (-30, "just now"),

@@ -43,11 +43,17 @@ SAYINGS = (
     ),
     (
         "pt",
-        "O que aconteceu ontem?|anteontem|na semana passada|há duas semanas|3 de maio de 2023|em março",
+        (
+            "O que aconteceu ontem?|anteontem|na semana passada|há duas semanas|"
+            "3 de maio de 2023|em março"
+        ),
     ),
     (
         "it",
-        "Cosa è successo ieri?|l'altro ieri|la settimana scorsa|due settimane fa|il 3 maggio 2023|nel mese di marzo",
+        (
+            "Cosa è successo ieri?|l'altro ieri|la settimana scorsa|due settimane fa|"
+            "il 3 maggio 2023|nel mese di marzo"
+        ),
     ),
     (
         "nl",
@@ -55,18 +61,27 @@ SAYINGS = (
     ),
     (
         "pl",
-        "Co się stało wczoraj?|przedwczoraj|w zeszłym tygodniu|dwa tygodnie temu|3 maja 2023|w marcu",
+        (
+            "Co się stało wczoraj?|przedwczoraj|w zeszłym tygodniu|dwa tygodnie temu|"
+            "3 maja 2023|w marcu"
+        ),
     ),
     ("ru", "Что случилось вчера?|позавчера|на прошлой неделе|две недели назад|3 мая 2023|в марте"),
     ("uk", "Що сталося вчора?|позавчора|минулого тижня|два тижні тому|3 травня 2023|у березні"),
     ("tr", "Dün ne oldu?|evvelsi gün|geçen hafta|iki hafta önce|3 Mayıs 2023|martta"),
     (
         "fi",
-        "Mitä eilen tapahtui?|toissapäivänä|viime viikolla|kaksi viikkoa sitten|3. toukokuuta 2023|maaliskuussa",
+        (
+            "Mitä eilen tapahtui?|toissapäivänä|viime viikolla|kaksi viikkoa sitten|"
+            "3. toukokuuta 2023|maaliskuussa"
+        ),
     ),
     (
         "el",
-        "Τι έγινε χθες;|προχθές|την περασμένη εβδομάδα|πριν από δύο εβδομάδες|3 Μαΐου 2023|τον Μάρτιο",
+        (
+            "Τι έγινε χθες;|προχθές|την περασμένη εβδομάδα|πριν από δύο εβδομάδες|"
+            "3 Μαΐου 2023|τον Μάρτιο"
+        ),
     ),
     (
         "vi",

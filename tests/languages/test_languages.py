@@ -8,7 +8,8 @@ from memories import languages
 
 ROOT = Path(__file__).parents[2]
 LINES = (
-    "stop not numbers months weekdays today yesterday before tomorrow after last this next day week weekend month "
+    "stop not numbers months weekdays today yesterday before tomorrow after last this "
+    "next day week weekend month "
     "year ago past ahead recently every when single many a few"
 ).split()
 CODES = sorted({*languages.LATIN, "ru", "uk", "el", "he", "ar", "hi", "th", "ko", "ja", "zh"})

@@ -90,7 +90,8 @@ def test_an_added_line_may_be_similar_to_a_memory_but_the_same_is_not_stored_twi
     edit(
         bob,
         "memories:\n",
-        "memories:\n- The user likes to drink coffee in the morning.\n- Something else\n- Something else\n",
+        "memories:\n- The user likes to drink coffee in the morning.\n- Something else\n"
+        "- Something else\n",
     )
     assert bob.scratchpad().notes == ()
     assert (

@@ -34,7 +34,8 @@ def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Pa
         first = bob.create("Deploys happen on Tuesdays").memory
         assert first is not None
         assert read_metadata(home, "bob") == {
-            "name": "bob", "created_at": "2026-05-01T12:00:00.000Z", "last_used_at": "2026-05-01T12:00:00.000Z",
+            "name": "bob", "created_at": "2026-05-01T12:00:00.000Z",
+            "last_used_at": "2026-05-01T12:00:00.000Z",
             "memory_count": 1, "turn_count": 0,
         }  # fmt: skip
         now += timedelta(days=2)

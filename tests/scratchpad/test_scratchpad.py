@@ -446,7 +446,8 @@ def test_a_change_waits_for_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPa
 
 def test_eight_concurrent_writers_lose_nothing(bob: Memories, home: Path) -> None:
     store(bob, "first")
-    script = "import sys\nfrom memories import Memories\nwith Memories(namespace='bob', embedder='none') as m:\n"
+    script = "import sys\nfrom memories import Memories\n"
+    script += "with Memories(namespace='bob', embedder='none') as m:\n"
     script += "    m.create(f'writer {sys.argv[1]} wrote this', force=True)\n"
     together(script, [[at] for at in range(8)], environment=os.environ, folder=home.parent)
     assert len(bob.scratchpad().entries) == 9

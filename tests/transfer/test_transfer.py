@@ -271,7 +271,8 @@ def test_an_export_is_canonical_json_lines(opened: Open) -> None:
             '"created_at":"2026-01-01T00:00:04.000Z","session":0}\n'
         ),
         (
-            f'{{"collection":"memory","namespace":"ann","group":"{IDS[0]}","position":1,"text":"日本 \\"x\\"\\n",'
+            f'{{"collection":"memory","namespace":"ann","group":"{IDS[0]}","position":1,'
+            '"text":"日本 \\"x\\"\\n",'
             '"created_at":"2026-01-01T00:00:01.000Z","ended_at":"2026-01-01T00:00:02.000Z","ended_by":"delete","key":"k"}\n'
         ),
         (
@@ -396,8 +397,9 @@ def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> Non
 
 @pytest.mark.parametrize(
     "changed",
-    [{"text": "other"}, {"labels": {"a": "2"}}, {"fields": {"n": 2}}, {"key": "other"}, {"session": 1},
-     {"created_at": "2026-01-02T00:00:00Z"}, {"ended_at": "2026-01-03T00:00:00Z", "ended_by": "delete"}],
+    [{"text": "other"}, {"labels": {"a": "2"}}, {"fields": {"n": 2}}, {"key": "other"},
+     {"session": 1}, {"created_at": "2026-01-02T00:00:00Z"},
+     {"ended_at": "2026-01-03T00:00:00Z", "ended_by": "delete"}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.thorough)])

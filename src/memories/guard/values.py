@@ -58,7 +58,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def is_varied(value: str) -> bool:
-    """Return whether a token is more than a pattern such as `xxxxxxxx` or `1234…` after a prefix."""
+    """Return whether a token is more than a prefix and a pattern such as `xxxxxxxx` or `1234…`."""
     if "EXAMPLE" in value or "xxxx" in value.lower():
         return False
     body = max(re.split(r"[_.-]", value), key=len)

@@ -26,7 +26,7 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
-_CYRILLIC = {"uk": "іїєґ", "ru": "ыэъё"}  # letters that the other one lacks
+_CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}  # that the other one lacks
 _LETTERS = {
     "de": "ß",
     "es": "ñ¿¡",
@@ -124,19 +124,20 @@ def detect(text: str) -> Sequence[str]:
 
 
 def _detect_scripts(text: str) -> Sequence[str]:
-    codes = [
-        code
-        for code, first, last in _SCRIPTS
-        if any(first <= sign < last and sign.isalpha() for sign in text)
-    ]
+    letters = [sign for sign in text if sign.isalpha()]
+    codes: list[str] = []
+    for code, first, last in _SCRIPTS:
+        if any(first <= letter < last for letter in letters):
+            codes.append(code)
     if "ru" in codes:  # Cyrillic, which comes first
-        cyrillic = [
-            code for code, letters in _CYRILLIC.items() if any(letter in text for letter in letters)
-        ]
-        codes = [*(cyrillic or ["ru", "uk"]), *codes[1:]]
-    if "zh" in codes and "ja" not in codes:
-        return (*codes, "ja")  # Japanese may be written without kana
-    return tuple(code for code in codes if code != "zh")
+        cyrillic = [code for code, marks in _CYRILLIC.items() if not marks.isdisjoint(text)]
+        codes[:1] = cyrillic or ["ru", "uk"]
+    if "zh" in codes:
+        if "ja" in codes:
+            codes.remove("zh")
+        else:
+            codes.append("ja")  # Japanese may be written without kana
+    return tuple(codes)
 
 
 @functools.cache
@@ -150,13 +151,16 @@ def _read(code: str) -> str:
 
 
 def _lines(text: str) -> Mapping[str, Sequence[str]]:
-    lines = [line.split(":", 1) for line in text.splitlines()]
-    return {name: tuple(entries.split()) for name, entries in lines}
+    lines: dict[str, Sequence[str]] = {}
+    for line in text.splitlines():
+        name, entries = line.split(":", 1)
+        lines[name] = tuple(entries.split())
+    return lines
 
 
 @functools.cache
 def _marks() -> Mapping[str, frozenset[str]]:
-    """Return the words that show each language in Latin letters, which tools/latin_words.py wrote."""
+    """Return the words that show each language in Latin letters; see tools/latin_words.py."""
     return {code: frozenset(entries) for code, entries in _lines(_read("latin")).items()}
 
 
@@ -208,7 +212,8 @@ def _senses(code: str) -> Mapping[str, str]:
                 senses.update(dict.fromkeys(entry.split("|"), english))
         for line, names in _SERIES.items():
             for entry, english in zip(lines[line], names, strict=True):
-                senses.update({word.strip("~"): english for word in entry.split("|")})
+                for word in entry.split("|"):
+                    senses[word.strip("~")] = english
     return senses
 
 
@@ -247,11 +252,14 @@ def _sense(spelling: str, code: str) -> str:
 
 
 @functools.lru_cache(256)
-def are_opposite(one: str, other: str, codes: Sequence[str]) -> bool:
+def are_opposite(first: str, second: str, codes: Sequence[str]) -> bool:
     """Return whether two words are known opposites in one of these languages."""
-    pair = {fold(one), fold(other)}
-    entries = [entry for code in codes for entry in words(code).get("opposites", ())]
-    return any(pair == set(entry.split("/")) for entry in entries)
+    pair = {fold(first), fold(second)}
+    for code in codes:
+        for entry in words(code).get("opposites", ()):
+            if pair == set(entry.split("/")):
+                return True
+    return False
 
 
 def numbers_in_figures(text: str) -> str:
@@ -261,7 +269,7 @@ def numbers_in_figures(text: str) -> str:
 
 _HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")}
 _HAN_DIGITS.update({"零": 0, "两": 2, "兩": 2})
-_HAN_NUMBER = "(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九"
+_HAN_NUMBER = "[一二三四五六七八九]?十[一二三四五六七八九]?|[〇零一二两兩三四五六七八九]"
 
 
 def _read_han(signs: str) -> int:

@@ -36,11 +36,12 @@ _NUMBERS.update({name: number for number, name in enumerate(_NUMBER_WORDS, 1)})
 _UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
 _HALF_WIDTH = {"day": 0, "week": 3, "month": 15, "year": 180}  # "two weeks ago" isn't exact
 
-_MONTH = rf"\b({'|'.join(sorted(_MONTHS, key=len, reverse=True))})\b\.?"
-_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"((?:19|20)\d\d)\b"
-_COUNT = rf"(\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
-_UNITS = r"(day|week|month|year)s?"
+_MONTH = rf"\b(?P<month>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})\b\.?"
+_DAY = r"(?P<day>\d{1,2})"
+_NTH = rf"{_DAY}(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>(?:19|20)\d\d)"
+_COUNT = rf"(?P<count>\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
+_UNITS = r"(?P<unit>day|week|month|year)s?"
 _BEFORE_MONTH = (
     r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late"
     r"|mid|this|next)"
@@ -115,9 +116,11 @@ def _span(text: str, now: datetime) -> Span | None:
         for pattern, read in _patterns():
             match = pattern.fullmatch(phrase)
             candidates = list(read(match, context)) if match else []
+            for candidate in candidates:
+                if candidate[0] <= today:
+                    return candidate
             if candidates:
-                begun = [candidate for candidate in candidates if candidate[0] <= today]
-                return begun[0] if begun else candidates[0]
+                return candidates[0]
     return None
 
 
@@ -173,12 +176,9 @@ def asks_when(text: str) -> bool:
 
 def tells_time(text: str) -> bool:
     """Return whether a text mentions a time: a date, a weekday, "yesterday", "last year"."""
-    words = re.findall(r"\w+", in_english(text).lower())
-    return not _TIME_WORDS.isdisjoint(words) or any(map(_is_year, words))
-
-
-def _is_year(word: str) -> bool:
-    return len(word) == 4 and word[:2] in ("19", "20") and word.isdecimal()
+    english = in_english(text).lower()
+    has_year = re.search(r"\b(?:19|20)\d\d\b", english)
+    return bool(has_year) or not _TIME_WORDS.isdisjoint(re.findall(r"\w+", english))
 
 
 _WHEN = (
@@ -205,76 +205,55 @@ def _in_years(year: str | None, month: int, day: int | None, context: _Context) 
         yield first, _end_of_month(first) if day is None else first
 
 
-def _read_iso(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[1], int(match[2]), int(match[3]), context)
-
-
-def _read_dotted(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[3], int(match[2]), int(match[1]), context)
-
-
-def _read_day_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[3], _month(match[2]), int(match[1]), context)
-
-
-def _read_month_day(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[3], _month(match[1]), int(match[2]), context)
-
-
-def _read_month_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[2], _month(match[1]), None, context)
+def _read_date(match: re.Match[str], context: _Context) -> Iterator[Span]:
+    """A day or a month, in figures or by name: 2023-05-07, 7 May, May 2023."""
+    parts = match.groupdict()
+    day = parts.get("day")
+    return _in_years(parts.get("year"), _month(match), None if day is None else int(day), context)
 
 
 def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """A month by itself; "may" and "march" are verbs, unless they have a capital."""
-    if match[1] in ("may", "march", "mar"):
+    if match["month"] in ("may", "march", "mar"):
         return iter(())
-    return _in_years(None, _month(match[1]), None, context)
-
-
-def _read_year_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    return _in_years(match[1], int(match[2]), None, context)
+    return _read_date(match, context)
 
 
 def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """June last year."""
     year = context.today.year
-    if match[2].lower() == "last":
+    if match["which"].lower() == "last":
         year -= 1
-    return _in_years(str(year), _month(match[1]), None, context)
+    return _in_years(str(year), _month(match), None, context)
 
 
 def _read_last_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """Last June: the one that is over."""
-    month, year = _month(match[1]), context.today.year
+    month, year = _month(match), context.today.year
     if month >= context.today.month:
         year -= 1
     return _in_years(str(year), month, None, context)
 
 
 def _read_year(match: re.Match[str], _context: _Context) -> Iterator[Span]:
-    yield _year(int(match[1]))
+    yield _year(int(match["year"]))
 
 
 def _read_ago(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    unit = match[2].lower()
-    middle = _days_before(context.today, _number(match[1]) * _UNIT_DAYS[unit])
-    first, last = _around(middle, unit)
+    """Two weeks ago."""
+    first, last = _around(_days_before(context.today, _count_days(match)), match)
     yield first, min(context.today, last)
 
 
 def _read_ahead(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """In two weeks."""
-    unit = match[2].lower()
-    middle = _days_before(context.today, -_number(match[1]) * _UNIT_DAYS[unit])
-    first, last = _around(middle, unit)
+    first, last = _around(_days_before(context.today, -_count_days(match)), match)
     yield max(context.today, first), last
 
 
 def _read_past(match: re.Match[str], context: _Context) -> Iterator[Span]:
     """The last three weeks: from then until now."""
-    days = _number(match[1]) * _UNIT_DAYS[match[2].lower()]
-    yield _days_before(context.today, days), context.today
+    yield _days_before(context.today, _count_days(match)), context.today
 
 
 def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
@@ -336,20 +315,23 @@ def _days_back(first: int, last: int) -> Reader:
     return read
 
 
-def _month(name: str) -> int:
-    return _MONTHS[name.lower()]
+def _month(match: re.Match[str]) -> int:
+    name = match["month"]
+    return int(name) if name.isdigit() else _MONTHS[name.lower()]
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdigit() else _NUMBERS[text.lower()]
+def _count_days(match: re.Match[str]) -> int:
+    count = match["count"]
+    number = int(count) if count.isdigit() else _NUMBERS[count.lower()]
+    return number * _UNIT_DAYS[match["unit"].lower()]
 
 
 def _year(number: int) -> Span:
     return date(number, 1, 1), date(number, 12, 31)
 
 
-def _around(middle: date, unit: str) -> Span:
-    half_width = _HALF_WIDTH[unit]
+def _around(middle: date, match: re.Match[str]) -> Span:
+    half_width = _HALF_WIDTH[match["unit"].lower()]
     return _days_before(middle, half_width), _days_before(middle, -half_width)
 
 
@@ -364,39 +346,36 @@ def _end_of_month(day: date) -> date:
     return date(day.year, day.month + 1, 1) - timedelta(days=1)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
-    # ASCII, or else İ, which is in no name of a month, would match i.
-    return re.compile(pattern, re.IGNORECASE | re.ASCII)
+# The patterns with their readers; longer and more certain ones come first.
+_READERS: tuple[tuple[str, Reader], ...] = (
+    (rf"\b{_YEAR}[-/](?P<month>\d{{1,2}})[-/]{_DAY}(?!\d)", _read_date),
+    (rf"(?<![\w.]){_DAY}\.(?P<month>\d{{1,2}})\.{_YEAR}\b", _read_date),
+    (rf"\b{_NTH}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR}\b)?", _read_date),
+    (rf"{_MONTH}\s+{_NTH}\b(?:,?\s+{_YEAR}\b)?", _read_date),
+    (rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}\b", _read_date),
+    (rf"\b{_YEAR}-(?P<month>0[1-9]|1[0-2])(?![\d-])", _read_date),
+    (rf"{_MONTH}\s+(?:of\s+)?(?P<which>last|this)\s+year\b", _read_month_of_year),
+    (rf"\blast\s+{_MONTH}", _read_last_month),
+    (rf"{_BEFORE_MONTH}[\s-]+{_MONTH}", _read_month),
+    (rf"\b{_YEAR}\b", _read_year),
+    (r"\bday before yesterday\b", _days_back(2, 2)),
+    (r"\bday after tomorrow\b", _days_back(-2, -2)),
+    (r"\b(?:yesterday|last night)\b", _days_back(1, 1)),
+    (r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b", _days_back(0, 0)),
+    (rf"\b{_COUNT}\s+{_UNITS}\s+ago\b", _read_ago),
+    (rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b", _read_past),
+    (r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b", _read_last),
+    (r"\bthis\s+(week|month|year)\b", _read_this),
+    (rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b", _read_weekday),
+    (r"\btomorrow\b", _days_back(-1, -1)),
+    (rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b", _read_next),
+    (rf"\bin\s+{_COUNT}\s+{_UNITS}\b", _read_ahead),
+    (r"\b(?:recently|lately|these days)\b", _days_back(_RECENT_DAYS, 0)),
+)
 
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    """Return the patterns with their readers; longer and more certain ones come first."""
-    return (
-        (_compile(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})(?!\d)"), _read_iso),
-        (_compile(rf"(?<![\w.])(\d{{1,2}})\.(\d{{1,2}})\.{_YEAR}"), _read_dotted),
-        (_compile(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _read_day_month),
-        (_compile(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _read_month_day),
-        (_compile(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _read_month_year),
-        (_compile(rf"\b{_YEAR[:-2]}-(0[1-9]|1[0-2])(?![\d-])"), _read_year_month),
-        (_compile(rf"{_MONTH}\s+(?:of\s+)?(last|this)\s+year\b"), _read_month_of_year),
-        (_compile(rf"\blast\s+{_MONTH}"), _read_last_month),
-        (_compile(rf"{_BEFORE_MONTH}[\s-]+{_MONTH}"), _read_month),
-        (_compile(rf"\b{_YEAR}"), _read_year),
-        (_compile(r"\bday before yesterday\b"), _days_back(2, 2)),
-        (_compile(r"\bday after tomorrow\b"), _days_back(-2, -2)),
-        (_compile(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
-        (_compile(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
-        (_compile(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _read_ago),
-        (_compile(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _read_past),
-        (_compile(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _read_last),
-        (_compile(r"\bthis\s+(week|month|year)\b"), _read_this),
-        (_compile(rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _read_weekday),
-        (_compile(r"\btomorrow\b"), _days_back(-1, -1)),
-        (
-            _compile(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"),
-            _read_next,
-        ),
-        (_compile(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _read_ahead),
-        (_compile(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
-    )
+    # ASCII, or else İ, which is in no name of a month, would match i.
+    flags = re.IGNORECASE | re.ASCII
+    return tuple((re.compile(pattern, flags), read) for pattern, read in _READERS)

@@ -230,7 +230,9 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     the words.
     """
     phrases = [_words(phrase) for phrase in _QUOTED.findall(spelled)]
-    yield from (" ".join(phrase) for phrase in phrases if len(phrase) > 1)
+    for phrase in phrases:
+        if len(phrase) > 1:
+            yield " ".join(phrase)
     # Each compound once: a long text repeats itself.
     for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
@@ -253,10 +255,11 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
 def _spelling_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
     """Yield the terms for other spellings of words."""
     for word in dict.fromkeys(words):
-        stem = _stem(word, codes)
-        spellings = [spelling for spelling in _spellings(word, codes) if len(spelling) >= _MIN_BASE]
-        for form in dict.fromkeys(_stem(spelling, codes) for spelling in spellings):
-            if form != stem:
+        forms = {_stem(word, codes)}
+        for spelling in _spellings(word, codes):
+            form = _stem(spelling, codes)
+            if len(spelling) >= _MIN_BASE and form not in forms:
+                forms.add(form)
                 yield f" {form}"
 
 
@@ -289,7 +292,8 @@ def _stem(word: str, codes: Sequence[str]) -> str:
     folded, unmarked = languages.fold(word), _strip_marks(word)
     stem = folded
     for _ in range(_MAX_ENDINGS):
-        ending = max((ending for ending in endings if stem.endswith(ending)), key=len, default="")
+        matching = [ending for ending in endings if stem.endswith(ending)]
+        ending = max(matching, key=len, default="")
         if len(stem) - len(ending) >= _MIN_STEM:
             stem = stem.removesuffix(ending)
     if len(unmarked) == len(folded):
@@ -351,13 +355,12 @@ def _prefix_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
         for word in words:
             for prefix in common:
                 yield f" {_open_end(f'{prefix}{word}')}"
-        bases = [
-            word.removeprefix(prefix)
-            for word in words
-            for prefix in prefixes
-            if word.startswith(prefix) and len(word) - len(prefix) >= _MIN_BASE
-        ]
-        for base in dict.fromkeys(bases):
+        bases: dict[str, None] = {}
+        for word in words:
+            for prefix in prefixes:
+                if word.startswith(prefix) and len(word) - len(prefix) >= _MIN_BASE:
+                    bases[word.removeprefix(prefix)] = None
+        for base in bases:
             for prefix in ("", *common):
                 yield f" {_open_end(f'{prefix}{base}')}"
 
