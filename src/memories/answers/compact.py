@@ -13,7 +13,7 @@ that no text can pass for a head or a name.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,8 +66,12 @@ def memory(memories: "Memories", record: Memory) -> str:
     return "\n".join(_lines([record], memories.short_ids([record.id]), limit=None))
 
 
-def scratchpad_entry(entry: "Entry", namespace: str) -> str:
-    """Return an entry of the scratchpad of a namespace."""
+def scratchpad(entries: "Iterable[Entry]", namespace: str) -> str:
+    """Return the scratchpad of a namespace."""
+    return "\n".join(_scratchpad_entry(entry, namespace) for entry in entries) or NOTHING
+
+
+def _scratchpad_entry(entry: "Entry", namespace: str) -> str:
     marks = []
     if entry.pinned:
         marks.append("pinned")
@@ -89,7 +93,8 @@ def create_result(memories: "Memories", created: "Created") -> str:
     if created.memory is None:
         head = f"not stored: {created.note or 'duplicate'}"
     else:
-        head = f"{'stored' if created.stored else 'known'} {_name(names[created.memory.id])}"
+        outcome = "stored" if created.stored else "known"
+        head = f"{outcome} {_name(names[created.memory.id])}"
     if created.corrects:
         head += f" corrects {_name(names.get(created.corrects, created.corrects))}"
     rows = [
@@ -104,8 +109,7 @@ def versions(records: "Sequence[Version]") -> str:
     now = datetime.now(UTC)
     lines = []
     for record in records:
-        writer = record.origin.by if record.origin else "?"
-        lines.append(f"{_day(record.created_at, now)} {_name(writer)}:")
+        lines.append(f"{_day(record.created_at, now)} {_name(_writer(record))}:")
         lines.append(f"{record.version} {_content(record.content)}")
     return "\n".join(lines)
 
@@ -142,12 +146,12 @@ def _head(moment: datetime, now: datetime, writer: str, marks: Sequence[str]) ->
     return f"{_day(moment, now)} {_name(writer)}{remark}:"
 
 
-def _writer(record: Memory) -> str:
+def _writer(record: "Memory | Version") -> str:
     return record.origin.by if record.origin else "?"
 
 
 def _marks(record: Memory) -> list[str]:
-    """Return what is unusual about a memory."""
+    """Return the unusual properties of a memory."""
     marks = []
     if record.origin is not None and record.origin.trust in (CAPTURED, IMPORTED):
         marks.append(record.origin.trust)
@@ -216,13 +220,12 @@ def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
 
     `tags.KEY` selects one tag, `origin.NAME` one part of the origin.
     """
-    return {name: _field(answer, name) for name in names}
-
-
-def _field(answer: Mapping[str, Any], name: str) -> Any:
-    field, dot, part = name.partition(".")
-    value = answer.get(field)
-    return (value or {}).get(part) if dot else value
+    selected = {}
+    for name in names:
+        field, dot, part = name.partition(".")
+        value = answer.get(field)
+        selected[name] = (value or {}).get(part) if dot else value
+    return selected
 
 
 def row(answer: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ To add a field to a memory, add an attribute to `models.Memory`, read it from it
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.times import to_iso
@@ -63,15 +64,12 @@ def plain(value: Any) -> Any:
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return the origin of a record in a namespace, without the parts that go without saying."""
+    """Return the origin of a record in a namespace, without empty and usual parts."""
     if origin is None:
         return None
     usual = {"user": origin.by, "namespace": namespace}
-    return {
-        name: value
-        for name, value in origin._asdict().items()
-        if value not in (None, "", usual.get(name))
-    }
+    parts = origin._asdict().items()
+    return {name: value for name, value in parts if value not in (None, "", usual.get(name))}
 
 
 def _tag(name: str) -> Callable[[Any], str]:
@@ -102,14 +100,6 @@ def _zoned(name: str) -> Callable[[Any], str]:
 
 def _decay_policy(memory: "Memory") -> str:
     return str(memory.decay_policy)
-
-
-def _version_count(memory: "Memory") -> int:
-    return memory.version
-
-
-def _turn_index(turn: Any) -> int:
-    return int(turn.index)
 
 
 KNOWN_TAGS = (
@@ -149,7 +139,7 @@ MEMORY = (
     Field("created_at", "time", "When its first version was written.", label="created"),
     Field("updated_at", "time", "When its latest version was written.", label="updated"),
     Field("version", "whole", "The number of its latest version."),
-    Field("version_count", "whole", "How many versions it has.", read=_version_count),
+    Field("version_count", "whole", "How many versions it has.", read=attrgetter("version")),
     Field("key", "text", "Its key.", None, "key"),
     Field("base_confidence", "number", "How sure its writer was, 0 to 1.", 1.0),
     Field("last_reinforced_at", "time", "When it was last confirmed.", None, "reinforced"),
@@ -172,7 +162,10 @@ TURN = (
     Field("content", "text", "What was said."),
     Field("conversation_id", "text", "The conversation."),
     Field(
-        "turn_index", "whole", "Its place in the conversation, counted from 0.", read=_turn_index
+        "turn_index",
+        "whole",
+        "Its place in the conversation, counted from 0.",
+        read=attrgetter("index"),
     ),
     Field("role", "text", "`user`, `assistant`, `system` or `tool`."),
     Field("speaker", "text?", "The name of who said it."),

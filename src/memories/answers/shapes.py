@@ -81,8 +81,11 @@ def memory(record: "Memory") -> dict[str, Any]:
 
 def create_result(created: "Created") -> dict[str, Any]:
     """Return the result of a create: the memory, if any, then always the same fields."""
-    record = created.memory
-    answer: dict[str, Any] = {"id": None} if record is None else memory(record)
+    answer: dict[str, Any] = {"id": None}
+    marks: dict[str, Any] = {"corrects": None, "pending": False, "suspicious": ()}
+    if created.memory is not None:
+        answer = memory(created.memory)
+        marks = fields(created.memory, *marks)
     return answer | {
         "stored": created.stored,
         "duplicates": similar(created.duplicates),
@@ -90,9 +93,9 @@ def create_result(created: "Created") -> dict[str, Any]:
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
         "similar_to": similar(created.similar_to),
-        "corrects": None if record is None else record.corrects,
-        "pending": record is not None and record.pending,
-        "suspicious": [] if record is None else list(record.suspicious),
+        "corrects": marks["corrects"],
+        "pending": marks["pending"],
+        "suspicious": list(marks["suspicious"]),
         "redacted": list(created.redacted),
         "note": created.note,
         "hint": hint_of(created),
@@ -164,7 +167,8 @@ def delete_result(record: "Memory") -> dict[str, Any]:
 def reinforce_result(record: "Memory") -> dict[str, Any]:
     """Return the result of a reinforce."""
     answer = fields(record, "id", "confidence", "last_reinforced_at")
-    return answer if record.last_reinforced_at else answer | {"last_reinforced_at": ""}
+    answer["last_reinforced_at"] = answer["last_reinforced_at"] or ""
+    return answer
 
 
 def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
@@ -181,17 +185,21 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str,
     """Return the result of a change of many memories, and the command that undoes it."""
     steps = []
     for step in affected.steps[:limit]:
-        answer = fields(step, "id", "action", "content")
-        steps.append(answer | {"reason": step.reason} if step.reason else answer)
+        row = fields(step, "id", "action", "content")
+        if step.reason:
+            row["reason"] = step.reason
+        steps.append(row)
     left = affected.counts.get("left", 0)
-    return {
+    answer = {
         "count": sum(affected.counts.values()) - left,
         "dry_run": affected.dry_run,
-        **({"left": left} if left else {}),
+        "left": left or None,
         "counts": dict(affected.counts),
         "steps": steps,
-        **without_none({"undo": undo, "also_in": list(affected.also_in) or None}),
+        "undo": undo,
+        "also_in": list(affected.also_in) or None,
     }
+    return without_none(answer)
 
 
 def summarize(affected: "Affected") -> str:
@@ -233,21 +241,21 @@ def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:
 # --- search and context ---
 
 
-def hit(found: "Hit") -> dict[str, Any]:
+def hit(result: "Hit") -> dict[str, Any]:
     """Return a hit: a memory in full, or a turn in the same shape; see `answers.fields.HIT`."""
     from memories.models import Memory
 
-    record = found.found
+    record = result.found
     if isinstance(record, Memory):
         answer = memory(record) | {"kind": "memory"}
     else:
         answer = turn(record) | shape(record, KNOWN_TAGS) | {"confidence": 1.0, "kind": "turn"}
-    return answer | shape(found, HIT)
+    return answer | shape(result, HIT)
 
 
 def search_result(explanation: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, every candidate as well."""
-    results = [hit(each) for each in explanation.hits]
+    results = list(map(hit, explanation.hits))
     answer: dict[str, Any] = {"results": results, "count": len(results)}
     if note := search_note(explanation):
         answer["note"] = note
@@ -256,14 +264,11 @@ def search_result(explanation: "Explanation", *, explain: bool) -> dict[str, Any
     if explanation.error:
         answer |= {"degraded": True, "error": explanation.error}
     if explain:
-        candidates = [
-            {
-                **fields(candidate, "id", "content", "score"),
-                **candidate.features,
-                "dropped": candidate.dropped,
-            }
-            for candidate in explanation.considered
-        ]
+        candidates = []
+        for candidate in explanation.considered:
+            row = fields(candidate, "id", "content", "score")
+            row.update(candidate.features, dropped=candidate.dropped)
+            candidates.append(row)
         answer["explain"] = {"terms": list(explanation.terms), "considered": candidates}
     return answer
 
@@ -335,7 +340,7 @@ def hint_left(review: "Reviewed", name: str) -> str:
 def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
     """Return the result of rejecting memories."""
     results = [{"id": review.id, "rejected": True} for review in reviews]
-    return {"rejected": len(results), "results": results, "dry_run": dry_run}
+    return {"rejected": len(reviews), "results": results, "dry_run": dry_run}
 
 
 # --- conversations ---
@@ -354,17 +359,23 @@ def turns(records: "Sequence[Turn]") -> dict[str, Any]:
 def add_turns_result(conversation: str, turns: "Sequence[Turn]") -> dict[str, Any]:
     """Return the result of adding turns to a conversation."""
     counts = Counter(turn.status for turn in turns)
-    kinds = [kind for turn in turns for kind in turn.redacted][:MAX_REDACTED]
+    results: list[dict[str, Any]] = []
+    redacted: list[str] = []
+    for turn in turns:
+        results.append(without_none(fields(turn, "id", "status", "message_id", "reason")))
+        redacted += turn.redacted
     answer: dict[str, Any] = {
         "conversation_id": conversation.strip(),
         "count": len(turns),
         "last_index": turns[-1].index if turns else None,
-        **{status: counts[status] for status in ("stored", "known", "refused")},
-        "results": [
-            without_none(fields(turn, "id", "status", "message_id", "reason")) for turn in turns
-        ],
+        "stored": counts["stored"],
+        "known": counts["known"],
+        "refused": counts["refused"],
+        "results": results,
     }
-    return answer | {"redacted": kinds} if kinds else answer
+    if redacted:
+        answer["redacted"] = redacted[:MAX_REDACTED]
+    return answer
 
 
 def forget_turns_result(
@@ -373,8 +384,8 @@ def forget_turns_result(
     """Return the result of erasing turns for good.
 
     Args:
-        forgotten: What was erased, or would be.
-        memories: How many memories went with the turns; None if memories were not asked for.
+        forgotten: The erased turns, or those that would be erased.
+        memories: How many memories went with the turns; None if only turns were to be erased.
         dry_run: Nothing was erased.
     """
     answer = {
@@ -419,7 +430,9 @@ def scratchpad(content: "Scratchpad", namespace: str) -> dict[str, Any]:
     results = [_entry(entry) for entry in content.entries]
     answer: dict[str, Any] = {"results": results, "count": len(results), "namespace": namespace}
     answer |= {"file": content.file, "pending_count": content.waiting}
-    return answer | {"notes": list(content.notes)} if content.notes else answer
+    if content.notes:
+        answer["notes"] = list(content.notes)
+    return answer
 
 
 def _entry(entry: "Entry") -> dict[str, Any]:

@@ -26,9 +26,8 @@ HINT_UNCHECKED = (
 MAX_LOST = 1_000  # lost records in one answer; all are counted
 _MAX_NAMED = 5  # damaged records in a sentence
 _MAX_EXCERPT = 120  # characters of a memory in statistics
-_LARGE_LOG_BYTES = (
-    16 * 2**20
-)  # SQLite moves the log into the file at 4 MB unless a reader is active
+# SQLite moves the log into the file at 4 MB unless a reader is active.
+_LARGE_LOG_BYTES = 16 * 2**20
 
 
 # --- state ---
@@ -68,8 +67,9 @@ def unreachable(store: str, error: str) -> dict[str, Any]:
     """Return the state of a store that did not answer, as far as its URL shows it."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
-    host = chroma_host(store)
-    return answer | {"chromadb_host": host} if host else answer
+    if host := chroma_host(store):
+        answer["chromadb_host"] = host
+    return answer
 
 
 def large_log(state: "Status") -> int | None:
@@ -89,8 +89,10 @@ def describe_problem(state: "Status") -> str:
             "--fix"
         )
     if state.damage:
-        more = f"; and {len(state.damage) - 1} more" if len(state.damage) > 1 else ""
-        return f"{state.damage[0]}{more}; run: memory doctor"
+        parts = [state.damage[0], "run: memory doctor"]
+        if len(state.damage) > 1:
+            parts.insert(1, f"and {len(state.damage) - 1} more")
+        return "; ".join(parts)
     if state.store_model is None or state.embedder in ("none", state.store_model):
         return ""
     from memories.stores.protocol import other_embedder
@@ -119,11 +121,11 @@ def describe_damage(findings: "Sequence[Finding]") -> str:
     problems = [finding.what for finding in findings[:_MAX_NAMED]]
     if len(findings) > _MAX_NAMED:
         problems.append(f"and {len(findings) - _MAX_NAMED} more")
-    remedies = [
-        "memory forget ID removes one" if finding.ref and len(findings) > 1 else finding.remedy
-        for finding in findings
-    ]
-    sentence = "; ".join([*problems, *dict.fromkeys(remedies)])
+    remedies: dict[str, None] = {}
+    for finding in findings:
+        is_one_of_many = finding.ref is not None and len(findings) > 1
+        remedies["memory forget ID removes one" if is_one_of_many else finding.remedy] = None
+    sentence = "; ".join([*problems, *remedies])
     return f"left out: {sentence}; for details run: memory doctor"
 
 
@@ -198,9 +200,11 @@ def restore_result(restored: "Restored", file: str, store: str) -> dict[str, Any
         "verified": True,
         "store": without_password(store),
         **fields(restored, "records", "made_at", "without_vector"),
-        "kept": None if restored.kept is None else str(restored.kept),
+        "kept": restored.kept and str(restored.kept),
     }
-    return answer | {"note": HINT_UNCHECKED} if restored.unchecked else answer
+    if restored.unchecked:
+        answer["note"] = HINT_UNCHECKED
+    return answer
 
 
 def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
@@ -208,15 +212,16 @@ def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]
     findings = []
     for finding in examined.findings:
         row = {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}
-        findings.append(row | finding.ref._asdict() if finding.ref else row)
+        if finding.ref:
+            row |= finding.ref._asdict()
+        findings.append(row)
     answer: dict[str, Any] = {
         "status": "unhealthy" if findings else "healthy",
         "findings": findings,
         **examined.facts,
     }
     if fixed is not None:
-        backup = None if fixed.backup is None else str(fixed.backup)
-        answer |= {"repaired": fixed.repaired, "backup": backup}
+        answer |= {"repaired": fixed.repaired, "backup": fixed.backup and str(fixed.backup)}
     return answer
 
 
@@ -224,7 +229,10 @@ def salvage_result(salvaged: "Salvaged", file: str) -> dict[str, Any]:
     """Return how many records were saved to a file, and which were lost."""
     lost = []
     for what, ref in salvaged.lost[:MAX_LOST]:
-        lost.append({"what": what} | (ref._asdict() if ref else {}))
+        row = {"what": what}
+        if ref:
+            row |= ref._asdict()
+        lost.append(row)
     return {
         "salvaged": file,
         "saved": salvaged.saved,
@@ -270,18 +278,11 @@ def reembed_result(reembedded: "Reembedded", embedder: str) -> dict[str, Any]:
 
 def log_entries(entries: "Sequence[LogEntry]") -> dict[str, Any]:
     """Return entries of the audit log."""
-    results = [
-        {
-            "number": entry.number,
-            "at": to_iso(entry.at),
-            "namespace": entry.namespace,
-            **entry.actor._asdict(),
-            "changes": [_change(change) for change in entry.changes],
-            "previous": entry.previous,
-            "hash": entry.hash,
-        }
-        for entry in entries
-    ]
+    results = []
+    for entry in entries:
+        row = fields(entry, "number", "at", "namespace") | entry.actor._asdict()
+        row["changes"] = list(map(_change, entry.changes))
+        results.append(row | fields(entry, "previous", "hash"))
     return {"results": results, "count": len(results)}
 
 
@@ -305,13 +306,7 @@ def _change(change: "Change") -> dict[str, Any]:
 
 def log_checks(checks: "Sequence[LogCheck]") -> dict[str, Any]:
     """Return the results of verifying the audit log."""
-    logs = []
-    for check in checks:
-        times = {
-            "since": to_iso(check.since) if check.since else check.since,
-            "until": to_iso(check.until) if check.until else check.until,
-        }
-        logs.append({**check._asdict(), **times, "forks": list(check.forks)})
+    logs = [fields(check, *check._fields) for check in checks]
     return {"verified": not any(check.problem for check in checks), "logs": logs}
 
 
@@ -319,15 +314,15 @@ def stats(figures: "Stats") -> dict[str, Any]:
     """Return the figures of `memory stats`."""
     answer = {
         **figures._asdict(),
-        "since": None if figures.since is None else to_iso(figures.since),
+        "since": figures.since and to_iso(figures.since),
         "operations": [operation._asdict() for operation in figures.operations],
         "tokens": figures.tokens,
     }
     for name in ("most_used", "never_used"):
-        answer[name] = [
-            {**use._asdict(), "content": shorten(use.content, _MAX_EXCERPT)}
-            for use in getattr(figures, name)
-        ]
+        answer[name] = []
+        for use in getattr(figures, name):
+            excerpt = shorten(use.content, _MAX_EXCERPT)
+            answer[name].append(use._asdict() | {"content": excerpt})
     return answer
 
 

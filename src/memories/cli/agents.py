@@ -1,7 +1,7 @@
 """Commands around the sessions of agents: scratchpad, prompt, hook, capture, off, on."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,8 +158,8 @@ def edit(memories: "Memories") -> int:
 def rebuild(memories: "Memories") -> None:
     """Write the scratchpad again from the store.
 
-    It is chosen from all memories of the namespace, and what was taken out of it may come back.
-    What a person changed in it is taken over first; the rest is kept beside it.
+    It is chosen from all memories of the namespace, and removed entries may come back. Changes that
+    a person made in the file are stored first; the rest is kept beside it.
     """
     _emit_scratchpad(memories, memories.scratchpad(rebuild=True))
 
@@ -169,11 +169,10 @@ def _emit_scratchpad(
 ) -> None:
     for sentence in content.notes:
         note(sentence)
-    answer = shapes.scratchpad(content, memories.namespace)
     emit(
-        {**answer, **(more or {})},
+        shapes.scratchpad(content, memories.namespace) | dict(more or {}),
         partial(_render_scratchpad, content, memories.namespace),
-        compact=partial(_render_compact, content.entries, memories.namespace),
+        compact=partial(compact.scratchpad, content.entries, memories.namespace),
     )
 
 
@@ -186,11 +185,6 @@ def _render_scratchpad(content: "Scratchpad", namespace: str) -> str:
     if content.file:
         rows.append(f"file: {safe(content.file)}")
     return "\n".join(rows)
-
-
-def _render_compact(entries: "Iterable[Entry]", namespace: str) -> str:
-    rows = [compact.scratchpad_entry(entry, namespace) for entry in entries]
-    return "\n".join(rows) or "nothing found"
 
 
 def _render_entry(entry: "Entry", namespace: str) -> str:
@@ -448,7 +442,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
-    """Add an entry to the list of what is off, or remove it and its synonyms."""
+    """Add an entry to the list of places that are off, or remove it and its synonyms."""
     from memories.core.disk import locked, make_folder, replacing
     from memories.hooks import files, switch
 

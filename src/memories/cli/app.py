@@ -119,7 +119,7 @@ class Option(click.Option):
             *declarations: See `click.Option`.
             section: Its heading in the help.
             values: Words that a shell completes its value to; other values are accepted as well.
-            kind: What a shell completes its value to otherwise; see `completing`.
+            kind: The names in the store that a shell completes its value to; see `completing`.
             parse: Converts the text of a value.
             group: The parameter of the command that collects this option with others in a dict;
                 empty if the option is a parameter itself.
@@ -130,7 +130,11 @@ class Option(click.Option):
         self.group = group
         self.is_single = not settings.get("is_flag") and not settings.get("multiple")
         if values:
-            settings["shell_complete"] = functools.partial(_complete_word, values)
+
+            def complete(_: click.Context, _option: click.Parameter, beginning: str) -> list[str]:
+                return [value for value in values if value.startswith(beginning)]
+
+            settings["shell_complete"] = complete
         if kind:
             settings["shell_complete"] = completing(kind)
         if self.is_single:
@@ -156,12 +160,6 @@ class Option(click.Option):
         if self.group:
             self.collect(context, value)
         return value
-
-
-def _complete_word(
-    words: Sequence[str], _context: click.Context, _option: click.Parameter, beginning: str
-) -> list[str]:
-    return [word for word in words if word.startswith(beginning)]
 
 
 class _Page:

@@ -63,18 +63,14 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
         result = back_up(config, target, keep=keep, now=datetime.now(UTC), progress=bar)
     queued = count_waiting(config)
     answer = store_shapes.backup_result(result, config.store, queued)
-    emit(answer, partial(_render_backup, answer))
+    lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
+    lines += [f"Removed {file}" for file in answer["removed"]]
+    emit(answer, partial(str, "\n".join(map(safe, lines))))
     if queued:
         note(
             f"{queued} turns wait in the retry queue and are not in the backup; they are stored "
             "when an agent goes on."
         )
-
-
-def _render_backup(answer: Mapping[str, Any]) -> str:
-    lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
-    lines += [f"Removed {file}" for file in answer["removed"]]
-    return "\n".join(map(safe, lines))
 
 
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
@@ -191,8 +187,10 @@ def _render_doctor(answer: Mapping[str, Any]) -> str:
 
 def _describe_fact(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {part}" for name, part in value.items()) or "-"
-    return (", ".join(map(str, value)) or "-") if isinstance(value, list) else str(value)
+        value = [f"{name}: {part}" for name, part in value.items()]
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
 
 
 def _render_salvage(salvaged: "Salvaged", file: str) -> str:
@@ -244,13 +242,13 @@ def _examine_hosts(examined: "Examined") -> None:
         connected = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)
     except InvalidInput:
         return  # the register is damaged; `examine_home` reports it
-    examined.facts["connected"] = sorted(
-        f"{connection.host} in {connection.root}" if connection.root else connection.host
-        for connection in connected
-    )
+    names = []
     for connection in connected:
+        place = f" in {connection.root}" if connection.root else ""
+        names.append(f"{connection.host}{place}")
         if connection.problem:
             examined.findings.append(Finding(*describe_problem(connection)))
+    examined.facts["connected"] = sorted(names)
 
 
 def _examine_model(embedder: str, examined: "Examined") -> None:

@@ -230,7 +230,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
 
 
 def note_copies(files: Sequence[str]) -> None:
-    """Note which files may still hold what was forgotten."""
+    """Note which files may still hold the forgotten records."""
     if files:
         note(
             "Backups, and copies from an upgrade, a move or a server, may still hold it: "

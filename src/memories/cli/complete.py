@@ -52,7 +52,7 @@ def _open(context: click.Context) -> "Iterator[Memories]":
     from memories.stores import local_path
 
     flags = {name: context.params.get(name) for name in ("namespace", "store")}
-    config = load_config(flags, tell=_ignore)
+    config = load_config(flags, tell=lambda _message: None)
     path = local_path(config.store)
     if path is None or not path.exists():
         raise MemoriesError("there is no store on this machine")
@@ -61,17 +61,9 @@ def _open(context: click.Context) -> "Iterator[Memories]":
         yield memories
 
 
-def _ignore(_message: str) -> None:
-    pass
-
-
 def _find_ids(memories: "Memories", beginning: str) -> list[CompletionItem]:
     newest = [item for item in _list_ids(memories) if item.value.startswith(beginning)]
     return newest or [CompletionItem(memory_id) for memory_id in memories.ids(beginning)]
-
-
-def _find_deleted_ids(memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    return _list_ids(memories, deleted=True)
 
 
 def _list_ids(memories: "Memories", *, deleted: bool = False) -> list[CompletionItem]:
@@ -113,7 +105,7 @@ def _find_conversations(memories: "Memories", _beginning: str) -> list[Completio
 
 _FINDERS: "dict[str, _Finder]" = {
     "ids": _find_ids,
-    "deleted ids": _find_deleted_ids,
+    "deleted ids": lambda memories, _: _list_ids(memories, deleted=True),
     "keys": _find_keys,
     "tags": _find_tags,
     "tag keys": _find_tag_keys,

@@ -90,8 +90,8 @@ def connect(
 def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Disconnect agents from the memory.
 
-    A file that nobody else has changed since is restored to the byte; in others only our entries
-    are removed. Memories stay.
+    A file without other changes is restored to the byte; in others only our entries are removed.
+    Memories stay.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -128,16 +128,12 @@ def _connector() -> Connector:
 def _check_hosts(hosts: Sequence[str]) -> None:
     for host in hosts:
         if host not in load_hosts():
-            raise InvalidInput(_unknown_host(host))
+            names = list(load_hosts())
+            near = difflib.get_close_matches(host.lower(), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"name one of {', '.join(names)}"
+            raise InvalidInput(f'there is no host "{safe(host)}"; {hint}')
     if len(set(hosts)) < len(hosts):
         raise InvalidInput("a host is named twice; name each once")
-
-
-def _unknown_host(name: str) -> str:
-    names = list(load_hosts())
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"name one of {', '.join(names)}"
-    return f'there is no host "{safe(name)}"; {hint}'
 
 
 def _check_scope(scope: str | None) -> str:
@@ -228,11 +224,11 @@ def _diff(change: Change) -> str:
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
     lines = difflib.unified_diff(old, new, str(change.path), str(change.path), lineterm="")
-    return redact("\n".join(map(_cut, lines))).text
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _MAX_DIFF_LINE else f"{line[:_MAX_DIFF_LINE]}…"
+    short_lines = []
+    for line in lines:
+        mark = "…" if len(line) > _MAX_DIFF_LINE else ""
+        short_lines.append(f"{line[:_MAX_DIFF_LINE]}{mark}")
+    return redact("\n".join(short_lines)).text
 
 
 def _notes(
@@ -306,7 +302,8 @@ def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool
     root = None if project == Path.home() else project
     connected = find_connections(connector, root)
     if not everywhere:
-        connected = [each for each in connected if each.root in ("", str(root))]
+        here = ("", str(root))
+        connected = [connection for connection in connected if connection.root in here]
     rows = [_row(connector, name, load_hosts()[name], connected) for name in hosts or load_hosts()]
     emit({"hosts": rows, "count": len(rows)}, partial(_render_status, rows))
     has_problem = any(shape["problem"] for row in rows for shape in row["connected"])

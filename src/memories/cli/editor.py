@@ -14,7 +14,7 @@ _FILE = "memory.txt"
 
 
 def edit_text(content: str, store: Callable[[str], None], *, instead: str) -> bool:
-    """Have a person edit a text and store what was saved; return whether it was changed.
+    """Let the user edit a text, and store the result; return whether it was changed.
 
     The file is in a folder that only the user can read. The folder is removed afterwards, unless
     the saved text could not be stored.

@@ -88,7 +88,10 @@ def namespaces(
         flag = "--dry-run" if dry_run else "--yes"
         raise InvalidInput(f"namespaces {action} changes nothing; leave out {flag}")
     if action == "list":
-        return _list_namespaces(memories, as_of)
+        rooms = memories.namespaces(as_of=as_of)
+        rows = [shapes.without_none(room._asdict()) for room in rooms]
+        emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
+        return 0
     if as_of is not None:
         raise InvalidInput(f"namespaces {action} can't look at the past; leave out --as-of")
     if action == "show":
@@ -96,13 +99,6 @@ def namespaces(
     if action == "delete":
         return _delete_namespace(memories, names[0], dry_run=dry_run, yes=yes)
     return _move_namespace(memories, names, merge=action == "merge", dry_run=dry_run)
-
-
-def _list_namespaces(memories: "Memories", as_of: str | None) -> int:
-    rooms = memories.namespaces(as_of=as_of)
-    rows = [shapes.without_none(room._asdict()) for room in rooms]
-    emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
-    return 0
 
 
 def _render_namespaces(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -422,19 +418,17 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     also erase for good, decide about reviews, and write records from another store.
     """
     grants = register.parse_grants(allow)
-    expires_at = None if expires is None else _parse_expiry(expires)
+    expires_at = None
+    if expires is not None:
+        now = datetime.now(UTC)
+        expires_at = parse_time(expires, now)
+        if _SPAN.fullmatch(expires.strip()):  # it counts from now, to the future
+            expires_at = now + (now - expires_at)
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)
     record_change(f'the token "{token.name}" was made; memory tokens revoke {token.id} removes it')
     emit({"token": secret, **register.shape(token)}, partial(str, secret))
     note("Keep it now: only its hash is stored, and it is not shown again.")
-
-
-def _parse_expiry(text: str) -> datetime:
-    """Return a time in the future; a span counts from now."""
-    now = datetime.now(UTC)
-    time = parse_time(text, now)
-    return now + (now - time) if _SPAN.fullmatch(text.strip()) else time
 
 
 @tokens.command("list", epilog="memory tokens list --format text")

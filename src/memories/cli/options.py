@@ -427,14 +427,9 @@ named_options = together(
 )  # fmt: skip
 
 
-def _use_format(name: str) -> str:
-    set_format(name)
-    return name
-
-
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
-    is_eager=True, parse=_use_format,  # before other options, for errors in them
+    is_eager=True, parse=set_format,  # before other options, for errors in them
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
 namespace_option = option(

@@ -50,9 +50,10 @@ def begin_run() -> None:
     _run.set(_Run())
 
 
-def set_format(name: str) -> None:
+def set_format(name: str) -> str:
     """Choose the format: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
     _run.get().format = _format_for(sys.stdout) if name == "auto" else name
+    return name
 
 
 def _format_for(stream: TextIO) -> str:

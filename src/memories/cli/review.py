@@ -90,7 +90,7 @@ def list_(
         limit=memories.config.default_limit if limit is None else limit,
         cursor=cursor,
         suspicious=suspicious or None,
-        **_given(filters),
+        **_nonempty(filters),
     )
     emit_fields(shapes.page(page), partial(text.review_page, page), None, names)
 
@@ -125,7 +125,7 @@ def accept(
     waiting, each a duplicate. Suspicious memories have to be named by their ID.
     """
     _require_person(yes=yes, dry_run=dry_run)
-    named, batch = _select(memories, ids, everything, _given(filters))
+    named, batch = _select(memories, ids, everything, _nonempty(filters))
     if not dry_run:
         begin_change()
     reviews = memories.review.accept(named, force=force, dry_run=dry_run)
@@ -195,7 +195,7 @@ def reject(
     filters.
     """
     _require_person(yes=yes, dry_run=dry_run)
-    rule = _given(filters)
+    rule = _nonempty(filters)
     if suspicious:
         rule["suspicious"] = True
     named, batch = _select(memories, ids, everything, rule)
@@ -215,7 +215,7 @@ def _require_person(*, yes: bool, dry_run: bool) -> None:
         require_person("what waits for review", yes=yes)
 
 
-def _given(filters: Mapping[str, Any]) -> dict[str, Any]:
+def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filters that are not empty."""
     return {name: value for name, value in filters.items() if value}
 

@@ -88,7 +88,11 @@ def create_result(created: "Created") -> str:
     hint = safe(hint_of(created))
     if created.memory is None:
         head = "Not stored: very similar to" if created.duplicates else "Not stored:"
-        return "\n".join([paint(YELLOW, head), *_duplicates(created.duplicates), hint])
+        lines = [paint(YELLOW, head)]
+        for record in created.duplicates:
+            remark = _similarity(record, f"{record.similarity:.2f} similar")
+            lines.append(_line(record.id, record.content, remark))
+        return "\n".join([*lines, hint])
     head = paint(GREEN, "Stored") if created.stored else paint(YELLOW, _capitalize(hint))
     lines = [head, memory(created.memory)]
     if created.corrects:
@@ -103,13 +107,6 @@ def create_result(created: "Created") -> str:
     if created.note:
         lines.append(paint(YELLOW, safe(created.note)))
     return "\n".join(lines)
-
-
-def _duplicates(records: "Iterable[Similar]") -> list[str]:
-    return [
-        _line(record.id, record.content, _similarity(record, f"{record.similarity:.2f} similar"))
-        for record in records
-    ]
 
 
 def _similarity(record: "Similar", remark: str) -> str:
@@ -153,7 +150,8 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
         head = "Would be done" if affected.dry_run else "Done"
         lines = [f"{head}: {summarize(affected)}."]
     for step in affected.steps[:limit]:
-        short_id = safe(step.id[:SHORT_ID] if len(step.id) == ID_LENGTH else step.id)
+        is_memory = len(step.id) == ID_LENGTH
+        short_id = safe(step.id[:SHORT_ID] if is_memory else step.id)
         content = shorten(step.content, 12 + SHORT_ID)
         reason = f" ({safe(step.reason)})" if step.reason else ""
         lines.append(f"  {step.action:<8}{paint(DIM, short_id)}  {content}{reason}")
@@ -249,22 +247,22 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
     """Return the table of candidates, without the columns that are empty for all of them."""
     if not candidates:
         return []
-    names = [
-        name
-        for name in candidates[0].features
-        if any(candidate.features[name] for candidate in candidates)
-    ]
-    heads = [name.replace("similarity", "sim.").replace("_", " ") for name in names]
-    widths = [max(7, len(head) + 2) for head in heads]
-    cells = [head.rjust(width) for head, width in zip(heads, widths, strict=True)]
-    lines = ["  score" + "".join(cells)]
+    head = "  score"
+    widths: dict[str, int] = {}
+    for name in candidates[0].features:
+        if any(candidate.features[name] for candidate in candidates):
+            title = name.replace("similarity", "sim.").replace("_", " ")
+            widths[name] = max(7, len(title) + 2)
+            head += title.rjust(widths[name])
+    lines = [head]
     for candidate in candidates:
-        cells = []
-        for name, width in zip(names, widths, strict=True):
+        cells = ""
+        for name, width in widths.items():
             value = candidate.features[name]
-            cells.append(("-" if value is None else f"{value:.3g}").rjust(width))
-        content = shorten(candidate.content, 9 + sum(widths))
-        lines.append(f"{candidate.score:>7.4f}{''.join(cells)}  {content}")
+            cell = "-" if value is None else f"{value:.3g}"
+            cells += cell.rjust(width)
+        content = shorten(candidate.content, 9 + sum(widths.values()))
+        lines.append(f"{candidate.score:>7.4f}{cells}  {content}")
         if candidate.dropped:
             lines.append(f"{'':>7}  {paint(YELLOW, f'dropped: {candidate.dropped}')}")
     return lines
@@ -283,7 +281,8 @@ def review_page(result: Page) -> str:
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
     """Return the result of accepting memories."""
     count = sum(review.done for review in reviews)
-    head = f"{'Would accept' if dry_run else 'Accepted'} {count}"
+    verb = "Would accept" if dry_run else "Accepted"
+    head = f"{verb} {count}"
     if count < len(reviews):
         head += f", {len(reviews) - count} left waiting"
     lines = [f"{head}."]
@@ -342,19 +341,23 @@ def add_turns_result(records: "Sequence[Turn]") -> str:
     """Return the result of adding many turns."""
     if not records:
         return "No turns."
-    stored = [turn.index for turn in records if turn.status == "stored"]
-    known = [turn for turn in records if turn.status == "known"]
-    redacted = count_kinds([kind for turn in records for kind in turn.redacted])
-    head = f"Added {len(stored)} turns"
-    if stored:
-        head += f"; the last one has index {max(stored)}"
+    counts = Counter(turn.status for turn in records)
+    redacted: list[str] = []
+    refused = []
+    for turn in records:
+        redacted += turn.redacted
+        if turn.reason:
+            refused.append(f"Refused: {safe(turn.reason)}.")
+    head = f"Added {counts['stored']} turns"
+    if counts["stored"]:
+        last = max(turn.index for turn in records if turn.status == "stored")
+        head += f"; the last one has index {last}"
     if redacted:
-        head += f". Taken out before: {redacted}"
+        head += f". Taken out before: {count_kinds(redacted)}"
     lines = [f"{head}."]
-    if known:
-        lines.append(f"Known already: {len(known)}.")
-    lines += [f"Refused: {safe(turn.reason)}." for turn in records if turn.reason]
-    return "\n".join(lines)
+    if counts["known"]:
+        lines.append(f"Known already: {counts['known']}.")
+    return "\n".join([*lines, *refused])
 
 
 def conversations(page: "ConversationPage") -> str:
@@ -377,9 +380,12 @@ def _summary(record: "Conversation") -> str:
     parts = [f"{record.turn_count:>6} turns, {first} to {last}"]
     if record.waiting_count:
         parts.append(f"{record.waiting_count} wait to be stored")
-    labels = {"title": record.title, "user": record.user}
-    parts.append(" ".join(f"{name}={_name(text)}" for name, text in labels.items() if text))
-    return _join([*parts, _tags(record.tags)])
+    labels = []
+    if record.title:
+        labels.append(f"title={_name(record.title)}")
+    if record.user:
+        labels.append(f"user={_name(record.user)}")
+    return _join([*parts, " ".join(labels), _tags(record.tags)])
 
 
 # --- parts of answers ---
@@ -406,20 +412,24 @@ def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
 
 def _memory_block(place: int | None, record: Memory, remark: str) -> str:
     """Return a memory as a listing shows it: its content, and a line about it."""
-    details = [
-        f"corrected by {safe(record.corrected_by)[:SHORT_ID]}" if record.corrected_by else "",
-        remark,
-        _with_suspicion("", record.suspicious),
-        f"confidence {record.confidence:.0%}" if record.confidence < 0.995 else "",
-        describe_age(record.updated_at, datetime.now(UTC)),
-        f"by {_writer(record.origin)}" if record.origin else "",
-        _tags(record.tags),
-        "" if record.namespace == SHARED else f"in {record.namespace}",
-    ]
-    if record.pending:  # accepting it would also do these
+    details = []
+    if record.corrected_by:
+        details.append(f"corrected by {safe(record.corrected_by)[:SHORT_ID]}")
+    details += [remark, _with_suspicion("", record.suspicious)]
+    if record.confidence < 0.995:
+        details.append(f"confidence {record.confidence:.0%}")
+    details.append(describe_age(record.updated_at, datetime.now(UTC)))
+    if record.origin:
+        details.append(f"by {_writer(record.origin)}")
+    details.append(_tags(record.tags))
+    if record.namespace != SHARED:
+        details.append(f"in {record.namespace}")
+    if record.pending:
         details.append(WAITS)
-        details.append(f"key {safe(record.key)}" if record.key else "")
-        details.append(f"supersedes {record.supersedes}" if record.supersedes else "")
+        if record.key:  # accepting it would also replace the holder of its key
+            details.append(f"key {safe(record.key)}")
+        if record.supersedes:
+            details.append(f"supersedes {record.supersedes}")
     return _block(place, record.content, _join(details), record.id[:SHORT_ID])
 
 

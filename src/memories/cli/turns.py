@@ -14,6 +14,7 @@ from memories.cli.options import (
     filtered_by,
     in_session,
     no_redact_option,
+    parse_whole_number,
     read_argument,
     text,
     whole_number_or,
@@ -168,7 +169,7 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
 
 
 def _describe(turns: "Sequence[Turn]") -> str:
-    """Return what was stored and what a second run would do, as part of a sentence."""
+    """Describe the stored turns and the effect of a second run, as part of a sentence."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored; running it again does no harm"
@@ -397,11 +398,11 @@ def forget(
 # --- context ---
 
 
-def _parse_budget(number: str) -> int:
-    is_whole = number.isascii() and number.isdigit() and len(number) <= 9
-    if not is_whole or not 1 <= int(number) <= MAX_BUDGET:
-        raise InvalidInput(f'{_BUDGET}, not "{number[:40]}"')
-    return int(number)
+def _parse_budget(text: str) -> int:
+    budget = parse_whole_number(text, _BUDGET)
+    if not 1 <= budget <= MAX_BUDGET:
+        raise InvalidInput(f'{_BUDGET}, not "{text}"')
+    return budget
 
 
 @command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
@@ -464,24 +465,20 @@ def context(
         note(f"{error['part']} {outcome}: {error['error']}")
     if remark := describe_left_out(built["metadata"]["left_out"]):
         note(remark)
-    emit(shapes.context(built, prompt), partial(_escape_lines, prompt))
+    escaped_lines = map(safe, prompt.split("\n"))
+    emit(shapes.context(built, prompt), partial("\n".join, escaped_lines))
     if not gateway.degraded:
         return 0
     memories.abandon()  # a call that timed out may still use the store
     return DAMAGED
 
 
-def _escape_lines(prompt: str) -> str:
-    return "\n".join(map(safe, prompt.split("\n")))
-
-
 def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Return what a context leaves out and how to include it, in one sentence; empty if nothing."""
-    parts = [
-        f"{left_out[reason]['count']} {description}"
-        for reason, description in _LEFT_OUT.items()
-        if reason in left_out
-    ]
+    """Describe the texts that a context leaves out and how to include them; empty if none."""
+    parts = []
+    for reason, description in _LEFT_OUT.items():
+        if reason in left_out:
+            parts.append(f"{left_out[reason]['count']} {description}")
     return f"left out: {'; '.join(parts)}" if parts else ""
 
 

@@ -86,7 +86,7 @@ def expand_id(memory_id: str) -> str:
 def with_author(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Return a memory, version, turn or hit with its date, its age and its writer.
 
-    The writer comes from the origin alone: a tag says what its writer wants it to say.
+    The writer comes from the origin alone, since an agent may choose any tag.
     """
     moment = _moment(shape)
     age = describe_age(datetime.fromisoformat(moment), datetime.now(UTC))
@@ -153,13 +153,16 @@ def row(
     Args:
         shape: The record; see `shapes`.
         limit: Characters of its content at most.
-        own: The namespace that goes without saying.
+        own: The namespace that the row does not name.
         tags: Whether to show its tags.
     """
     record = shorten(shape, limit)
     marks = _marks(record, own)
     if tags:
-        marks += _tags(shape)
+        own_tag = ("agent", with_author(shape)["by"])  # the row shows the writer anyway
+        for tag in shape["tags"].items():
+            if tag != own_tag:
+                marks.append("=".join(map(_cut, tag)))
     remark = f" ({', '.join(marks)})" if marks else ""
     return f"{_head(shape)}{remark}: {fence.plain(record['content'])}"
 
@@ -176,7 +179,7 @@ def _head(shape: Mapping[str, Any]) -> str:
 
 
 def _marks(record: Mapping[str, Any], own: str) -> list[str]:
-    """Return what is unusual about a record."""
+    """Return the unusual properties of a record."""
     marks = [name for name in ("deleted", "pending") if record.get(name)]
 
     def add(label: str, value: str) -> None:
@@ -202,30 +205,33 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
     return marks
 
 
-def _tags(shape: Mapping[str, Any]) -> list[str]:
-    own = ("agent", with_author(shape)["by"])  # the row shows the writer anyway
-    return [
-        f"{_cut(key)}={_cut(text)}" for key, text in shape["tags"].items() if (key, text) != own
-    ]
-
-
 def hits(shapes: Sequence[Mapping[str, Any]], own: str) -> dict[str, list[str]]:
     """Return the hits of a search as one group of rows; mixed kinds are named in each row."""
     lines = rows(shapes, own=own)
-    kinds = ["turn" if "turn_index" in shape else "memory" for shape in shapes]
-    if len(set(kinds)) > 1:
-        return {"results": [f"{kind} {line}" for kind, line in zip(kinds, lines, strict=True)]}
-    return {"turns" if "turn" in kinds else "memories": lines}
+    turn_count = sum("turn_index" in shape for shape in shapes)
+    if turn_count == 0:
+        return {"memories": lines}
+    if turn_count == len(shapes):
+        return {"turns": lines}
+    mixed = []
+    for shape, line in zip(shapes, lines, strict=True):
+        kind = "turn" if "turn_index" in shape else "memory"
+        mixed.append(f"{kind} {line}")
+    return {"results": mixed}
 
 
 def conversation(record: "Conversation", own: str) -> str:
     """Return a conversation on one line: its name, its number of turns, and its days."""
     first, last = f"{record.first_at:%Y%m%d}", f"{record.last_at:%Y%m%d}"
-    days = first if first == last else f"{first} to {last}"
-    count = f"{record.turn_count} turn{'' if record.turn_count == 1 else 's'}"
-    place = "" if record.namespace == own else f" (in {_quote(record.namespace)})"
-    title = f": {fence.plain(record.title)}" if record.title else ""
-    return f"{_quote(record.id, _WORD)} {count}, {days}{place}{title}"
+    unit = "turn" if record.turn_count == 1 else "turns"
+    line = f"{_quote(record.id, _WORD)} {record.turn_count} {unit}, {first}"
+    if last != first:
+        line += f" to {last}"
+    if record.namespace != own:
+        line += f" (in {_quote(record.namespace)})"
+    if record.title:
+        line += f": {fence.plain(record.title)}"
+    return line
 
 
 # --- answers ---

@@ -86,13 +86,13 @@ class OurTool(Tool):
 
         Null counts as left out, since some models fill in every argument.
         """
-        given = {name: value for name, value in arguments.items() if value is not None}
-        if UNREADABLE in given:
-            raise ToolError(given[UNREADABLE])
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        if UNREADABLE in arguments:
+            raise ToolError(arguments[UNREADABLE])
         damaged: Damaged = self.fn.__self__.memories.damaged  # type: ignore[attr-defined]
         mark = damaged.mark()
         try:
-            answer = await super().run(given, context, convert_result)
+            answer = await super().run(arguments, context, convert_result)
             return _with_damage(answer, damaged.since(mark))
         except ToolError as exc:
             if isinstance(exc.__cause__, MemoriesError):
@@ -201,16 +201,12 @@ def _lean(schema: Any, definitions: Mapping[str, Any]) -> Any:
     if len(options) == 1:
         schema = {**options[0], **schema}
         del schema["anyOf"]
-    return {
-        name: _lean(value, definitions)
-        for name, value in schema.items()
-        if not _is_idle(name, value)
-    }
-
-
-def _is_idle(name: str, value: Any) -> bool:
-    is_empty = not value or name == "title"
-    return is_empty and isinstance(value, _IDLE_KEYWORDS.get(name, ()))
+    lean = {}
+    for name, value in schema.items():
+        is_empty = not value or name == "title"
+        if not (is_empty and isinstance(value, _IDLE_KEYWORDS.get(name, ()))):
+            lean[name] = _lean(value, definitions)
+    return lean
 
 
 # --- resources and prompts ---
@@ -251,7 +247,7 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
 
     @built.resource("memory://status", title="State of the memory", mime_type="application/json")
     def status() -> dict[str, Any]:
-        """Return what the memory holds and whether it works."""
+        """Return the state of the memory: its contents and whether it works."""
 
         def read() -> dict[str, Any]:
             return store_shapes.status(tools.memories.status())

@@ -292,7 +292,7 @@ def _is_parsed(line: str, message: Any) -> bool:
 
 
 def id_of(line: str) -> int | str | None:
-    """Return the id of a request, whatever is wrong with the rest of it; None if it has none."""
+    """Return the id of a request, even if the rest of it is malformed; None if it has none."""
     depth = 0
     for token in _TOKENS.finditer(line):
         if token[0] in "[{":

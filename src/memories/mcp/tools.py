@@ -25,7 +25,6 @@ from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
-    from memories.read.turns import Turn
     from memories.search.results import Explanation
     from memories.write.create import Created
 
@@ -44,7 +43,7 @@ HINT_NOT_MERGED = "not_merged names what it says differently: to change that cal
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # in every answer to a create
 ALIKE = {"duplicates": HINT_DUPLICATE, "similar_to": HINT_SIMILAR}
 CONTEXT_TOKENS = (200, 20_000)
-FACTS_TOKENS = 60  # of a context, for the facts about what it leaves out
+FACTS_TOKENS = 60  # of a context, for the counts of the texts that it leaves out
 MAX_AGENT = 64
 MAX_RESULTS = 50
 MAX_VERSIONS = 20
@@ -72,7 +71,7 @@ _KINDS: Mapping[str, tuple[Any, Any]] = {
 }
 
 
-class Said(BaseModel, extra="forbid"):
+class Message(BaseModel, extra="forbid"):
     """One message of a conversation, as a client gives it."""
 
     content: str
@@ -150,19 +149,20 @@ class Tools:
             return self.memories
         return self._of_client(client.client_info.name, client.client_info.version)
 
-    def _read(
-        self, read: Callable[[Memories], Value], is_empty: Callable[[Value], bool]
-    ) -> tuple[Value, str]:
+    def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
         """Return the result of a reading, and a hint for the model.
 
         If words alone find nothing, it waits for the model and reads again.
+
+        Args:
+            read: Returns its result, and whether it found anything.
         """
         memories, hint = self.ready(False)
-        found = read(memories)
-        if hint and is_empty(found):
+        result, has_results = read(memories)
+        if hint and not has_results:
             memories, hint = self.ready(True)
-            found = read(memories)
-        return found, hint
+            result, _ = read(memories)
+        return result, hint
 
     def rows(self, shapes: Sequence[Mapping[str, Any]], *, tags: bool = False) -> list[str]:
         """Return records as rows; see `answers.rows`."""
@@ -178,19 +178,20 @@ class Tools:
         Search before you answer about people, projects, decisions, preferences or what was said
         before.
         """
-        given = dict(SEARCH_DEFAULTS)
-        given.update((name, value) for name, value in filters.items() if value not in ("", None))
-        _check_limit(given["limit"])
-        if given["scope"] == "all":
-            given["scope"] = _widest_scope(given)
+        set_filters = {name: value for name, value in filters.items() if value not in ("", None)}
+        arguments = {**SEARCH_DEFAULTS, **set_filters}
+        _check_limit(arguments["limit"])
+        if arguments["scope"] == "all":
+            arguments["scope"] = _widest_scope(arguments)
 
-        def search(memories: Memories) -> "Explanation":
-            return memories.explain(query, **given)
+        def search(memories: Memories) -> "tuple[Explanation, bool]":
+            explanation = memories.explain(query, **arguments)
+            return explanation, bool(explanation.hits)
 
-        found, hint = self._read(search, _has_no_hits)
-        hits = [shapes.hit(hit) for hit in found.hits]
+        explanation, hint = self._read(search)
+        hits = list(map(shapes.hit, explanation.hits))
         groups = answers.hits(hits, self.memories.namespace)
-        return _answer({"hint": hint or found.note or None}, **groups)
+        return _answer({"hint": hint or explanation.note or None}, **groups)
 
     def list_memories(
         self,
@@ -211,8 +212,8 @@ class Tools:
             limit=limit,
             cursor=cursor or None,
         )
-        listed = [shapes.memory(memory) for memory in page.memories]
-        return _answer({"next_cursor": page.next_cursor}, memories=self.rows(listed, tags=True))
+        rows = self.rows(list(map(shapes.memory, page.memories)), tags=True)
+        return _answer({"next_cursor": page.next_cursor}, memories=rows)
 
     def get_history(
         self,
@@ -236,10 +237,17 @@ class Tools:
         """Return one turn whole, with the turns beside it."""
         first = max(0, index - BESIDE)
         turns = self.memories.turns(conversation, start=first, limit=index - first + 1 + BESIDE)
-        near = [turn for turn in turns if turn.index - index <= BESIDE]
-        if index not in (turn.index for turn in near):
+        lines = []
+        has_turn = False
+        for turn in turns:
+            shape = shapes.turn(turn)
+            if turn.index == index:
+                has_turn = True
+                lines.append(fence.line(brief(shape)))
+            elif turn.index - index <= BESIDE:
+                lines.append(row(shape, ECHO))
+        if not has_turn:
             raise NotFound(f"{conversation} has no turn {index}")
-        lines = [_turn_line(turn, is_whole=turn.index == index) for turn in near]
         return _answer({"id": f"{conversation}#{index}"}, turns=lines)
 
     def get_context(
@@ -257,25 +265,27 @@ class Tools:
         return result(self.context(query, conversation, max_tokens))
 
     def context(self, query: str, conversation: str, tokens: int) -> str:
-        """Return the context of a task as text; its first line says what it leaves out."""
+        """Return the context of a task as text; its first line counts the texts left out."""
 
-        def build(memories: Memories) -> tuple[ContextBuilder, dict[str, Any]]:
+        def build(memories: Memories) -> tuple[tuple[ContextBuilder, dict[str, Any]], bool]:
             gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
             builder = ContextBuilder.from_config(gateway, memories.config, tokens - FACTS_TOKENS)
-            return builder, builder.build_recall(query, conversation or None)
+            built = builder.build_recall(query, conversation or None)
+            return (builder, built), bool(built["memories"] or built["recalled"])
 
-        (builder, built), hint = self._read(build, _recalls_nothing)
+        (builder, built), hint = self._read(build)
         metadata = built["metadata"]
         reasons = [f"{row['count']} {reason}" for reason, row in metadata["left_out"].items()]
+        errors = [error["error"] for error in metadata["errors"]]
         facts = {
-            "dropped_turns": metadata["dropped_turns"],
-            "dropped_memories": metadata["dropped_memories"],
-            "shortened_turns": metadata["shortened_turns"],
-            "left_out": ", ".join(reasons),
-            "hint": hint,
-            "failed": "; ".join(error["error"] for error in metadata["errors"]),
+            "dropped_turns": metadata["dropped_turns"] or None,
+            "dropped_memories": metadata["dropped_memories"] or None,
+            "shortened_turns": metadata["shortened_turns"] or None,
+            "left_out": ", ".join(reasons) or None,
+            "hint": hint or None,
+            "failed": "; ".join(errors) or None,
         }
-        head = answers.text({name: fact or None for name, fact in facts.items()}, {})
+        head = answers.text(facts, {})
         prompt = builder.format_for_prompt(built) or "Nothing found."
         return f"{head}\n{prompt}" if head else prompt
 
@@ -321,7 +331,7 @@ class Tools:
         """
         created = self._written_by(caller).create(
             content,
-            tags=_signed(tags or {}, caller),
+            tags=_add_agent(tags or {}, caller),
             key=key or None,
             supersedes=expand_id(supersedes) or None,
             decay=decay,
@@ -352,7 +362,7 @@ class Tools:
             return _change_result(memory, **shapes.reinforce_result(memory))
         before = self.memories.get(memory_id)
         if content and content != before.content:
-            tags = dict(_signed(tags or {}, caller))
+            tags = dict(_add_agent(tags or {}, caller))
         memory = memories.update(
             memory_id, content or None, tags=tags, remove_tags=remove_tags or ()
         )
@@ -373,40 +383,23 @@ class Tools:
         memory = self._written_by(caller).restore(expand_id(id))
         return _change_result(memory, version=memory.version)
 
-    def add_turns(self, conversation: str, turns: list[Said], *, caller: Caller) -> CallToolResult:
+    def add_turns(
+        self, conversation: str, turns: list[Message], *, caller: Caller
+    ) -> CallToolResult:
         """Append messages to a conversation, in order, so that they are found later."""
         if len(turns) > MAX_TURNS:
             raise InvalidInput(f"turns has {len(turns)} messages; send at most {MAX_TURNS} at once")
         now = datetime.now(UTC)
-        drafts = [
-            TurnDraft(
-                message.content,
-                message.role,
-                message.speaker or None,
-                parse_time(message.at, now) if message.at else None,
-                message.message_id or None,
-            )
-            for message in turns
-        ]
+        drafts = []
+        for message in turns:
+            said_at = parse_time(message.at, now) if message.at else None
+            speaker, message_id = message.speaker or None, message.message_id or None
+            drafts.append(TurnDraft(message.content, message.role, speaker, said_at, message_id))
         added = self._written_by(caller).add_turns(conversation, drafts)
         return _answer(shapes.add_turns_result(conversation, added))
 
 
-def _has_no_hits(found: "Explanation") -> bool:
-    return not found.hits
-
-
-def _recalls_nothing(found: tuple[ContextBuilder, Mapping[str, Any]]) -> bool:
-    _, built = found
-    return not built["memories"] and not built["recalled"]
-
-
-def _turn_line(turn: "Turn", *, is_whole: bool) -> str:
-    shape = shapes.turn(turn)
-    return fence.line(brief(shape)) if is_whole else row(shape, ECHO)
-
-
-def _signed(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
+def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
     """Return tags with the name of the client as their agent, unless they name an agent."""
     client = caller.session.client_params
     if client is None:
@@ -437,7 +430,7 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
 
 
 def _create_result(created: "Created") -> CallToolResult:
-    """Return the result of a create; the memory is shown if it differs from what was given."""
+    """Return the result of a create, with the memory if it differs from the given one."""
     shape = shapes.create_result(created)
     facts: dict[str, Any] = {name: shape[name] for name in CREATED}
     facts["note"] = created.note or None
@@ -459,7 +452,7 @@ def _create_result(created: "Created") -> CallToolResult:
 
 
 def _hint_repeated(created: "Created") -> str:
-    """Return what a repetition changed; values stay out, since agents read the hint as ours."""
+    """Describe the changes by a repetition, without values, since agents trust the hint as ours."""
     parts = [HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN]
     if created.merged:
         parts.append(f"merged into it: {', '.join(created.merged)}")
