@@ -67,7 +67,7 @@ ORDER = {
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
-    "memories.hooks": """files sentences < session inbox host_events < switch runs recall_strategy <
+    "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
     "memories.cli": """output complete < text app editor < options < backup bulk < memories search turns

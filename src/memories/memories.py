@@ -1005,20 +1005,33 @@ class Memories:
             return None
 
     def _search_store(self, query: str, filters: "SearchFilters") -> "SearchResult":
+        result = self._find_candidates(query, filters)
+        if filters.get("as_of") is None and not filters.get("pending"):
+            self.count_reads(result.memories())
+        return result
+
+    def find_candidates(self, query: str, **filters: "Unpack[SearchFilters]") -> "SearchResult":
+        """Search the store, and return all candidates with their features; none counts as read.
+
+        It is for callers that decide by themselves which candidates are hits, and then call
+        `count_reads`.
+        """
+        return self._find_candidates(query, filters)
+
+    def _find_candidates(self, query: str, filters: "SearchFilters") -> "SearchResult":
         from memories.search.search import search
 
         self._flush_before(filters.get("where"))
-        now = self._now()
-        result = search(self._lookup, self._embedder, query, filters, self.config, now)
-        if filters.get("as_of") is None and not filters.get("pending"):
-            records = result.memories()
-            self._count_access(records)
-            self._scratchpads.promote(self._with_waiting_accesses(records))
-            if self.config.reinforce_on_retrieval:
-                from memories.write.change import reset_decay
+        return search(self._lookup, self._embedder, query, filters, self.config, self._now())
 
-                reset_decay(self._store, records, now)
-        return result
+    def count_reads(self, records: "Sequence[Record]") -> None:
+        """Count memories as read now."""
+        self._count_access(records)
+        self._scratchpads.promote(self._with_waiting_accesses(records))
+        if self.config.reinforce_on_retrieval:
+            from memories.write.change import reset_decay
+
+            reset_decay(self._store, records, self._now())
 
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None

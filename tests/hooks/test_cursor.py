@@ -224,7 +224,9 @@ def test_two_hooks_of_one_event_show_memories_once(
     remember()
     begun = [run(payload(root, "session-start"), "session-start", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
-    told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
+    with Memories() as memories:
+        memories.create("Deploys happen from the main branch")
+    told = payload(root, "user-prompt", prompt="On which branch do deploys happen?")
     asked = [run(told, "user-prompt", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in asked] == [
         ["additional_context", "continue"],

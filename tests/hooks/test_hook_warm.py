@@ -113,10 +113,10 @@ def test_the_hook_decides_the_namespace_and_folder(
     """
     folder = Path.cwd()
     serving()
-    hook("user-prompt", {"prompt": "start as bob"})
-    assert (
-        "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
-    )
+    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "start as bob"}).context
+    with Memories(namespace="bob") as bob:
+        bob.create("Bob deploys from a laptop")
+    assert "a laptop" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
     (folder / ".env").write_text("MEMORY_NAMESPACE=bob\n")
     assert forked.run(["trust", "--yes", str(folder)]).returncode == 0
     asked = {"prompt": "when does bob deploy?", "session_id": "s2", "cwd": str(folder)}
@@ -188,7 +188,8 @@ def test_the_socket_of_a_killed_server_stops_no_hook(hook: Hook, serving: Serve)
     server.wait(60)
     assert Path(client.socket_of("", os.environ)).is_socket()
     assert DEPLOY in hook("session-start", {}).context
-    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    asked = {"prompt": "when do deploys happen?", "session_id": "s2"}
+    assert DEPLOY in hook("user-prompt", asked).context
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def store(home: Path) -> Store:
 
 
 def recall_once(
-    home: Path, store: Store, name: str = "s1", prompt: str | None = "deploys"
+    home: Path, store: Store, name: str = "s1", prompt: str | None = "when do deploys happen?"
 ) -> tuple[str, Callable[[], None]]:
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
@@ -224,7 +224,7 @@ def test_a_session_over_a_locked_store(
     hook: Hook, home: Path, lock: Callable[[], "subprocess.Popen[bytes]"]
 ) -> None:
     program = lock()
-    assert DEPLOY in hook("session-start", {}, seconds="30").context
+    assert DEPLOY in hook("session-start", {"session_id": "s0"}, seconds="30").context
     assert failures(home) == [("session-start", 1, 0)]
     asked = {"prompt": "when do deploys happen?"}
     first = hook(
@@ -244,9 +244,9 @@ def test_a_session_over_a_locked_store(
         time.sleep(0.5)
         assert time.monotonic() < until
     known = failures(home)[1]
-    hook("session-start", {"source": "clear"}, seconds="30")
+    hook("pre-compact", seconds="30")
     assert DEPLOY in hook("user-prompt", asked, seconds="30").context
-    assert failures(home)[1] == ("user-prompt", known[1] + 1, known[2])
+    assert failures(home)[-1] == ("user-prompt", known[1] + 1, known[2])
 
 
 def test_a_damaged_store_is_reported_each_time(hook: Hook, home: Path) -> None:

@@ -85,7 +85,7 @@ class EngineBackend:
                 f'there is no collection "{unknown[0]}" and this memory makes no others; it has '
                 f"{', '.join(SEARCHED)}"
             )
-        with _translate_errors():
+        with translate_errors():
             self.memories.status()
 
     def append(self, turn: HistoryTurn) -> str:
@@ -99,7 +99,7 @@ class EngineBackend:
             tags={} if turn.channel is None else {_CHANNEL: turn.channel},
             index=turn.turn_index,
         )
-        with _translate_errors():
+        with translate_errors():
             try:
                 [stored] = self.memories.add_turns(turn.conversation_id, [draft])
             except RequestError as exc:  # it will never be accepted, so it must not be queued
@@ -110,7 +110,7 @@ class EngineBackend:
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last stored turns; the gateway adds the queued ones."""
-        with _translate_errors():
+        with translate_errors():
             turns = self.memories.tail_turns(conversation_id, limit=n)
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
@@ -131,7 +131,7 @@ class EngineBackend:
             "source": item.conversation_id,
         }
         min_confidence = round(item.confidence, 4)  # as confidences are shown
-        with _translate_errors():
+        with translate_errors():
             created = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
             memory = created.memory
             if memory and (created.stored or memory.confidence >= min_confidence):
@@ -149,7 +149,7 @@ class EngineBackend:
     ) -> list[Document]:
         """Search the memories, by the beginning of a long text."""
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
-        with _translate_errors():
+        with translate_errors():
             hits = self.memories.search(
                 query_text[:MAX_QUERY_CHARACTERS],
                 limit=k,
@@ -157,34 +157,35 @@ class EngineBackend:
                 tags=tags,
                 include_corrected=self._include_corrected,
             )
-            documents = []
-            for hit in hits:
-                document = memory_document(hit)
-                document["shared"] = hit.memory.namespace != self.memories.namespace
-                document["own"] = self._is_own(hit.memory)
-                documents.append(document)
-            return documents
+            return list(map(self._memory_with_owner, hits))
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
         """Search the turns, by the beginning of a long text."""
         memories = self.memories.without_shared() if own else self.memories
-        with _translate_errors():
+        with translate_errors():
             query = query_text[:MAX_QUERY_CHARACTERS]
             hits = memories.search(query, scope="history", limit=k, conversation=conversation_id)
-            documents = []
-            for hit in hits:
-                document = self._turn_with_owner(hit.turn)
-                document["similarity"], document["score"] = _similarity(hit), hit.score
-                documents.append(document)
-            return documents
+            return list(map(self._recalled_turn, hits))
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
         """Return turns from an index on."""
-        with _translate_errors():
+        with translate_errors():
             turns = self.memories.turns(conversation_id, start=start, limit=n)
             return [self._turn_with_owner(turn) for turn in turns]
+
+    def _memory_with_owner(self, hit: Hit) -> Document:
+        """Return the document of a recalled memory, with whose it is."""
+        document = memory_document(hit)
+        document["shared"] = hit.memory.namespace != self.memories.namespace
+        document["own"] = self._is_own(hit.memory)
+        return document
+
+    def _recalled_turn(self, hit: Hit) -> Document:
+        document = self._turn_with_owner(hit.turn)
+        document["similarity"], document["score"] = _similarity(hit), hit.score
+        return document
 
     def _turn_with_owner(self, turn: Turn) -> Document:
         """Return the document of a turn, with whether the reader's own agents wrote it.
@@ -203,7 +204,7 @@ class EngineBackend:
 
     def count_window(self, window: str) -> int:
         """Return the number of memories in our own namespace that are tagged with a window."""
-        with _translate_errors():
+        with translate_errors():
             page = self.memories.list(tags={_WINDOW: _window_tag(window)}, limit=1_000)
         return sum(memory.namespace == self.memories.namespace for memory in page.memories)
 
@@ -219,7 +220,7 @@ class EngineBackend:
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise `MCPError` for errors other than `InvalidInput` and `ConnectionError`."""
     try:
         yield

@@ -16,6 +16,7 @@ from memories.hooks import runs
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.identity import prompt as blocks
+from memories.identity.place import names_of
 from memories.identity.project import identify
 from memories.models import SHARED
 from memories.scratchpad.hot_tier import read_up_to_date
@@ -94,9 +95,15 @@ def _recall_prompt(
 
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
+    projects = names_of(_identify(request)) if config.project_detection else ()
     with open_memories(config, opened) as memories:
         return recall_prompt(
-            memories, request, config, characters=MAX_CHARACTERS, tokens=MAX_TOKENS
+            memories,
+            request,
+            config,
+            projects=projects,
+            characters=MAX_CHARACTERS,
+            tokens=MAX_TOKENS,
         )
 
 
@@ -121,6 +128,9 @@ def _recall_block(
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, config.namespace)
     context.marks = sorted(hash_sentences(text))
+    if text:  # the beginning of a long memory does not stand for all of it
+        shown = (*block.entries, *block.sessions)
+        context.shown = [entry.id for entry in shown if entry.cut is None]
     context.error = block.degraded or ""
     return context
 

@@ -1,28 +1,46 @@
-"""Memories and turns that a prompt recalls, without those that the session has seen already."""
+"""Memories and turns that a prompt recalls: those that pass the `gate`, and are new to the session.
+
+The session's own project comes first: its memories, those of every project, and those of none. A
+memory of another project is recalled if the prompt names that project, or if it is clearly the best
+one. Candidates are rated and cut, and then those that the session was shown are left out. Less
+relevant ones never take their place.
+"""
 
 import contextlib
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from memories.context.context import ContextBuilder, estimate_tokens
-from memories.context.engine import EngineBackend
+from memories.context.engine import EngineBackend, translate_errors
 from memories.context.gateway import MemoryGateway
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
-from memories.errors import InvalidInput, StoreError, StoreUnreachable
-from memories.hooks import session
+from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
+from memories.guard.validate import MAX_QUERY_CHARACTERS
+from memories.hooks import gate, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.identity.degraded import WithScratchpad
+from memories.languages.text import query_terms
 from memories.memories import Memories
+from memories.models import Memory
+from memories.search.ranking import Features, Ranked
+from memories.search.results import Hit, SearchResult
+from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
 
 _NO_ID = "ffffffff-ffff-7"  # the prefix of an id of the year 10889
-_MAX_EXTRA = 60  # memories that one search asks for in place of those that were shown before
 _MIN_BUDGET = 100  # tokens
 
 
 def recall_prompt(
-    memories: Memories, request: RecallRequest, config: Config, *, characters: int, tokens: int
+    memories: Memories,
+    request: RecallRequest,
+    config: Config,
+    *,
+    projects: Sequence[str],
+    characters: int,
+    tokens: int,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls, fenced as data.
 
@@ -30,6 +48,7 @@ def recall_prompt(
         memories: The memories, open.
         request: The session and its prompt.
         config: The settings.
+        projects: All names of the session's project; empty for none, when all memories are its own.
         characters: How many characters the text may have.
         tokens: How many tokens it may have.
     """
@@ -38,8 +57,10 @@ def recall_prompt(
         offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
-    with contextlib.closing(_gateway(memories, in_context, offline, seconds)) as gateway:
-        recalled, text = _build(gateway, config, str(request.prompt), characters, tokens)
+    with contextlib.closing(_gateway(memories, projects, offline, seconds)) as gateway:
+        recalled, text = _build(
+            gateway, config, str(request.prompt), in_context, characters, tokens
+        )
     errors = recalled["metadata"]["errors"]
     if errors:
         memories.abandon()  # a call that timed out may still use the store
@@ -69,14 +90,21 @@ def _check_store(memories: Memories, seconds: float) -> str:
 
 
 def _build(
-    gateway: MemoryGateway, config: Config, prompt: str, characters: int, tokens: int
+    gateway: MemoryGateway,
+    config: Config,
+    prompt: str,
+    in_context: set[str],
+    characters: int,
+    tokens: int,
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits and its text, which is empty if nothing was recalled."""
+    """Return a context that fits and its text, which is empty if nothing new was recalled."""
     budget = min(tokens, config.context_token_budget or tokens)
-    config = config._replace(events=OFF)  # the hook records one event for all attempts
+    top_k = min(gate.MAX_MEMORIES, config.memory_top_k)
+    # The hook records one event for all attempts.
+    config = config._replace(events=OFF, memory_top_k=top_k)
     while True:
         builder = ContextBuilder.from_config(gateway, config, budget)
-        context = builder.build_recall(prompt)
+        context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
             text = builder.format_for_prompt(context)
@@ -87,79 +115,231 @@ def _build(
             return {**context, "memories": [], "recalled": []}, ""
 
 
+def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, Any]:
+    """Return a context without the memories and turns that the session has in its context."""
+    memories = [
+        (memory, similarity)
+        for memory, similarity in context["memories"]
+        if session.mark(str(memory.id)) not in in_context
+    ]
+    recalled = [
+        turn
+        for turn in context["recalled"]
+        if session.mark(f"{turn.conversation_id}#{turn.turn_index}") not in in_context
+    ]
+    return {**context, "memories": memories, "recalled": recalled}
+
+
 def _gateway(
-    memories: Memories, in_context: set[str], offline: str, seconds: float | None
+    memories: Memories, projects: Sequence[str], offline: str, seconds: float | None
 ) -> MemoryGateway:
-    """Return a gateway to the memories.
+    """Return a gateway that recalls what passes the gate.
 
     Args:
         memories: The memories.
-        in_context: The marks of the memories and turns to leave out; see `session.mark`.
+        projects: All names of the session's project.
         offline: Why the store is not asked; empty if it is.
         seconds: How long a call may take; None for as long as the settings allow.
     """
-    unseen = _Unseen(in_context)
-    backend = _UnseenBackend(memories, unseen, offline)
+    backend = _GatedBackend(memories, projects, offline)
     gateway = MemoryGateway(memories.config.mcp_endpoint, backend=backend, timeout_seconds=seconds)
-    return _UnseenFromScratchpad(gateway, memories, unseen)  # type: ignore[return-value] # it forwards the rest
+    return _GatedScratchpad(gateway, memories, projects)  # type: ignore[return-value] # it forwards the rest
 
 
-class _Unseen:
-    """Leaves memories and turns out that are in the context of the session already."""
+class _Rated(NamedTuple):
+    """A memory that a search considered, with its relevance to the prompt."""
 
-    def __init__(self, marks: set[str]) -> None:
-        self._marks = marks
+    hit: Hit
+    relevance: float
 
-    def limit(self, k: int) -> int:
-        """Return how many results to ask for, so that k remain."""
-        return k + min(len(self._marks), _MAX_EXTRA)
-
-    def select(self, results: list[Any], k: int) -> list[Any]:
-        """Return the first k results that are new."""
-        new = [result for result in results if session.mark(str(result["id"])) not in self._marks]
-        return new[:k]
+    @property
+    def memory(self) -> Memory:
+        """The memory."""
+        return self.hit.memory
 
 
-class _UnseenBackend(EngineBackend):
-    """The engine, without results that the session has seen."""
+class _GatedBackend(EngineBackend):
+    """The engine, which recalls what passes the gate."""
 
-    def __init__(self, memories: Memories, unseen: _Unseen, offline: str) -> None:
+    def __init__(self, memories: Memories, projects: Sequence[str], offline: str) -> None:
         super().__init__(memories)
-        self._unseen, self._offline = unseen, offline
+        self._projects, self._offline = projects, offline
 
     def recall(
-        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
+        self,
+        query_text: str,
+        k: int,
+        min_confidence: float,
+        conversation_id: str | None,  # noqa: ARG002 - a prompt recalls memories of all conversations
     ) -> list[Any]:
-        """Search the memories."""
+        """Return the documents of the memories that a prompt needs, most relevant first."""
         if self._offline:
             raise StoreUnreachable(self._offline)
-        limit = self._unseen.limit(k)
-        try:
-            results = super().recall(query_text, limit, min_confidence, conversation_id)
-        except InvalidInput:  # a prompt that is not a question, such as one without visible text
-            return []
-        return self._unseen.select(results, k)
+        query = query_text[:MAX_QUERY_CHARACTERS]
+        with translate_errors():
+            try:
+                results = self._search(query, k, min_confidence)
+            except (
+                InvalidInput
+            ):  # a prompt that is not a question, such as one without visible text
+                return []
+            is_small = len(results[0].candidates) < MIN_CANDIDATES
+            rated = {
+                entry.memory.id: entry
+                for result in results
+                for entry in _rate_memories(result, query, min_confidence, is_small=is_small)
+            }
+            selected = _select(query, rated.values(), self._projects)
+            corrected = _put_corrections(selected, rated, self.memories.get)[:k]
+            self._count_reads(results, corrected[: gate.MAX_MEMORIES])
+            return [self._memory_with_owner(entry.hit) for entry in corrected]
+
+    def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:
+        """Search all memories, and those of the session's project, which others may crowd out."""
+        everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
+        if not self._projects:
+            return [everywhere]
+        own = self.memories.find_candidates(
+            query, limit=k, min_confidence=min_confidence, project=self._projects
+        )
+        return [everywhere, own]
+
+    def _count_reads(self, results: Iterable[SearchResult], recalled: Iterable[_Rated]) -> None:
+        ids = {entry.memory.id for entry in recalled}
+        records = {
+            candidate.record.ref: candidate.record
+            for result in results
+            for candidate in result.candidates
+            if candidate.record.ref.group in ids
+        }
+        self.memories.count_reads(list(records.values()))
 
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Any]:
-        """Search the turns."""
-        limit = self._unseen.limit(k)
-        try:
-            results = super().recall_turns(query_text, limit, conversation_id, own=own)
-        except InvalidInput:
-            return []
-        return self._unseen.select(results, k)
+        """Return the documents of the turns that a prompt needs."""
+        memories = self.memories.without_shared() if own else self.memories
+        query = query_text[:MAX_QUERY_CHARACTERS]
+        with translate_errors():
+            try:
+                result = memories.find_candidates(
+                    query, scope="history", limit=k, conversation=conversation_id
+                )
+            except InvalidInput:
+                return []
+            hits = [
+                result.to_hit(ranked)
+                for ranked in result.ranked
+                if not ranked.dropped and _rate_turn(result, ranked, query) >= gate.THRESHOLD
+            ]
+            return list(map(self._recalled_turn, hits))
 
 
-class _UnseenFromScratchpad(WithScratchpad):
-    """A gateway with the scratchpad as fallback, without results that the session has seen."""
+class _GatedScratchpad(WithScratchpad):
+    """A gateway with the scratchpad as fallback, whose memories must pass the gate too."""
 
-    def __init__(self, gateway: MemoryGateway, memories: Memories, unseen: _Unseen) -> None:
+    def __init__(self, gateway: MemoryGateway, memories: Memories, projects: Sequence[str]) -> None:
         super().__init__(gateway, memories)
-        self._unseen = unseen
+        self._projects = projects
 
-    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Any]:
-        """Search the scratchpad."""
-        results = super().recall_offline(query_text, self._unseen.limit(k), min_confidence)
-        return self._unseen.select(results, k)
+    def select_offline(self, query_text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
+        """Return the hits that pass the gate; the words that they share are counted here."""
+        terms = query_terms(query_text)
+        rated = [
+            _Rated(
+                hit,
+                gate.rate(
+                    query_text,
+                    None,
+                    gate.count_words(hit.content, terms),
+                    is_global=_is_global(hit.memory),
+                ),
+            )
+            for hit in hits
+        ]
+        return [entry.hit for entry in _select(query_text, rated, self._projects)]
+
+
+def _rate_memories(
+    result: SearchResult, query: str, min_confidence: float, *, is_small: bool
+) -> Iterable[_Rated]:
+    """Yield the candidates of a search that are current enough.
+
+    The gate replaces the thresholds of the search, which are made for questions.
+    """
+    for ranked in result.ranked:
+        features = result.features[ranked.row]
+        if features.confidence < min_confidence:
+            continue
+        hit = result.to_hit(ranked)
+        words = features.evidence.words
+        if is_small:
+            words = max(words, gate.count_words(hit.content, result.query.terms))
+        relevance = gate.rate(
+            query, _meaning(result, features), words, is_global=_is_global(hit.memory)
+        )
+        yield _Rated(hit, relevance)
+
+
+def _rate_turn(result: SearchResult, ranked: Ranked, query: str) -> float:
+    features = result.features[ranked.row]
+    return gate.rate(query, _meaning(result, features), features.evidence.words)
+
+
+def _meaning(result: SearchResult, features: Features) -> float | None:
+    """Return the log-odds of the calibrated similarity; None if it is unknown."""
+    similarity, embedder = features.evidence.similarity, result.query.embedder
+    if similarity is None or embedder is None or not features.readable:
+        return None
+    slope, middle = embedder.space.calibration
+    return float(slope * (similarity - middle))
+
+
+def _is_global(memory: Memory) -> bool:
+    return memory.tags.get("global", "").lower() == "true"
+
+
+def _select(query: str, rated: Iterable[_Rated], projects: Sequence[str]) -> list[_Rated]:
+    """Return the memories that a prompt needs, most relevant first; see the module."""
+    ordered = sorted(rated, key=lambda entry: -entry.relevance)
+    own: list[_Rated] = []
+    others: list[_Rated] = []
+    for entry in ordered:
+        project = entry.memory.tags.get("project")
+        is_own = not projects or project is None or project in projects
+        (own if is_own or _is_global(entry.memory) else others).append(entry)
+    best = own[0].relevance if own else gate.THRESHOLD
+    clear = max(gate.CLEARLY_RELEVANT, best + gate.CLEARLY_BETTER)
+    selected = [entry for entry in own if entry.relevance >= gate.THRESHOLD]
+    for rank, entry in enumerate(others):
+        is_named = gate.names_project(query, entry.memory.tags["project"])
+        is_clearly_best = rank == 0 and entry.relevance >= clear
+        if is_clearly_best or (is_named and entry.relevance >= gate.THRESHOLD):
+            selected.append(entry)
+    return sorted(selected, key=lambda entry: -entry.relevance)
+
+
+def _put_corrections(
+    selected: Iterable[_Rated], rated: Mapping[str, _Rated], get: Callable[[str], Memory]
+) -> list[_Rated]:
+    """Return memories with the last correction of each in its place.
+
+    Args:
+        selected: The memories, most relevant first.
+        rated: All candidates by id.
+        get: Reads a memory that is no candidate.
+    """
+    current: dict[str, _Rated] = {}
+    for entry in selected:
+        latest, passed = entry, {entry.memory.id}
+        while (newer := latest.memory.corrected_by) is not None and newer not in passed:
+            passed.add(newer)
+            if newer in rated:
+                latest = rated[newer]
+                continue
+            try:
+                latest = _Rated(Hit(get(newer), entry.hit.score, None, None), entry.relevance)
+            except NotFound:
+                break
+        current.setdefault(latest.memory.id, latest)
+    return list(current.values())

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 from memories.errors import InvalidInput, StoreUnreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memories.context.gateway import MemoryGateway
     from memories.context.protocol import Document
     from memories.memories import Memories
+    from memories.search.results import Hit
 
 
 class WithScratchpad:
@@ -45,9 +48,17 @@ class WithScratchpad:
             return []
         self.degraded = True
         documents = []
-        for hit in results.hits:
+        for hit in self.select_offline(query_text, results.hits):
             document = memory_document(hit)
             document["own"] = hit.memory.namespace == self._memories.namespace
             document["shared"] = not document["own"]
             documents.append(document)
         return documents
+
+    def select_offline(
+        self,
+        query_text: str,  # noqa: ARG002 - for subclasses
+        hits: "Sequence[Hit]",
+    ) -> "Sequence[Hit]":
+        """Return the hits to recall: all of them."""
+        return hits

@@ -174,7 +174,7 @@ class SearchResult(NamedTuple):
 
     def hits(self) -> tuple[Hit, ...]:
         """Return the hits, best first."""
-        return tuple(self._to_hit(ranked) for ranked in self.ranked if not ranked.dropped)
+        return tuple(self.to_hit(ranked) for ranked in self.ranked if not ranked.dropped)
 
     def explanation(self) -> Explanation:
         """Return the hits, and all candidates with their numbers."""
@@ -192,7 +192,8 @@ class SearchResult(NamedTuple):
         entry_id = self._read(record).id if is_turn else record.ref.group
         return Considered(entry_id, record.text, round(ranked.score, 4), numbers, ranked.dropped)
 
-    def _to_hit(self, ranked: Ranked) -> Hit:
+    def to_hit(self, ranked: Ranked) -> Hit:
+        """Return a candidate as a hit, whether or not it was dropped."""
         candidate = self.candidates[ranked.row]
         similarity = calibrated = None
         if candidate.similarity is not None:

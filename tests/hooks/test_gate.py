@@ -1,0 +1,165 @@
+"""What a prompt recalls, and what it doesn't need."""
+
+from pathlib import Path
+
+import pytest
+
+from hooks.conftest import Hook
+from memories import Memories, TurnDraft
+from memories.guard.origin import Place
+from memories.hooks import gate
+
+SHOP, API = "github.com/fjell/storefront", "github.com/fjell/orders-api"
+FACTS = (
+    ("Unit tests of the storefront run with `pnpm test:unit`.", SHOP),
+    ("The storefront is released on Tuesdays before noon.", SHOP),
+    ("Prices are integers in øre; only `lib/money.ts` may format them.", SHOP),
+    ("Tests of the orders API run with `go test ./...` and need Docker.", API),
+    ("The orders API is deployed by Ravi with `make release` on Thursdays.", API),
+    ("Invoices are sent by a nightly job of the orders API.", API),
+    ("A commit message starts with the ticket, as in FV-123.", ""),
+)
+IDLE = (
+    "go on",
+    "thank you!",
+    "ok, do it",
+    "mach das bitte",
+    "perfecto, gracias",
+    "ありがとう",
+    "why?",
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of two projects, and the folder of one of them."""
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    monkeypatch.setenv("PROJECT_DETECTION", "true")
+    for content, project in FACTS:
+        place = Place(project, "main") if project else None
+        with Memories(place=lambda place=place: place) as memories:  # type: ignore[misc]
+            memories.create(content, tags={} if project else {"global": "true"})
+    return make_project(tmp_path / "storefront", SHOP)
+
+
+def make_project(folder: Path, name: str) -> Path:
+    git = folder / ".git"
+    for part in ("objects", "refs"):
+        (git / part).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text(f'[remote "origin"]\n\turl = https://{name}.git\n')
+    return folder
+
+
+def shown_facts(text: str) -> set[int]:
+    return {number for number, (fact, _) in enumerate(FACTS) if fact in text}
+
+
+def test_a_prompt_recalls_facts_of_its_own_project(hook: Hook, shop: Path) -> None:
+    told = hook("user-prompt", {"prompt": "run the unit tests", "cwd": str(shop)}).context
+    assert (0 in shown_facts(told), shown_facts(told) & {3, 4, 5}) == (True, set())
+
+
+def test_a_prompt_that_names_another_project_recalls_its_facts(hook: Hook, shop: Path) -> None:
+    prompt = "how do the tests in orders-api run?"
+    told = hook("user-prompt", {"prompt": prompt, "cwd": str(shop)}).context
+    assert 3 in shown_facts(told)
+
+
+def test_a_fact_of_another_project_that_is_clearly_best_is_recalled(hook: Hook, shop: Path) -> None:
+    prompt = "who deploys the orders API with make release, and on which day?"
+    told = hook("user-prompt", {"prompt": prompt, "cwd": str(shop)}).context
+    assert shown_facts(told) & {3, 4, 5} == {4}
+
+
+def test_outside_of_projects_the_facts_of_all_projects_are_own(
+    hook: Hook, shop: Path, folder: Path
+) -> None:
+    told = hook("user-prompt", {"prompt": "run the tests", "cwd": str(folder)}).context
+    assert {0, 3} <= shown_facts(told)
+
+
+def test_a_memory_without_a_project_belongs_to_all(hook: Hook, shop: Path) -> None:
+    with Memories() as memories:
+        memories.create("The release notes are written by Mona.")
+    prompt = {"prompt": "who writes the release notes?", "cwd": str(shop)}
+    assert "Mona" in hook("user-prompt", prompt).context
+
+
+@pytest.mark.parametrize("prompt", IDLE)
+def test_a_prompt_that_needs_nothing_recalls_nothing(hook: Hook, shop: Path, prompt: str) -> None:
+    assert hook("user-prompt", {"prompt": prompt, "cwd": str(shop)}).silent
+
+
+def test_turns_pass_the_same_gate(hook: Hook, shop: Path) -> None:
+    with Memories() as memories:
+        memories.add_turns("standup", [TurnDraft("ok, we go on with the checkout form")])
+    assert hook("user-prompt", {"prompt": "go on", "cwd": str(shop)}).silent
+    prompt = {"prompt": "what did we say about the checkout form?", "cwd": str(shop)}
+    assert "we go on with the checkout form" in hook("user-prompt", prompt).context
+
+
+def test_asking_again_recalls_nothing_less_relevant(hook: Hook, shop: Path) -> None:
+    prompts = ("which day is the storefront released?", "ok and the release, which day was it?")
+    first, second = (
+        hook("user-prompt", {"prompt": prompt, "cwd": str(shop)}) for prompt in prompts
+    )
+    assert 1 in shown_facts(first.context)
+    assert second.silent
+
+
+def test_a_prompt_does_not_repeat_what_the_session_started_with(hook: Hook, shop: Path) -> None:
+    assert 0 in shown_facts(hook("session-start", {"cwd": str(shop)}).context)
+    assert hook("user-prompt", {"prompt": "run the unit tests", "cwd": str(shop)}).silent
+
+
+def test_a_correction_is_recalled_in_the_place_of_the_outdated_fact(
+    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    with Memories() as memories:
+        old = memories.create("The oldest Rust that pagemill supports is 1.74.")
+        new = memories.create("The oldest Rust that pagemill supports is 1.80.")
+    assert old.memory is not None
+    assert new.corrects == old.memory.id
+    told = hook("user-prompt", {"prompt": "which rust does pagemill support?"}).context
+    assert ("1.80" in told, "1.74" in told) == (True, False)
+
+
+def test_at_most_five_memories_are_recalled(
+    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    with Memories() as memories:
+        for number in range(20):
+            memories.create(f"Deploy step {number}: deploy host {number} and wait.", force=True)
+    told = hook("user-prompt", {"prompt": "how do we deploy the hosts?"}).context
+    assert told.count("Deploy step") == gate.MAX_MEMORIES
+
+
+@pytest.mark.parametrize(
+    ("prompt", "project", "is_named"),
+    [
+        ("what about orders-api?", API, True),
+        ("what about Orders-API?", API, True),
+        ("what about orders?", API, False),
+        ("the orders-api-client", API, False),
+        ("go on", "github.com/ann/go", False),
+        ("storefrontの値段", SHOP, True),
+    ],
+)
+def test_a_project_is_named_by_its_last_part(prompt: str, project: str, is_named: bool) -> None:
+    assert gate.names_project(prompt, project) == is_named
+
+
+def test_relevance_grows_with_meaning_words_and_the_length_of_the_prompt() -> None:
+    base = gate.rate("run the tests", 0.0, 1.0)
+    assert gate.rate("run the tests", 1.0, 1.0) > base
+    assert gate.rate("run the tests", 0.0, 2.0) > base
+    assert gate.rate("run the tests of the shop", 0.0, 1.0) > base
+    assert gate.rate("run the tests", 0.0, 1.0, is_global=True) < base
+    assert gate.rate("x" * 100, 0.0, 1.0) == gate.rate("x" * 10_000, 0.0, 1.0)
+
+
+def test_a_text_of_unknown_meaning_must_share_a_word() -> None:
+    assert gate.rate("run the tests", None, 0.0) < gate.rate("a", -100.0, 0.0)
