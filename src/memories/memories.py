@@ -1004,9 +1004,14 @@ class Memories:
         except InvalidInput:
             return None
 
-    def _search_store(self, query: str, filters: "SearchFilters") -> "SearchResult":
-        result = self._find_candidates(query, filters)
-        if filters.get("as_of") is None and not filters.get("pending"):
+    def _search_store(
+        self, query: str, filters: "SearchFilters", *, counts: bool = True
+    ) -> "SearchResult":
+        from memories.search.search import search
+
+        self._flush_before(filters.get("where"))
+        result = search(self._lookup, self._embedder, query, filters, self.config, self._now())
+        if counts and filters.get("as_of") is None and not filters.get("pending"):
             self.count_reads(result.memories())
         return result
 
@@ -1016,13 +1021,7 @@ class Memories:
         It is for callers that decide by themselves which candidates are hits, and then call
         `count_reads`.
         """
-        return self._find_candidates(query, filters)
-
-    def _find_candidates(self, query: str, filters: "SearchFilters") -> "SearchResult":
-        from memories.search.search import search
-
-        self._flush_before(filters.get("where"))
-        return search(self._lookup, self._embedder, query, filters, self.config, self._now())
+        return self._search_store(query, filters, counts=False)
 
     def count_reads(self, records: "Sequence[Record]") -> None:
         """Count memories as read now."""
