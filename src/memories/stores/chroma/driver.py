@@ -1,4 +1,4 @@
-"""The driver for a Chroma server, over its REST API. Its embedded client loses concurrent writes."""
+"""The driver for a Chroma server, over REST, since the embedded client loses concurrent writes."""
 
 import functools
 import hashlib
@@ -136,21 +136,22 @@ class ChromaDriver:
         path = f"{_COLLECTIONS}/{collection['id']}/get"
         answer = self._client.ask("POST", path, {"include": []})
         points = self._value(answer, "a request for its parts")
+        parts: list[Part] = []
         try:
-            parts = [json.loads(name) for name in points["ids"]]
-            return [
-                Part(Kind(kind), Collection(name), namespace, space)
-                for kind, name, namespace, space in parts
-            ]
+            for name in points["ids"]:
+                kind, collection_name, namespace, space = json.loads(name)
+                parts.append(Part(Kind(kind), Collection(collection_name), namespace, space))
         except ValueError as exc:
             raise StoreDamaged(
                 f'the collection "{self.collection}" of {self._client.address} is not as it was '
                 "written; restore a backup of the server"
             ) from exc
+        return parts
 
     def drop(self, part: Part) -> None:
         """See `Driver.drop`."""
-        for contents in ("words", "") if part.kind is Kind.RECORDS else ("",):
+        collections = ("words", "") if part.kind is Kind.RECORDS else ("",)
+        for contents in collections:
             name = self._collection_name(part, contents)
             self._ids.pop(name, None)
             answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
@@ -216,6 +217,7 @@ class ChromaDriver:
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         if part.kind is Kind.RECORDS:
+            word_points: list[Point] = []
             for point in points:
                 lists = [value for value in point.payload.values() if isinstance(value, list)]
                 if sum(map(len, lists)) > _MAX_LABELS:
@@ -223,7 +225,8 @@ class ChromaDriver:
                         f"a record has more labels than the {_MAX_LABELS} that ChromaDB takes; "
                         "give it fewer"
                     )
-            self._add(part, [words for point in points for words in _word_points(point)], "words")
+                word_points += _word_points(point)
+            self._add(part, word_points, "words")
         self._add(part, points)
 
     def _add(self, part: Part, points: Sequence[Point], contents: str = "") -> None:
@@ -383,12 +386,14 @@ def _to_metadata(scope: str, payload: Mapping[str, Value | None]) -> dict[str, V
 def _to_where(scope: str, where: Where) -> dict[str, Any]:
     """Return conditions as the server takes them."""
     conditions = [
-        {_field_name(scope, condition.field): {_RELATIONS[condition.relation]: condition.value}}
-        for condition in where
+        {_field_name(scope, field): {_RELATIONS[relation]: value}}
+        for field, relation, value in where
     ]
     if not conditions:
         return {}
-    return {"where": conditions[0] if len(conditions) == 1 else {"$and": conditions}}
+    if len(conditions) == 1:
+        return {"where": conditions[0]}
+    return {"where": {"$and": conditions}}
 
 
 def _to_points(scope: str, answer: Any) -> list[Point]:
@@ -407,8 +412,8 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
     The words of a long record are in several points, so one of them is enough.
     """
-    *whole, last = term.tokens
-    words = [*whole, *(_prefix(last) if term.open_ended else [last])]
+    *words, last = term.tokens
+    words += _prefix(last) if term.open_ended else [last]
     if not words:
         return {}
     field = _field_name(scope, _WORDS)
@@ -439,14 +444,16 @@ def _word_points(point: Point) -> list[Point]:
     don't block the next one.
     """
     words = set(point.words or ())
-    entries = sorted(words | {prefix for word in words for prefix in _prefix(word)})
+    entries = words.union(*map(_prefix, words))
+    lists = list(by_count(sorted(entries), _MAX_WORDS))
     write_hash = hashlib.sha256(str(point.payload.get("body")).encode()).hexdigest()[:16]
-    lists = list(by_count(entries, _MAX_WORDS))
-    long: dict[str, Value] = {_LONG: 1} if len(lists) > 1 else {}
-    return [
-        Point(f"{write_hash}.{number}/{point.id}", {_WORDS: list(part), _OF: point.id, **long})
-        for number, part in enumerate(lists)
-    ]
+    points: list[Point] = []
+    for number, part in enumerate(lists):
+        payload: dict[str, Value] = {_WORDS: list(part), _OF: point.id}
+        if len(lists) > 1:
+            payload[_LONG] = 1
+        points.append(Point(f"{write_hash}.{number}/{point.id}", payload))
+    return points
 
 
 def _pack_vector(point: Point) -> Any:

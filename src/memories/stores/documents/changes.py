@@ -1,4 +1,4 @@
-"""Writing to a document server: the changes of a transaction, the writer lock, the order of requests."""
+"""Writing to a document server: a transaction's changes, the writer lock, the order of requests."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ from memories.stores.documents.schema import (
     decode,
     encode,
     ended_of,
-    label_of,
+    labels_of,
     part_of,
     record_id,
     window_ids,
@@ -174,7 +174,8 @@ class Changes:
 
     def records(self) -> Iterator[Record]:
         """Yield the records of the overlay, without vectors."""
-        yield from (record._replace(vectors=None) for record in self.new.values())
+        for record in self.new.values():
+            yield record._replace(vectors=None)
         yield from self.patched.values()
 
     def matching(self, where: Filter) -> list[Record]:
@@ -260,11 +261,10 @@ class Flush:
 
     def _is_one_step(self) -> bool:
         """Return whether one request can add all records."""
-        if self._updates or len(self._new) > 1:
+        records = self._changes.new.values()
+        if self._updates or len(self._new) > 1 or len(records) > self._driver.max_batch:
             return False
-        if sum(len(record.text) for record in self._changes.new.values()) > MAX_TEXT:
-            return False
-        return len(self._changes.new) <= self._driver.max_batch
+        return sum(len(record.text) for record in records) <= MAX_TEXT
 
     def _write_records(self, *, pending: bool) -> None:
         try:
@@ -275,10 +275,9 @@ class Flush:
         except Conflict:
             self._withdraw()
             raise
-        for part in {**self._new, **self._updates}:
-            updates = {
-                record_id(ref): self._changes.updates[ref] for ref in self._updates.get(part, ())
-            }
+        for part in self._new | self._updates:
+            refs = self._updates.get(part, [])
+            updates = {record_id(ref): self._changes.updates[ref] for ref in refs}
             if pending:
                 for ref in self._new.get(part, ()):
                     ended = ended_of(self._changes.new[ref])
@@ -291,11 +290,14 @@ class Flush:
             self._add_labels(part, refs)
 
     def _add_labels(self, part: Part, refs: Sequence[Ref]) -> None:
-        names = {label_of(*pair) for ref in refs for pair in self._changes.new[ref].labels.items()}
-        if not names:
+        missing: set[str] = set()
+        for ref in refs:
+            missing |= labels_of(self._changes.new[ref])
+        if not missing:
             return
         labels = part._replace(kind=Kind.LABELS)
-        missing = names - {point.id for point in self._driver.get(labels, sorted(names))}
+        for point in self._driver.get(labels, sorted(missing)):
+            missing.discard(point.id)
         if missing:
             self._driver.add(labels, [Point(name, {}) for name in sorted(missing)])
 
@@ -324,12 +326,13 @@ class Flush:
             Conflict: One has.
         """
         ids = {record_id(ref) for ref in refs}
-        for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
+        for point in key_holders(self._driver, part, [self._changes.new[ref] for ref in refs]):
             is_ours = point.id in ids and write_id_of(point) == self._write_id
             if is_ours or self._lock.has_died(point):
                 continue
-            holders = [self._changes.get(stored.record.ref) for stored in decode(part, [point])]
-            if not any(holder is not None and holder.ended_at is not None for holder in holders):
+            decoded = decode(part, [point])
+            holder = self._changes.get(decoded[0].record.ref) if decoded else None
+            if holder is None or holder.ended_at is None:
                 raise Conflict(
                     f"another record of {part.namespace} has the same key now; read it again"
                 )
@@ -398,14 +401,13 @@ def check_keys(
     Raises:
         Conflict: One has.
     """
-    holders: dict[tuple[Part, str | None], Ref] = {
-        (part_of(record.ref), record.key): record.ref
-        for record in changes.records()
-        if _has_live_key(record)
-    }
-    keyed = [record for record in records if _has_live_key(record)]
-    for part in by_part(record.ref for record in keyed):
-        part_records = [record for record in keyed if part_of(record.ref) == part]
+    holders: dict[tuple[Part, str | None], Ref] = {}
+    for record in filter(_has_live_key, changes.records()):
+        holders[part_of(record.ref), record.key] = record.ref
+    keyed: dict[Part, list[Record]] = {}
+    for record in filter(_has_live_key, records):
+        keyed.setdefault(part_of(record.ref), []).append(record)
+    for part, part_records in keyed.items():
         for point in key_holders(driver, part, part_records):
             if lock.has_died(point):
                 driver.delete(part, [point.id])
@@ -432,22 +434,22 @@ def _has_live_key(record: Record) -> bool:
 
 def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
     """Return the live or pending records of the server that have the key of a live record."""
-    keys = sorted(
-        {record.key for record in records if record.key is not None and record.ended_at is None}
-    )
+    keys = {str(record.key) for record in records if _has_live_key(record)}
     if not keys:
         return []
-    return driver.find(part, [Condition("key", "in", keys), Condition("ended", ">=", LIVE)])
+    has_key = Condition("key", "in", sorted(keys))
+    return driver.find(part, [has_key, Condition("ended", ">=", LIVE)])
 
 
 def find_pending(
     driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock
 ) -> tuple[list[Stored], list[Stored]]:
     """Return the pending records in the groups of these refs: dead ones, and those in progress."""
-    groups = sorted({ref.group for ref in refs})
-    points = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
-    dead = [point for point in points if lock.has_died(point)]
-    alive = [point for point in points if point not in dead]
+    in_groups = Condition("group", "in", sorted({ref.group for ref in refs}))
+    dead: list[Point] = []
+    alive: list[Point] = []
+    for point in driver.find(part, [in_groups, Condition("ended", "=", PENDING)]):
+        (dead if lock.has_died(point) else alive).append(point)
     return decode(part, dead, pending=True), decode(part, alive, pending=True)
 
 

@@ -1,5 +1,6 @@
 """Reading and checking the records of a document server, as the running transaction sees them."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from memories.stores.documents.schema import (
     conditions,
     decode,
     is_narrow,
-    label_of,
+    labels_of,
     record_id,
     ref_of,
     window_ids,
@@ -63,12 +64,10 @@ class View:
         matching = {place_of(record.ref) for record in self.changes.matching(where)}
         if more:
             matching &= places
-        changed = {
-            place_of(record.ref)
-            for record in self.changes.records()
-            if record.ref.collection is where.collection
-        }
-        return (places - changed) | matching
+        for record in self.changes.records():
+            if record.ref.collection is where.collection:
+                places.discard(place_of(record.ref))
+        return places | matching
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
         """Return the refs of matching records; more conditions aren't checked on the overlay."""
@@ -102,26 +101,33 @@ class View:
             found.append((part, points))
         return self._overlay(where, found)
 
-    def _overlay(self, where: Filter, found: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
-        unchanged = [
-            stored
-            for part, points in found
-            for stored in decode(part, points, self.damaged)
-            if stored.record.ref not in self.changes and where.fits(stored.record)
-        ]
-        return unchanged + self.read(record.ref for record in self.changes.matching(where))
+    def _overlay(
+        self, where: Filter, points_by_part: Iterable[tuple[Part, list[Point]]]
+    ) -> list[Stored]:
+        """Return the matching records among points, as the transaction sees them."""
+        records: list[Stored] = []
+        for part, points in points_by_part:
+            decoded = decode(part, points, self.damaged)
+            unchanged = [stored for stored in decoded if stored.record.ref not in self.changes]
+            records += [stored for stored in unchanged if where.fits(stored.record)]
+        return records + self.read(record.ref for record in self.changes.matching(where))
 
     def read(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the records of these refs, in no particular order."""
-        refs = list(dict.fromkeys(refs))
+        on_server: list[Ref] = []
+        new: list[Stored] = []
+        for ref in dict.fromkeys(refs):
+            if ref in self.changes.new:
+                new.append(Stored(self.changes.new[ref]._replace(vectors=None), {}))
+            else:
+                on_server.append(ref)
         records: list[Stored] = []
-        for part, part_refs in by_part(ref for ref in refs if ref not in self.changes.new).items():
+        for part, part_refs in by_part(on_server).items():
             points = self.driver.get(part, [record_id(ref) for ref in part_refs])
             for stored in decode(part, points, self.damaged):
                 record = self.changes.patched.get(stored.record.ref, stored.record)
                 records.append(stored._replace(record=record))
-        new = [self.changes.get(ref) for ref in refs if ref in self.changes.new]
-        return records + [Stored(record, {}) for record in new if record]
+        return records + new
 
     def vectors(self, records: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
         """Return the vectors of records in a space, shape (windows, dimension).
@@ -140,10 +146,10 @@ class View:
             elif space in stored.windows:
                 ids[ref] = window_ids(ref, stored.windows[space])
         for part, refs in by_part(ids).items():
-            names = [name for ref in refs for name in ids[ref]]
+            names = list(itertools.chain.from_iterable(ids[ref] for ref in refs))
             windows = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
             for ref in refs:
-                if all(name in windows for name in ids[ref]):  # otherwise it is being removed
+                if windows.keys() >= set(ids[ref]):  # otherwise it is being removed
                     vectors[ref] = np.stack([windows[name] for name in ids[ref]])
         return vectors
 
@@ -215,16 +221,18 @@ def _read_all(driver: Driver, part: Part, damaged: Damaged) -> list[Stored]:
 
 def _unlisted_labels(driver: Driver, part: Part, records: list[Stored]) -> set[str]:
     """Return labels that records have and the list of labels doesn't."""
-    labels = {label_of(*pair) for stored in records for pair in stored.record.labels.items()}
+    labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 
 
 def _count_lost_vectors(driver: Driver, part: Part, records: list[Stored], space: str) -> int:
     """Return how many records name vectors that are missing."""
-    windows = {
-        stored.record.ref: stored.windows[space] for stored in records if space in stored.windows
-    }
-    if not windows:
+    with_vectors = [stored for stored in records if space in stored.windows]
+    if not with_vectors:
         return 0
     ids = set(driver.ids(part._replace(kind=Kind.VECTORS, space=space), []))
-    return sum(not ids.issuperset(window_ids(ref, named)) for ref, named in windows.items())
+    lost_count = 0
+    for stored in with_vectors:
+        if not ids.issuperset(window_ids(stored.record.ref, stored.windows[space])):
+            lost_count += 1
+    return lost_count

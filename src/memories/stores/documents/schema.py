@@ -204,6 +204,11 @@ def label_of(key: str, value: str) -> str:
     return json.dumps([key, value], ensure_ascii=False)
 
 
+def labels_of(record: Record) -> set[str]:
+    """Return the labels of a record, each as one text."""
+    return {label_of(key, value) for key, value in record.labels.items()}
+
+
 def pair_of(label: str) -> tuple[str, str]:
     """Return the key and the value of a label."""
     key, value = json.loads(label)

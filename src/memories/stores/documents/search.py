@@ -1,4 +1,4 @@
-"""Searching a document server: the best records by vector and by words, and the turns beside them."""
+"""Searching a document server: the best records by vector and words, and the turns beside them."""
 
 import functools
 import heapq
@@ -16,7 +16,16 @@ from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
 from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
-from memories.stores.words import Corpus, Term, best, occurrences, parse, score, tokens_of
+from memories.stores.words import (
+    Corpus,
+    Term,
+    WordScores,
+    best,
+    occurrences,
+    parse,
+    score,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,7 +106,7 @@ class Search:
 
     def candidates(self, vector: "Vector | None", terms: Sequence[str], k: int) -> list[Candidate]:
         """See `Store.candidates`."""
-        corpus, holders = self._corpus(terms)
+        corpus, holders = self._find_terms(terms)
         ordered = self._order_by_rarity(corpus, holders)
         min_ranked = max(_MIN_RANKED, 2 * k)
         self._prefetch = [ref_at(self._where, place) for place in ordered[:min_ranked]]
@@ -107,16 +116,16 @@ class Search:
         records = self._cached(dict.fromkeys([*best_by_words, *similarities]))
         if vector is not None:
             similarities |= self._score_vectors(_without(records, similarities), vector)
-        scores = score([self._tokens(stored) for stored in records], terms, corpus).scores.tolist()
-        return [
-            Candidate(stored.record, similarities.get(stored.record.ref), word_score)
-            for stored, word_score in zip(records, scores, strict=True)
-        ]
+        scores = self._score_words(records, terms, corpus).scores.tolist()
+        candidates: list[Candidate] = []
+        for (record, _), word_score in zip(records, scores, strict=True):
+            candidates.append(Candidate(record, similarities.get(record.ref), word_score))
+        return candidates
 
     def matches(self, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
         vector = query.vector
-        corpus, holders = self._corpus(query.terms)
+        corpus, holders = self._find_terms(query.terms)
         if self._total <= SMALL:
             records = self._view.matching(self._where)
             self._cache.update((stored.record.ref, stored) for stored in records)
@@ -137,7 +146,7 @@ class Search:
         column = [similarities.get(stored.record.ref, math.nan) for stored in records]
         return matches_of(
             [stored.record for stored in records],
-            score([self._tokens(stored) for stored in records], query.terms, corpus),
+            self._score_words(records, query.terms, corpus),
             np.array(column, dtype=np.float64),
             searched=self._total,
         )
@@ -158,6 +167,11 @@ class Search:
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 
+    def _score_words(
+        self, records: Sequence[Stored], terms: Sequence[str], corpus: Corpus
+    ) -> WordScores:
+        return score([self._tokens(stored) for stored in records], terms, corpus)
+
     def _tokens(self, stored: Stored) -> list[str]:
         """Return the words of a record; computing them is faster than reading them."""
         ref = stored.record.ref
@@ -165,7 +179,7 @@ class Search:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
 
-    def _corpus(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
+    def _find_terms(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
         """Return the statistics for BM25, and the places of the records that have each term."""
         parsed_terms: dict[str, Term] = {}
         for term in terms:
@@ -176,11 +190,10 @@ class Search:
             return Corpus(0, 1.0, {}), {}
         samples = {part: self._sample(part, total) for part, total in self._totals.items()}
         common = self._count_common(parsed_terms, samples)
-        holders = {
-            term: self._find_holders(parsed)
-            for term, parsed in parsed_terms.items()
-            if term not in common
-        }
+        holders: dict[str, set[Place]] = {}
+        for term, parsed in parsed_terms.items():
+            if term not in common:
+                holders[term] = self._find_holders(parsed)
         for stored in self._load(self._overlay):
             for term, places in holders.items():
                 if occurrences(self._tokens(stored), parsed_terms[term]):
@@ -193,20 +206,17 @@ class Search:
 
     def _find_holders(self, term: Term) -> set[Place]:
         """Return the places of the records that have a term."""
-        places = {
-            (part.namespace, name)
-            for part in self._parts
-            for name in self._view.driver.holders(part, term)
-        }
+        places: set[Place] = set()
+        for part in self._parts:
+            places.update((part.namespace, name) for name in self._view.driver.holders(part, term))
         if len(term.tokens) == 1 or len(places) > _MAX_CHECKED:
             return places
         # Of a phrase, the server knows only which records have all of its words.
-        records = self._view.read(ref_at(self._where, place) for place in places)
-        return {
-            place_of(stored.record.ref)
-            for stored in records
-            if occurrences(self._tokens(stored), term)
-        }
+        has_phrase: set[Place] = set()
+        for stored in self._view.read(ref_at(self._where, place) for place in places):
+            if occurrences(self._tokens(stored), term):
+                has_phrase.add(place_of(stored.record.ref))
+        return has_phrase
 
     def _sample(self, part: Part, total: int) -> Sample:
         """Return a sample of a part; it is kept until the part has many more or fewer records."""
@@ -215,7 +225,9 @@ class Search:
             return sample
         points = self._view.driver.find(part, [], limit=_SAMPLE_SIZE)
         texts = [tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)]
-        counts = Counter(word for text in texts for word in set(text))
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(set(text))
         shares = {word: count / len(texts) for word, count in counts.items() if count > 1}
         length = sum(map(len, texts)) / max(1, len(texts))
         sample = self._samples[part] = Sample(total, length, shares)
@@ -235,10 +247,9 @@ class Search:
         for name, term in terms.items():
             if len(term.tokens) > 1 or term.open_ended:
                 continue
-            count = sum(
-                samples[part].shares.get(term.tokens[0], 0.0) * total
-                for part, total in self._totals.items()
-            )
+            count = 0.0
+            for part, total in self._totals.items():
+                count += samples[part].shares.get(term.tokens[0], 0.0) * total
             if count >= _COMMON_SHARE * self._total:
                 common[name] = round(count)
         if len(common) == len(terms):
@@ -250,7 +261,8 @@ class Search:
         weights: dict[Place, float] = {}
         for places in holders.values():
             rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))
-            for place in places if self._matching is None else places & self._matching:
+            matching = places if self._matching is None else places & self._matching
+            for place in matching:
                 weights[place] = weights.get(place, 0.0) + rarity
         return sorted(weights, key=weights.__getitem__, reverse=True)
 
@@ -264,7 +276,7 @@ class Search:
             page = ordered[start : start + size]
             records = self._load(ref_at(self._where, place) for place in page)
             start, size = start + size, size * _GROWTH
-            values = score([self._tokens(stored) for stored in records], terms, corpus).scores
+            values = self._score_words(records, terms, corpus).scores
             for stored, value in zip(records, values.tolist(), strict=True):
                 if value > 0:
                     scores[stored.record.ref] = value
@@ -292,14 +304,14 @@ class Search:
     def _nearest_in_part(
         self, part: Part, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
-        """Return the `k` nearest matching records among `size` windows, and whether the part has no
-        more windows.
-        """
+        """Return the `k` nearest records among `size` windows, and whether there are no more."""
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=size)
-        near = [(ref_of(windows, name), name.partition("/")[0], cosine) for name, cosine in hits]
-        if self._matching is not None:
-            near = [hit for hit in near if place_of(hit[0]) in self._matching]
+        near: list[tuple[Ref, str, float]] = []
+        for name, cosine in hits:
+            ref = ref_of(windows, name)
+            if self._matching is None or place_of(ref) in self._matching:
+                near.append((ref, name.partition("/")[0], cosine))
         scores: Scores = {}
         page_size = k + 2  # nearly always enough; more are read since some may have ended
         for index, (ref, write_id, cosine) in enumerate(near):
@@ -334,18 +346,10 @@ class Search:
         """Return the turns up to two before and after the best ones, in the same session."""
         best_records = self._cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
-        neighbours = {
-            turn.ref: [turn.ref._replace(position=turn.ref.position + step) for step in _STEPS]
-            for turn in turns
-        }
-        loaded = self._load(itertools.chain.from_iterable(neighbours.values()))
+        beside = [(turn, _move(turn.ref, step)) for turn in turns for step in _STEPS]
+        loaded = self._load(ref for _, ref in beside)
         sessions = {stored.record.ref: stored.record.session for stored in loaded}
-        return {
-            ref
-            for turn in turns
-            for ref in neighbours[turn.ref]
-            if ref in sessions and sessions[ref] == turn.session
-        }
+        return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
         """Return some turns of each of the days in the query."""
@@ -355,11 +359,9 @@ class Search:
                 Condition("created", ">=", to_millis(first)),
                 Condition("created", "<=", to_millis(last)),
             ]
-            places = {
-                (part.namespace, name)
-                for part in self._parts
-                for name in self._view.driver.ids(part, span)
-            }
+            places: set[Place] = set()
+            for part in self._parts:
+                places.update((part.namespace, name) for name in self._view.driver.ids(part, span))
             if self._matching is not None:
                 places &= self._matching
             refs = sorted(ref_at(self._where, place) for place in places)
@@ -369,6 +371,10 @@ class Search:
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
             turns_of_days.update(turn.ref for turn in turns[:MAX_OF_A_DAY])
         return turns_of_days
+
+
+def _move(ref: Ref, step: int) -> Ref:
+    return ref._replace(position=ref.position + step)
 
 
 def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:

@@ -119,9 +119,8 @@ class Spaces:
                 is_listed_again = True
                 continue
             batch, waiting = waiting[:_BATCH], waiting[_BATCH:]
-            records += [
-                stored.record for stored in self._view.read(batch) if space_id not in stored.windows
-            ]
+            stored_batch = self._view.read(batch)
+            records += [stored.record for stored in stored_batch if space_id not in stored.windows]
         self._waiting = {}
         if space_id:
             self._waiting[space_id, collection] = [record.ref for record in records] + waiting
@@ -162,10 +161,10 @@ class Spaces:
             windows = Windows(write_id, len(vectors[ref]))
             for name, vector in zip(window_ids(ref, windows), vectors[ref], strict=True):
                 points.append(Point(name, {}, vector))
-            listed = {
-                space: other for space, other in stored.windows.items() if space in current_spaces
-            }
-            payloads[record_id(ref)] = vectors_payload({**listed, part.space: windows})
+            listed = {part.space: windows}
+            for space in current_spaces & stored.windows.keys() - {part.space}:
+                listed[space] = stored.windows[space]
+            payloads[record_id(ref)] = vectors_payload(listed)
             if part.space in stored.windows:
                 replaced_ids += window_ids(ref, stored.windows[part.space])
         self._driver.add(part, points)

@@ -22,7 +22,7 @@ from memories.stores.documents.changes import (
 )
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.query import View, check, repair
-from memories.stores.documents.schema import LIVE, Stored, label_of, pair_of, record_id, window_ids
+from memories.stores.documents.schema import LIVE, Stored, labels_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.protocol import used_among
 from memories.stores.records import (
@@ -77,8 +77,8 @@ class Chains:
             if reached == 0:
                 steps = _FAR
             positions = [reached + step for step in steps]
-            stored = view.read(first._replace(position=position) for position in positions)
-            entries = {entry.record.ref.position: entry.record for entry in stored}
+            refs = [first._replace(position=position) for position in positions]
+            entries = {entry.record.ref.position: entry.record for entry in view.read(refs)}
             top = max(entries, default=0)
             if top and top + 1 in positions:
                 self._reached[namespace] = top
@@ -98,7 +98,8 @@ class Chains:
         written: list[Record] = []
         for part, refs in by_part(entry.ref for entry in entries).items():
             begin()
-            written += self._write_part(part, [each for each in entries if each.ref in refs], lock)
+            part_entries = [entry for entry in entries if entry.ref in refs]
+            written += self._write_part(part, part_entries, lock)
         return written
 
     def _write_part(self, part: Part, entries: list[Record], lock: WriterLock) -> list[Record]:
@@ -121,8 +122,7 @@ class Chains:
 
 
 class RemoteStore:
-    """Implements `Store` on a server that keeps documents with payloads and vectors, and has no
-    transactions.
+    """Implements `Store` on a server of documents with vectors that has no transactions.
 
     What it can't guarantee, and what makes up for it:
 
@@ -232,16 +232,17 @@ class RemoteStore:
             return
         with self.transaction():
             changes: Changes = self._local.changes
-            records = {record.ref: record for record in self.read([patch.ref for patch in patches])}
-            ended = {ref for ref, record in records.items() if record.ended_at is not None}
+            read = self.read([patch.ref for patch in patches])
+            records = {record.ref: record for record in read}
             for patch in patches:
                 if patch.ref in records:
                     changes.patch(records[patch.ref], patch)
                     records[patch.ref] = changes.get(patch.ref) or records[patch.ref]
+            ended = [record.ref for record in read if record.ended_at is not None]
             revived = [records[ref] for ref in ended if records[ref].ended_at is None]
             check_keys(self._driver, revived, changes, self._local.lock)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - batches have no names here
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
         """See `Store.touch`; two accesses at the same moment may count as one."""
         counts = Counter(refs)
         records = self.read(list(counts))
@@ -280,10 +281,10 @@ class RemoteStore:
                 read = {stored.record.ref for stored in records + alive}
                 self._delete_unreadable(part, set(part_refs) - read)
                 self._driver.delete(part, [record_id(stored.record.ref) for stored in records])
-                self._delete_unused_labels(
-                    part,
-                    {label_of(*pair) for each in records for pair in each.record.labels.items()},
-                )
+                labels: set[str] = set()
+                for stored in records:
+                    labels |= labels_of(stored.record)
+                self._delete_unused_labels(part, labels)
         self.damaged.forget(set(refs).__contains__)
         return (*self._driver.remains, *in_progress)
 
@@ -393,8 +394,10 @@ class RemoteStore:
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        times = [to_millis(stored.record.created_at) for stored in self._view.matching(where)]
-        return dict(sorted(Counter(millis // _DAY_MILLIS for millis in times).items()))
+        counts: Counter[int] = Counter()
+        for stored in self._view.matching(where):
+            counts[to_millis(stored.record.created_at) // _DAY_MILLIS] += 1
+        return dict(sorted(counts.items()))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -418,7 +421,9 @@ class RemoteStore:
         without = view.refs(where)
         if without and "space" in state:
             without -= view.refs(where, Condition("spaces", "has", state["space"]))
-        without -= {ref for ref, record in view.changes.new.items() if record.vectors is not None}
+        for ref, record in view.changes.new.items():
+            if record.vectors is not None:
+                without.discard(ref)
         return StoreInfo(
             url=self._driver.url,
             schema_version=SCHEMA if state else None,
@@ -432,15 +437,16 @@ class RemoteStore:
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
         exists = [Condition("ended", "<=", LIVE)]
-        namespaces = {
-            part.namespace
-            for part in self._driver.parts()
-            if part.kind is Kind.RECORDS
-            and part.collection is collection
-            and self._driver.find(part, exists, limit=1)
-        }
-        new = self._view.changes.new
-        return sorted(namespaces | {ref.namespace for ref in new if ref.collection is collection})
+        namespaces: set[str] = set()
+        for part in self._driver.parts():
+            if part.kind is not Kind.RECORDS or part.collection is not collection:
+                continue
+            if self._driver.find(part, exists, limit=1):
+                namespaces.add(part.namespace)
+        for ref in self._view.changes.new:
+            if ref.collection is collection:
+                namespaces.add(ref.namespace)
+        return sorted(namespaces)
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""

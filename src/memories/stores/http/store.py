@@ -59,7 +59,7 @@ class HttpStore:
             config: Has the token.
 
         Raises:
-            ConfigError: The URL is not acceptable, or there is no token.
+            ConfigError: The URL is not acceptable, or the token is missing.
         """
         parts = urlsplit(url)
         address = _parse_address(parts, config)
@@ -112,12 +112,11 @@ class HttpStore:
     def _refusal(self, answer: Answer, method: str) -> Exception:
         """Return the error for an answer that refuses a request."""
         address = self._client.address
-        value = answer.value if isinstance(answer.value, dict) else {}
-        detail = value.get("detail")
+        value = answer.value
+        detail = value.get("detail") if isinstance(value, dict) else None
         if not detail:
-            is_text = isinstance(answer.value, str)
-            detail = answer.value if is_text else json.dumps(answer.value)
-        error = _find_error(str(value.get("kind")))
+            detail = value if isinstance(value, str) else json.dumps(value)
+        error = _find_error(value)
         if error is not None:
             return error(str(detail))
         reason = address.quoted(str(detail)) or "no reason given"
@@ -297,7 +296,7 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
     """Return the address of a server, with the token.
 
     Raises:
-        ConfigError: The URL is not acceptable, or there is no token.
+        ConfigError: The URL is not acceptable, or the token is missing.
     """
     is_tls = parts.scheme == "https"
     try:
@@ -333,7 +332,7 @@ def _find_token(config: Config | None, host: str) -> str:
     """Return the token of the settings or, on this machine, of the server's own user.
 
     Raises:
-        ConfigError: There is no token.
+        ConfigError: The token is missing.
     """
     from memories.core.trust import read_secret
 
@@ -350,9 +349,10 @@ def _find_token(config: Config | None, host: str) -> str:
     )
 
 
-def _find_error(kind: str) -> type[MemoriesError] | None:
-    """Return the class of an error that the server names; None if it can't be raised here."""
-    error = getattr(errors, kind, None)
+def _find_error(value: Any) -> type[MemoriesError] | None:
+    """Return the class of the error that an answer names; None if it can't be raised here."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
     return None if error is errors.AmbiguousId else error  # which needs the ids

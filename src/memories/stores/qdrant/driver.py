@@ -114,8 +114,8 @@ class QdrantDriver:
     all. Every space of vectors has a collection with its dimension, sharded by the server's
     default. Every request is narrowed by `_part`, which the server indexes as its tenant.
 
-    Words are found by a keyword index over the tokens, which are the same in all stores. A term that
-    is only the beginning of a word is looked up by its first characters.
+    Words are found by a keyword index over the tokens, which are the same in all stores. A term
+    that is only the beginning of a word is looked up by its first characters.
 
     What is not guaranteed:
 
@@ -207,8 +207,8 @@ class QdrantDriver:
             base, _, space = entry["name"].partition(_SPACE_SIGN)
             if base == self.collection:
                 body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
-                hits = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
-                names = [str(hit["value"]) for hit in hits["hits"]]
+                answer = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
+                names = [str(hit["value"]) for hit in answer["hits"]]
                 parts += [_parse_part(name, space) for name in names if name != _STATE]
         return parts
 
@@ -233,14 +233,16 @@ class QdrantDriver:
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
         for names in by_count(list(changes), self.max_batch):
-            batch = {name: changes[name] for name in names}
-            first = next(iter(batch.values()))
-            if all(change == first for change in batch.values()):
-                ids = {"must": [{"has_id": [_point_id(_part_name(part), name) for name in batch]}]}
-                body = {"payload": {**first, _REVISION: _new_revision()}, "filter": ids}
-                self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
-            else:
-                self._replace(part, batch)
+            first = changes[names[0]]
+            if any(changes[name] != first for name in names):
+                self._replace(part, {name: changes[name] for name in names})
+                continue
+            ids = [_point_id(_part_name(part), name) for name in names]
+            body = {
+                "payload": {**first, _REVISION: _new_revision()},
+                "filter": {"must": [{"has_id": ids}]},
+            }
+            self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """Overwrite points that change in different ways, in one request.
@@ -253,11 +255,15 @@ class QdrantDriver:
             if not entries:
                 return
             revision = _new_revision()
-            points = [
-                _change_entry(entry, {_REVISION: revision, **waiting[_name(entry)]})
-                for entry in entries
-            ]
-            is_unchanged = _has_revision([entry["payload"][_REVISION] for entry in entries])
+            points: list[dict[str, Any]] = []
+            names: list[str] = []
+            revisions: list[str] = []
+            for entry in entries:
+                name = _name(entry)
+                names.append(name)
+                revisions.append(entry["payload"][_REVISION])
+                points.append(_change_entry(entry, {_REVISION: revision, **waiting[name]}))
+            is_unchanged = _has_revision(revisions)
             for batch in _split(points, self.max_batch):
                 body = {
                     "points": batch,
@@ -265,13 +271,10 @@ class QdrantDriver:
                     "update_filter": is_unchanged,
                 }
                 self._read(Verb.UPSERT, self._collection_name(part), body)
-            names = [_name(entry) for entry in entries]
-            written = self._entries(part, names, {"include": [PART, NAME, _REVISION]})
-            waiting = {
-                _name(entry): changes[_name(entry)]
-                for entry in written
-                if entry["payload"][_REVISION] != revision
-            }
+            waiting = {}
+            for entry in self._entries(part, names, {"include": [PART, NAME, _REVISION]}):
+                if entry["payload"][_REVISION] != revision:
+                    waiting[_name(entry)] = changes[_name(entry)]
             if not waiting:
                 return
         raise self._busy()
@@ -314,7 +317,7 @@ class QdrantDriver:
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """See `Driver.nearest`. The server finds twice as many by 8-bit codes, and rescores them."""
+        """See `Driver.nearest`; the server finds twice as many by 8-bit codes and rescores them."""
         if k < 1:
             return []
         body = {
@@ -381,8 +384,11 @@ class QdrantDriver:
                 "with_payload": payload,
                 "with_vector": vectors,
             }
-            entries += self._read(Verb.GET, self._collection_name(part), body) or []
-        return [entry for entry in entries if (entry.get("payload") or {}).get(PART, name) == name]
+            for entry in self._read(Verb.GET, self._collection_name(part), body) or ():
+                payload_part = (entry.get("payload") or {}).get(PART, name)
+                if payload_part == name:
+                    entries.append(entry)
+        return entries
 
     def _scroll(
         self, part: Part, where: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
@@ -476,8 +482,8 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
         _REVISION: _new_revision(),
     }
     if point.words is not None:
-        prefixes = {prefix for word in point.words for prefix in _prefixes(word)}
-        payload[_WORDS] = sorted(prefixes.union(point.words))
+        words = set(point.words)
+        payload[_WORDS] = sorted(words.union(*map(_prefixes, words)))
     vector: Any = {}
     if point.vector is not None:
         # Half the digits, and still more precise than a float32.
@@ -503,9 +509,10 @@ def _prefixes(word: str) -> list[str]:
 
 
 def _to_point(entry: Mapping[str, Any]) -> Point:
+    fields = entry.get("payload") or {}
     payload = {
         field: value
-        for field, value in (entry.get("payload") or {}).items()
+        for field, value in fields.items()
         if not field.startswith("_") and value is not None
     }
     return Point(_name(entry), payload)
@@ -525,8 +532,10 @@ def _to_filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
     for field, relation, value in where:
         if relation in _RANGES:
             must.append({"key": field, "range": {_RANGES[relation]: value}})
+        elif relation == "in":
+            must.append({"key": field, "match": {"any": value}})
         else:
-            must.append({"key": field, "match": {"any" if relation == "in" else "value": value}})
+            must.append({"key": field, "match": {"value": value}})
     return {"must": must}
 
 

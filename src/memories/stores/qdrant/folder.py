@@ -35,8 +35,8 @@ class FolderTransport:
       the folder; a forked process counts as another process.
     - Local mode reads all collections into memory when it opens, and compares a query with every
       vector: use it for up to some ten thousand records. Importing it takes some 1.5 s.
-    - Local mode writes each point separately. So a request is first written to a file of the folder.
-      If a crash interrupts it, it is repeated when the folder is opened next.
+    - Local mode writes each point separately. So a request is first written to a file of the
+      folder. If a crash interrupts it, it is repeated when the folder is opened next.
     - Points are JSON, not the pickled objects that the client would write, so opening a folder
       can't run code.
     """
@@ -180,9 +180,10 @@ _acquiring = threading.Lock()
 
 def _acquire(folder: Path) -> _OpenFolder:
     with _acquiring:
-        for inherited in [each for each in _open_folders.values() if each.guard.forked]:
-            inherited._unlock.close()  # so that the parent can free it
-            _inherited.append(_open_folders.pop(inherited.folder))
+        for open_folder in list(_open_folders.values()):
+            if open_folder.guard.forked:
+                open_folder._unlock.close()  # so that the parent can free it
+                _inherited.append(_open_folders.pop(open_folder.folder))
         if folder not in _open_folders:
             _open_folders[folder] = _OpenFolder(folder)
             atexit.unregister(_close_all)  # so that it is registered once

@@ -80,11 +80,13 @@ class PayloadIndex:
 
     def find(self, where: Mapping[str, Any] | None) -> set[str]:
         """Return the ids of the points that match a filter of Qdrant; only `must` is supported."""
-        conditions = list((where or {}).get("must", ()))
-        ranges = [condition for condition in conditions if "range" in condition]
-        sets = [
-            self._find_values(condition) for condition in conditions if "range" not in condition
-        ]
+        ranges: list[Mapping[str, Any]] = []
+        sets: list[set[str]] = []
+        for condition in (where or {}).get("must", ()):
+            if "range" in condition:
+                ranges.append(condition)
+            else:
+                sets.append(self._find_values(condition))
         ids = set.intersection(*sorted(sets, key=len)) if sets else set(self.names)
         for condition in ranges:
             ids = {point for point in ids if self._is_in_range(point, condition)}
@@ -96,14 +98,17 @@ class PayloadIndex:
             return {point for point in condition["has_id"] if point in self.names}
         match, holders = condition["match"], self._holders[condition["key"]]
         values = match["any"] if "any" in match else [match["value"]]
-        return set().union(*(holders.get(value, ()) for value in values))
+        found: set[str] = set()
+        for value in values:
+            found |= holders.get(value, set())
+        return found
 
     def _is_in_range(self, point_id: str, condition: Mapping[str, Any]) -> bool:
         bounds = condition["range"].items()
-        values = self._values[point_id].get(condition["key"], ())
-        return any(
-            all(_COMPARISONS[name](value, bound) for name, bound in bounds) for value in values
-        )
+        for value in self._values[point_id].get(condition["key"], ()):
+            if all(_COMPARISONS[name](value, bound) for name, bound in bounds):
+                return True
+        return False
 
 
 class LocalCollection:
@@ -257,12 +262,10 @@ class LocalCollection:
                 scores = {point: score for point, score in nearest.items() if point in matching}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:limit]
         names = self._index.names
-        return {
-            "points": [
-                {"id": point, "score": scores[point], "payload": {NAME: names[point]}}
-                for point in best
-            ]
-        }
+        points = [
+            {"id": point, "score": scores[point], "payload": {NAME: names[point]}} for point in best
+        ]
+        return {"points": points}
 
     def _nearest(self, vector: Any, limit: int) -> dict[str, float]:
         answer = self._client.query_points(

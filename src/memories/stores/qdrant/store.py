@@ -17,18 +17,18 @@ _DEFAULT_COLLECTION = "memories"
 class QdrantStore(RemoteStore):
     """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
 
-    - `qdrant://host:port/collection`: a server, over REST. The key is in `QDRANT_API_KEY`, or in the
-      URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host except this
-      machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
+    - `qdrant://host:port/collection`: a server, over REST. The key is in `QDRANT_API_KEY`, or in
+      the URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host except
+      this machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
     Both carry out the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for
-    what can't be guaranteed. If two machines write one position at once, the server takes the first:
-    points are inserted with `update_mode: insert_only`, and read back.
+    what can't be guaranteed. If two machines write one position at once, the server takes the
+    first: points are inserted with `update_mode: insert_only`, and read back.
 
     The contract is tested in a folder, and over REST against a server that checks each request by
-    the models of the API and carries it out in the client's local mode. With `QDRANT_URL`, the tests
-    use a real server.
+    the models of the API and carries it out in the client's local mode. With `QDRANT_URL`, the
+    tests use a real server.
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
