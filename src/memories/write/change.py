@@ -55,9 +55,12 @@ class Update(NamedTuple):
         """Return the update without secrets, and the kinds of the secrets."""
         if self.redactor is None:
             return self, ()
-        content, kinds = (None, ()) if self.content is None else self.redactor.text(self.content)
-        tags, tag_kinds = self.redactor.pairs(self.tags)
-        return self._replace(content=content, tags=tags), (*kinds, *tag_kinds)
+        tags, kinds = self.redactor.pairs(self.tags)
+        clean = self._replace(tags=tags)
+        if self.content is None:
+            return clean, tuple(kinds)
+        content, content_kinds = self.redactor.text(self.content)
+        return clean._replace(content=content), (*content_kinds, *kinds)
 
 
 def update(
@@ -89,7 +92,9 @@ def update(
                 "meanwhile"
             )
         old_tags = tags_of(latest.labels)
-        tags = {key: value for key, value in (old_tags | added).items() if key not in removed}
+        tags = old_tags | added
+        for key in removed:
+            tags.pop(key, None)
         text = content or latest.text
         is_new_text = text != latest.text
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
@@ -185,7 +190,9 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
     recorded = store.scan(where, limit=1, newest_first=True)
     last_position = recorded[0].ref.position if recorded else 0
     last_time = live.fields.get("reinforced_at")
-    times = [now] if recorded or last_time is None else [from_millis(last_time), now]
+    times = [now]
+    if not recorded and last_time is not None:
+        times = [from_millis(last_time), now]
     ref = live.ref._replace(collection=Collection.LOG)
     return [
         Record(ref._replace(position=position), "", time)
@@ -235,13 +242,12 @@ def pin(
 
 def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     """Append a version with the same content as the previous one; origin and acceptance stay."""
-    reserved = {
-        name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED
-    }
     fields = dict(new.fields)
     for name in ("accepted_at", "accepted_by", "redacted"):
         if name in latest.fields:
             fields[name] = latest.fields[name]
+    reserved = {name: value for name, value in latest.labels.items() if is_reserved(name)}
+    reserved.pop(PINNED, None)
     labels = {**reserved, **new.labels}
     new = mark_record(new._replace(labels=labels, fields=fields, vectors=vectors))
     store.patch([versions.end_version(latest, new.created_at, "update")])

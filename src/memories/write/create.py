@@ -110,7 +110,8 @@ def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
     checked = [_redact_and_check(draft, writer.redactor) for draft in drafts]
     for batch in by_count(checked, BATCH if writer.force else BATCH_COMPARED):
-        embedded = embed_to_store(writer.embedder, [prepared.draft.content for prepared in batch])
+        texts = [prepared.draft.content for prepared in batch]
+        embedded = embed_to_store(writer.embedder, texts)
         with_vectors = [
             prepared._replace(vectors=vectors)
             for prepared, vectors in zip(batch, embedded.vectors, strict=True)
@@ -124,10 +125,14 @@ def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
         return Prepared(_check(draft), ())
     content, kinds = redactor.text(draft.content)
     tags, tag_kinds = redactor.pairs(draft.tags)
-    key, key_kinds = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
-    data, data_kinds = redactor.data(draft.data) if draft.data else (draft.data, ())
-    clean = replace(draft, content=content, tags=tags, key=key, data=data)
-    return Prepared(_check(clean), (*kinds, *tag_kinds, *key_kinds, *data_kinds))
+    clean, all_kinds = replace(draft, content=content, tags=tags), (*kinds, *tag_kinds)
+    if draft.key is not None:
+        key, key_kinds = redactor.name(draft.key, "key")
+        clean, all_kinds = replace(clean, key=key), (*all_kinds, *key_kinds)
+    if draft.data:
+        data, data_kinds = redactor.data(draft.data)
+        clean, all_kinds = replace(clean, data=data), (*all_kinds, *data_kinds)
+    return Prepared(_check(clean), all_kinds)
 
 
 def _check(draft: Draft) -> Draft:
@@ -141,7 +146,10 @@ def _check(draft: Draft) -> Draft:
         "tags": validate.tags(draft.tags),
     }
     if draft.decay is not None:
-        values["decay"] = _check_decay(draft.decay)
+        if draft.decay not in tuple(DecayPolicy):
+            shown = validate.shown(str(draft.decay))
+            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
+        values["decay"] = DecayPolicy(draft.decay)
     if draft.key is not None:
         values["key"] = validate.key(draft.key)
     if draft.confidence is not None:
@@ -155,13 +163,6 @@ def _check(draft: Draft) -> Draft:
     if draft.id is not None:
         values["id"] = whole_id(draft.id)
     return replace(draft, **values)
-
-
-def _check_decay(decay: str) -> DecayPolicy:
-    if decay not in tuple(DecayPolicy):
-        shown = validate.shown(str(decay))
-        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{shown}"')
-    return DecayPolicy(decay)
 
 
 # --- in the transaction
@@ -191,19 +192,16 @@ class Batch(NamedTuple):
         if self.note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
+        results: list[Created] = []
         with batch_appends(writer.store) as store:
             batch_writer = self.through(store).writer
-            results = [_store(batch_writer, prepared) for prepared in self.drafts]
-        return [
-            self._with_notes(created, prepared)
-            for created, prepared in zip(results, self.drafts, strict=True)
-        ]
-
-    def _with_notes(self, created: Created, prepared: Prepared) -> Created:
-        if not self.note and not prepared.redacted:
-            return created
-        note = self.note if created.stored else created.note
-        return replace(created, note=note, redacted=prepared.redacted)
+            for prepared in self.drafts:
+                created = _store(batch_writer, prepared)
+                if self.note or prepared.redacted:
+                    note = self.note if created.stored else created.note
+                    created = replace(created, note=note, redacted=prepared.redacted)
+                results.append(created)
+        return results
 
 
 def _store(writer: Writer, prepared: Prepared) -> Created:
@@ -334,11 +332,12 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     for where in (None, pending, rejected):
         comparison = writer.compare(draft, prepared.vectors, where)
         same = comparison.same
-        if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
+        if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.repetition(same, draft, prepared.vectors)
-            is_current = where is None
-            is_known = is_current and not repetition.was_corrected()
-            if is_known or (not is_current and versions.is_unaccepted(same)):
+            is_known = versions.is_unaccepted(same)
+            if where is None:
+                is_known = not repetition.was_corrected()
+            if is_known:
                 return _report_merged(writer, repetition.leave_out())
         elif draft.key is None and comparison.duplicates and where is not rejected:
             return Created(stored=False, memory=None, duplicates=comparison.duplicates)

@@ -83,25 +83,22 @@ class Turns(NamedTuple):
         else:
             validate.index(self.place)
         find = functools.partial(self._find_refs, name)
+        if self.place is not None and not dry_run:
+            with self.store.transaction():
+                keep_about(self.store, find())
         if dry_run:
             forgotten = Forgotten(name, self._count_turns(find()), ())
         else:
-            if self.place is not None:
-                with self.store.transaction():
-                    keep_about(self.store, find())
             forgotten = _remove(self.store, name, find, self._count_turns)
         if forgotten.versions or queued:
             return forgotten._replace(versions=forgotten.versions + queued)
         finished = None if dry_run else finish(self.store, name, self._where(name))
-        if finished is None:
-            raise self._not_found(name)
-        return finished
-
-    def _not_found(self, name: str) -> RequestError:
-        namespace = find_namespace(self.store, self.namespaces, name)
-        if namespace not in (None, self.namespaces[0]):
-            return not_own(name, namespace, self.namespaces[0])
-        return NotFound("Conversation not found" if self.place is None else "Turn not found")
+        if finished is not None:
+            return finished
+        own, namespace = self.namespaces[0], find_namespace(self.store, self.namespaces, name)
+        if namespace not in (None, own):
+            raise not_own(name, namespace, own)
+        raise NotFound("Conversation not found" if self.place is None else "Turn not found")
 
     def _stored_name(self) -> str:
         """Return the name of the conversation. A name that another program stored is not checked,

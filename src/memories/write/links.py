@@ -92,9 +92,8 @@ def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
     Returns:
         The memory with its links.
     """
-    older, newer = (
-        _find_live(store, record, former.get(name)) for name in ("corrects", "corrected_by")
-    )
+    older = _find_live(store, record, former.get("corrects"))
+    newer = _find_live(store, record, former.get("corrected_by"))
     if older is not None and not _still_corrects(record, older):
         older = None
     if newer is not None and not _still_corrects(newer, record):
@@ -177,9 +176,8 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
     """Return the memory that a memory corrects and the one that corrects it, if they have the link
     too.
     """
-    older, newer = (
-        _find_live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by")
-    )
+    older = _find_live(store, record, record.fields.get("corrects"))
+    newer = _find_live(store, record, record.fields.get("corrected_by"))
     if older is not None and older.fields.get("corrected_by") != record.ref.group:
         older = None
     if newer is not None and newer.fields.get("corrects") != record.ref.group:

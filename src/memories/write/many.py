@@ -22,7 +22,7 @@ from memories.read.selector import Selector
 from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.chain import chain_of
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import relink, unlink, without_links
 
 if TYPE_CHECKING:
@@ -253,18 +253,13 @@ def retag(
         vectors = vectors_of(store, embedder, batch)
         with store.transaction():
             for records in _read_again(store, selector, batch):
-                pairs = [
-                    (record, _with_tags(record, tagging, at))
-                    for record in records
-                    if changes(record)
-                ]
+                pairs: list[tuple[Record, Record]] = []
+                for record in filter(changes, records):
+                    tags = validate.tags(tagging.apply(tags_of(record.labels)))
+                    new = versions.next_version(record, "update", at, fresh=False, labels=tags)
+                    pairs.append((record, new))
                 _write_versions(lookup, pairs, vectors, tally)
     return tally.result(dry_run=dry_run, at=at)
-
-
-def _with_tags(record: Record, tagging: Tagging, at: datetime) -> Record:
-    tags = validate.tags(tagging.apply(tags_of(record.labels)))
-    return versions.next_version(record, "update", at, fresh=False, labels=tags)
 
 
 def _write_versions(
@@ -282,14 +277,15 @@ def _write_versions(
             taken.add(new.key)
         writable.append((latest, new))
         tally.add("tag", latest)
+    patches: list[Patch] = []
+    records: list[Record] = []
+    for latest, new in writable:
+        patches.append(versions.end_version(latest, new.created_at, "update"))
+        records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
     store = lookup.store
     unlink(store, [latest for latest, _ in writable])
-    store.patch(
-        [versions.end_version(latest, new.created_at, "update") for latest, new in writable]
-    )
-    store.append(
-        [without_links(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in writable]
-    )
+    store.patch(patches)
+    store.append(records)
     for latest, new in writable:
         relink(store, without_links(new), latest.fields)
 
@@ -304,8 +300,13 @@ def vectors_of(
     vectors: dict[Ref, Any] = {}
     for part in by_count(records, PAGE):
         stored = store.vectors([record.ref for record in part])
-        vectors |= {ref: rows for ref, rows in stored.items() if rows.shape[1] == dimension}
-        missing = [record for record in part if record.ref not in vectors]
+        missing: list[Record] = []
+        for record in part:
+            rows = stored.get(record.ref)
+            if rows is not None and rows.shape[1] == dimension:
+                vectors[record.ref] = rows
+            else:
+                missing.append(record)
         if missing:
             texts, roles = [record.text for record in missing], [record.role for record in missing]
             embedded = embed_to_store(embedder, texts, roles)

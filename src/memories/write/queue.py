@@ -182,12 +182,12 @@ class RetryQueue:
             for path in files:
                 _scratch(path).unlink(missing_ok=True)
                 entries, damaged = _read(path)
-                kept_entries = [entry for entry in entries if self._group_of(entry) != group]
-                kept_damaged = [line for line in damaged if json.dumps(group) not in line]
-                kept_count = len(kept_entries) + len(kept_damaged)
-                if kept_count < len(entries) + len(damaged) or not _is_whole(path):
-                    _rewrite(path, [*map(json.dumps, kept_entries), *kept_damaged])
-                count += len(entries) - len(kept_entries)
+                other_entries = [entry for entry in entries if self._group_of(entry) != group]
+                other_lines = [line for line in damaged if json.dumps(group) not in line]
+                count += len(entries) - len(other_entries)
+                is_half_written = path.exists() and read_file(path)[-1:] not in {b"", b"\n"}
+                if is_half_written or other_entries != entries or other_lines != damaged:
+                    _rewrite(path, [*map(json.dumps, other_entries), *other_lines])
         return count
 
     def move_to(self, other: "RetryQueue") -> int:
@@ -234,7 +234,10 @@ class RetryQueue:
                     processed.add(at)
         finally:
             if processed or damaged or not entries:
-                self._remove(processed)
+                with locked(self._file_lock):
+                    current, _ = _read(self.path)  # others may have added entries meanwhile
+                    remaining = [entry for at, entry in enumerate(current) if at not in processed]
+                    _rewrite(self.path, list(map(json.dumps, remaining)))
         return Drained(len(processed), failed)
 
     def _try(
@@ -252,13 +255,6 @@ class RetryQueue:
             _log.error("a queued entry was permanently refused: %s", exc)
             _append(self.refused, json.dumps(entry))
         return True
-
-    def _remove(self, places: set[int]) -> None:
-        """Remove the entries at these places and the damaged lines; later entries stay."""
-        with locked(self._file_lock):
-            entries, _ = _read(self.path)
-            remaining = [entry for at, entry in enumerate(entries) if at not in places]
-            _rewrite(self.path, list(map(json.dumps, remaining)))
 
 
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
@@ -288,11 +284,6 @@ def _count_lines(path: Path) -> int:
 
 def _scratch(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a file's last line is complete."""
-    return not path.exists() or read_file(path)[-1:] in {b"", b"\n"}
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:

@@ -94,10 +94,14 @@ def find_additions(record: Record, draft: Draft) -> Additions:
     tags: dict[str, str] = {}
     other_tags: dict[str, str] = {}
     for key, value in draft.tags.items():
-        becomes_global = key == "global" and _is_true(value) and not _is_true(record_tags.get(key))
-        if key not in record_tags or becomes_global:
+        present = record_tags.get(key)
+        is_same = value == present
+        if key == "global" and present is not None:
+            is_same = _is_true(value) == _is_true(present)
+        becomes_global = key == "global" and _is_true(value) and not is_same
+        if present is None or becomes_global:
             tags[key] = value
-        elif not _is_same_tag(key, value, record_tags[key]):
+        elif not is_same:
             other_tags[key] = value
 
     fields: dict[str, Any] = {}
@@ -248,7 +252,3 @@ def _rank_of(policy: str) -> int:
 
 def _is_true(value: str | None) -> bool:
     return (value or "").lower() == "true"
-
-
-def _is_same_tag(key: str, value: str, present: str) -> bool:
-    return value == present or (key == "global" and _is_true(value) == _is_true(present))

@@ -1,7 +1,7 @@
 """Memories that await review: lists, accepts (edited if need be) and rejects them."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -124,10 +124,14 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def select(self, **which: Unpack[Waiting]) -> list[str]:
-        """Return the ids of all matching memories that await review, oldest first; see
-        `Waiting`."""
-        records = self._scan(self._where(which))
-        return list(dict.fromkeys(record.ref.group for record in records if _fits(record, which)))
+        """Return the ids of the matching memories that await review, oldest first; see `Waiting`."""
+        where = self._where(which)
+        groups: dict[str, None] = {}
+        after = None
+        while page := self._lookup.store.scan(where, limit=_PAGE, after=after):
+            groups |= dict.fromkeys(record.ref.group for record in page if _fits(record, which))
+            after = (page[-1].ref.group, page[-1].ref.position)
+        return list(groups)
 
     def accept(
         self,
@@ -249,12 +253,6 @@ class Review:
         if which.get("import_id") is not None:
             labels[IMPORT] = validate.one_line(str(which["import_id"]), "import id")
         return where._replace(labels=labels)
-
-    def _scan(self, where: Filter) -> Iterator[Record]:
-        after = None
-        while page := self._lookup.store.scan(where, limit=_PAGE, after=after):
-            yield from page
-            after = (page[-1].ref.group, page[-1].ref.position)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
         """Return the memories with these ids, each once."""

@@ -8,7 +8,7 @@ imports.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count, by_weight
@@ -69,6 +69,11 @@ class Change(NamedTuple):
     then: Record | None = None
     reason: str = ""
 
+    @property
+    def weight(self) -> int:
+        """The number of characters of both versions."""
+        return len(self.latest.text) + (0 if self.then is None else len(self.then.text))
+
 
 class Rollback(NamedTuple):
     """A rollback of one namespace.
@@ -107,9 +112,9 @@ class Rollback(NamedTuple):
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
         """Roll back in batches, each a transaction; see `Memories.rollback`."""
         tally, store = Tally(), self.lookup.store
-        for batch in by_weight(
-            self._find_changes(), _weight, most=BATCH, heaviest=MAX_BATCH_CHARACTERS
-        ):
+        changes = filter(None, map(self._find_change, self._scan_memories()))
+        weigh = attrgetter("weight")
+        for batch in by_weight(changes, weigh, most=BATCH, heaviest=MAX_BATCH_CHARACTERS):
             if dry_run:
                 for change in batch:
                     tally.add(change.action, change.latest, change.reason)
@@ -121,12 +126,6 @@ class Rollback(NamedTuple):
         return tally.result(dry_run=dry_run, at=self.at)
 
     # --- finding the changes
-
-    def _find_changes(self) -> Iterator[Change]:
-        for records in self._scan_memories():
-            change = self._find_change(records)
-            if change is not None:
-                yield change
 
     def _scan_memories(self) -> Iterator[list[Record]]:
         """Yield the versions of each memory."""
@@ -160,15 +159,14 @@ class Rollback(NamedTuple):
             None if it is unchanged or not selected.
         """
         latest = records[-1]
-        earlier = list(
-            takewhile(
-                lambda record: record.created_at <= self.to and not self._is_late(record), records
-            )
-        )
-        since = records[len(earlier) :] or [latest]
+        count = 0
+        while count < len(records) and self._existed(records[count]):
+            count += 1
+        then = records[count - 1] if count else None
+        since = records[count:] or [latest]
         if self.selector is not None and not any(map(self.selector.fits, since)):
             return None
-        change = self._compare(latest, earlier[-1] if earlier else None)
+        change = self._compare(latest, then)
         if change is not None and any(record.created_at > self.at for record in records):
             reason = "it was changed meanwhile, or is dated in the future"
             return Change("left", latest, reason=reason)
@@ -206,12 +204,14 @@ class Rollback(NamedTuple):
             return "live"
         return ended_by
 
-    def _is_late(self, record: Record) -> bool:
-        """Return whether a version was written later than its date by more than the duration of a
-        write.
+    def _existed(self, record: Record) -> bool:
+        """Return whether a version existed then. One that was written later than its date, by more
+        than the time that a write takes, did not.
         """
+        if record.created_at > self.to:
+            return False
         written_at = self.late.get(_hash(record.ref.group, record.ref.position))
-        return written_at is not None and written_at - record.created_at > CLOCKS
+        return written_at is None or written_at - record.created_at <= CLOCKS
 
     def _content_of(self, record: Record) -> tuple[Any, ...]:
         carried = self._carried_fields(record)
@@ -263,7 +263,10 @@ class Rollback(NamedTuple):
             store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                relink(store, new[group]._replace(vectors=None), _former_fields(change))
+                # As it is linked now, or else as it was linked then.
+                then_fields = {} if change.then is None else change.then.fields
+                former = {**then_fields, **change.latest.fields}
+                relink(store, new[group]._replace(vectors=None), former)
             tally.add(change.action, change.latest, change.reason)
 
     def _find_change_now(self, group: str) -> Change | None:
@@ -344,16 +347,6 @@ class Rollback(NamedTuple):
             successor = then.fields.get("superseded_by") or then.fields.get("replaced_by")
             fields["superseded_by"] = successor
         return versions.end_version(latest, self.at, ended_by, **fields)
-
-
-def _former_fields(change: Change) -> dict[str, Any]:
-    """Return the fields for a memory's present links, or else for its links at that time."""
-    then = {} if change.then is None else change.then.fields
-    return {**then, **change.latest.fields}
-
-
-def _weight(change: Change) -> int:
-    return len(change.latest.text) + len("" if change.then is None else change.then.text)
 
 
 def _find_written_after(

@@ -48,8 +48,9 @@ _SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
 _DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
-# Invisible characters that must be a hidden message: consecutive tags, variation selectors or
-# joiners, or a forced direction.
+_ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
+# Unseen characters that must be a message: tags, variation selectors or joiners in a row, or a
+# forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
@@ -178,7 +179,7 @@ def find_marks(text: str) -> tuple[str, ...]:
         plain = unicodedata.normalize("NFKC", text)
     folded = _fold(plain)
     marks = dict.fromkeys(_match_structures(plain))
-    if has_unseen and _has_hidden_message(text):
+    if has_unseen and _compile(_UNSEEN_RUN).search(_compile(_FLAG).sub("", text)):
         marks["hidden"] = None
     marks |= dict.fromkeys(_match_orders(folded))
     for revealed in _reveal(plain, folded):
@@ -187,11 +188,11 @@ def find_marks(text: str) -> tuple[str, ...]:
             marks |= dict.fromkeys([*orders, "disguised"])
     # Codes for single characters, which disguise part of a word.
     if _contains(plain, _CODES):
-        unescaped = _compile(_CODE, re.I).sub(_decode_character, plain)
-        orders = [] if unescaped == plain else list(_match_orders(_fold(unescaped)))
-        hidden_orders = [mark for mark in orders if mark not in marks]
-        if hidden_orders:
-            marks |= dict.fromkeys(["encoded", *hidden_orders])
+        unescaped = _compile(_CODE, re.I).sub(lambda code: chr(_number_of(code)), plain)
+        if unescaped != plain:
+            orders = [mark for mark in _match_orders(_fold(unescaped)) if mark not in marks]
+            if orders:
+                marks |= dict.fromkeys(["encoded", *orders])
     for decoded in _decode_parts(plain):
         decoded_marks = [*_match_orders(_fold(decoded)), *_match_structures(decoded)]
         if decoded_marks or not decoded.startswith(_DATA):
@@ -214,12 +215,10 @@ def _fold(text: str) -> _Folded:
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-        dropped = [
-            sign
-            for sign in set(text).difference("\n\t\r")
-            if "\u0300" <= sign <= "\u036f" or is_unseen(sign)
-        ]
-        table = dict.fromkeys(map(ord, dropped)) | {ord("’"): "'"}
+        table: dict[int, str | None] = {ord("’"): "'"}
+        for sign in set(text).difference("\n\t\r"):
+            if "\u0300" <= sign <= "\u036f" or is_unseen(sign):
+                table[ord(sign)] = None
         text = unicodedata.normalize("NFC", text.translate(table))
     return _with_words(" ".join(text.casefold().translate(_EMPHASIS).split()))
 
@@ -277,10 +276,6 @@ def _is_reported(folded: str, match: re.Match[str]) -> bool:
     return is_quoted or bool(_compile(_REPORTED).search(before))
 
 
-def _has_hidden_message(text: str) -> bool:
-    return bool(_compile(_UNSEEN_RUN).search(_compile(_FLAG).sub("", text)))
-
-
 # --- disguises
 
 
@@ -293,31 +288,23 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
         if latin != folded.text:
             yield latin
     words = folded.text.split(" ")
-    has_spelled_word = any(
-        word[1] == word[3] == word[5] in _BETWEEN for word in words if len(word) > 8
-    )
-    if has_spelled_word or list(map(len, words)).count(1) > 5:
+    is_spelled = [len(word) > 8 and word[1] == word[3] == word[5] in _BETWEEN for word in words]
+    if any(is_spelled) or list(map(len, words)).count(1) > 5:
         yield _fold(_compile(_SPELLED).sub(_join_letters, plain.casefold())).text
-    if not _LEETED.isdisjoint(folded.text):
-        leet_words = [word for word in words if len(word) > 3 and _is_leet(word)]
-        if len(leet_words) > 1:
-            yield folded.text.translate(_LEET)
+    if not _LEETED.isdisjoint(folded.text) and sum(map(_is_leet, words)) > 1:
+        yield folded.text.translate(_LEET)
     joined = folded.words.replace(" ", "")
     if _contains(joined, _JOINED) and not any(word.startswith(_APART) for word in words):
         yield _compile(_TOGETHER).sub(r" \1 \2 \3s ", joined)
     if _contains(folded.text, _BACKWARDS):
         yield folded.text[::-1]
     if _contains(folded.text, _ROT13):
-        yield "".join(map(_rotate, folded.text))
-
-
-def _rotate(sign: str) -> str:
-    return chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign
+        yield folded.text.translate(_ROTATED)
 
 
 def _is_leet(word: str) -> bool:
-    """Return whether signs replace letters in a word that also has letters."""
-    if len(word) >= _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
+    """Return whether signs stand for letters within a word that has letters too."""
+    if not 3 < len(word) < _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
         return False
     return any(map(str.isalpha, word))
 
@@ -345,11 +332,13 @@ def _decode_parts(text: str) -> Iterator[str]:
         elif _is_blob(part[0]) and not _contains(before, _KEYS):
             yield decoded if decoded.startswith(_DATA) else ""
     for part in _find_first(_ESCAPED, text):
-        decoded = _decode_escapes(part[0])
+        numbers = map(_number_of, _compile(_CODE, re.I).finditer(part[0]))
+        decoded = bytes(number % 256 for number in numbers).decode("utf-8", "replace")
         if _is_sentence(decoded):
             yield decoded
     for part in _find_first(_HEX, text):
-        decoded = _decode_hex(part[0])
+        digits = _compile(r"\\x|0x|[, :]", re.I).sub("", part[0])
+        decoded = bytes.fromhex(digits[: len(digits) // 2 * 2]).decode("utf-8", "replace")
         if _is_sentence(decoded):
             yield decoded
 
@@ -358,22 +347,8 @@ def _find_first(pattern: str, text: str) -> Iterator[re.Match[str]]:
     return itertools.islice(_compile(pattern, re.I).finditer(text), MAX_DECODED)
 
 
-def _decode_character(code: re.Match[str]) -> str:
-    return chr(_number_of(code))
-
-
 def _number_of(code: re.Match[str]) -> int:
     return int(code[2]) if code[2] else int(code[1], 16)
-
-
-def _decode_escapes(part: str) -> str:
-    codes = _compile(_CODE, re.I).finditer(part)
-    return bytes(_number_of(code) % 256 for code in codes).decode("utf-8", "replace")
-
-
-def _decode_hex(part: str) -> str:
-    digits = _compile(r"\\x|0x|[, :]", re.I).sub("", part)
-    return bytes.fromhex(digits[: len(digits) // 2 * 2]).decode("utf-8", "replace")
 
 
 def _decode_base64(part: str) -> str:
@@ -395,5 +370,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def _is_blob(part: str) -> bool:
-    kinds = (str.isdigit, str.islower, str.isupper)
-    return len(part) > _BLOB and "//" not in part and all(any(map(kind, part)) for kind in kinds)
+    """Return whether a part is long, and has digits, small letters and capitals."""
+    if len(part) <= _BLOB or "//" in part:
+        return False
+    return all(any(map(kind, part)) for kind in (str.isdigit, str.islower, str.isupper))

@@ -136,10 +136,8 @@ def append(
                 first = Ref(Collection.HISTORY, namespace, conversation, last_position + 1)
                 records = [stamp_origin(store, record) for record in _records(first, last, turn)]
                 last = records[-1]
-                new_records += [
-                    record._replace(vectors=rows)
-                    for record, rows in zip(records, part_vectors, strict=True)
-                ]
+                for record, rows in zip(records, part_vectors, strict=True):
+                    new_records.append(record._replace(vectors=rows))
             if key is not None:
                 by_key[key] = records
             results.append(_result(records, turn, is_new=is_new))
@@ -210,24 +208,17 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     for name in (ROLE, SPEAKER):
         if name in tags:
             raise InvalidInput(f'"{name}" is not a free tag of a turn; give it as {name}')
+    said_at = now if draft.created_at is None else draft.created_at
     speaker, message_id = draft.speaker, draft.message_id
     return replace(
         draft,
         content=content,
         speaker=None if speaker is None else validate.one_line(speaker, "speaker"),
         message_id=None if message_id is None else validate.one_line(message_id, "message id"),
-        created_at=_in_own_zone(now if draft.created_at is None else draft.created_at),
+        # In its own time zone, which is stored too.
+        created_at=to_stored_time(said_at, "created_at").astimezone(said_at.tzinfo),
         tags=tags,
     )
-
-
-def _in_own_zone(moment: datetime) -> datetime:
-    """Return a time at the resolution in which times are stored, in its own time zone.
-
-    Raises:
-        InvalidInput: The time is not an aware datetime, or is outside the years 1 to 9999.
-    """
-    return to_stored_time(moment, "created_at").astimezone(moment.tzinfo)
 
 
 # --- in the transaction
@@ -238,11 +229,12 @@ def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record |
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
     last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
-    damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
-    positions = [
-        ref.position for ref in damaged if (ref.namespace, ref.group) == (namespace, conversation)
-    ]
-    return last, max(positions, default=-1)
+    last_position = -1
+    for finding in store.damaged.since(mark):
+        ref = finding.ref
+        if ref is not None and (ref.namespace, ref.group) == (namespace, conversation):
+            last_position = max(last_position, ref.position)
+    return last, last_position
 
 
 def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
@@ -269,9 +261,10 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
         fields: dict[str, Any] = {}
         if turn.kinds and number == 0:
             fields["redacted"] = " ".join(turn.kinds)
-        offset = _utc_offset(turn.draft)
-        if offset:
-            fields[OFFSET] = offset
+        assert turn.draft.created_at is not None  # it was checked
+        offset = turn.draft.created_at.utcoffset() or timedelta()
+        if seconds := int(offset.total_seconds()):
+            fields[OFFSET] = seconds
         if len(turn.parts) > 1:
             fields[PARTS] = len(turn.parts)
         if number == 0:
@@ -283,13 +276,6 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
             record = record._replace(key=None, labels=labels)
         last = mark_record(record._replace(fields=fields))
         yield last
-
-
-def _utc_offset(draft: TurnDraft) -> int:
-    """Return the UTC offset of a draft's time, in seconds."""
-    assert draft.created_at is not None  # it was checked
-    offset = draft.created_at.utcoffset()
-    return 0 if offset is None else int(offset.total_seconds())
 
 
 def _next_record(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
@@ -421,10 +407,8 @@ class Naming(NamedTuple):
             raise InvalidInput(
                 "no change of the conversation was given; give a title, a user, or tags"
             )
-        title, user = (
-            _check_name(self.title, TITLE, redactor),
-            _check_name(self.user, USER, redactor),
-        )
+        title = _check_name(self.title, TITLE, redactor)
+        user = _check_name(self.user, USER, redactor)
         tags = self.tags if redactor is None else redactor.pairs(self.tags)[0]
         return Naming(title, user, validate.tags(tags), validate.tag_keys(self.remove_tags))
 
@@ -436,10 +420,14 @@ class Naming(NamedTuple):
 
     def _change(self, about: About) -> About:
         tags = {**about.tags, **self.tags}
-        remaining = {key: value for key, value in tags.items() if key not in self.remove_tags}
-        title = about.title if self.title is None else self.title or None
-        user = about.user if self.user is None else self.user or None
-        return About(title, user, validate.tags(remaining))
+        for key in self.remove_tags:
+            tags.pop(key, None)
+        title, user = about.title, about.user
+        if self.title is not None:
+            title = self.title or None
+        if self.user is not None:
+            user = self.user or None
+        return About(title, user, validate.tags(tags))
 
 
 def _check_name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:

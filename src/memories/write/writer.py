@@ -159,18 +159,17 @@ class Writer(NamedTuple):
                 explain=len(similar) < MAX_SIMILAR,
             )
             if verdict in (Verdict.SAME, Verdict.DUPLICATE):
-                if self._is_apart(draft, record):
+                if any(draft.tags.get(key) != record.labels.get(key) for key in self.within):
                     continue
                 if verdict is Verdict.SAME:
                     same.append(record)
                 else:
                     duplicates.append(self._to_similar(candidate, difference))
                 continue
-            is_corrected = (
-                len(corrected) < MAX_SIMILAR
-                and _may_correct(draft, record)
-                and corrects(draft.content, record.text, similarity, threshold=threshold)
-            )
+            is_corrected = False
+            if len(corrected) < MAX_SIMILAR and _may_correct(draft, record):
+                text = record.text
+                is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
                 corrected.append(record)
             if is_corrected or verdict is Verdict.CORRECTION:
@@ -195,40 +194,36 @@ class Writer(NamedTuple):
             terms=query_terms(draft.content),
             k=_COMPARED if project is not None else _COMPARED_LOOSE,
         )
-        rivals = [
-            candidate
-            for candidate in candidates
-            if candidate.record.labels.get("project") == project
-            and candidate.record.ref.group != draft.supersedes
-            and not _is_session_note(candidate.record)
-            and self._is_current(candidate.record, draft)
-        ]
+        rivals = [candidate for candidate in candidates if self._is_rival(candidate.record, draft)]
         if vectors is not None and len(vectors) > 1:
             # The first window of a long text says little about the whole.
             rivals = [rival._replace(similarity=None) for rival in rivals]
         return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
 
-    def _is_current(self, record: Record, draft: Draft) -> bool:
-        """Return whether a search would show a record, or at least no less than the draft."""
+    def _is_rival(self, record: Record, draft: Draft) -> bool:
+        if record.labels.get("project") != draft.tags.get("project"):
+            return False
+        if record.ref.group == draft.supersedes:
+            return False
+        if is_session_note(record.labels, versions.plain_key(record.key)):
+            return False  # it quotes the session, so a draft with the same text does not repeat it
+        # Would a search show the record, or at least no less than the draft?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.half_life_hours)
         return confidence >= min(self.min_confidence, declared)
 
-    def _is_apart(self, draft: Draft, record: Record) -> bool:
-        return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
-
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: the one that it contradicts least, on a tie the
-        first."""
-        if len(same) < 2 and not any("corrected_by" in record.fields for record in same):
-            return same[0] if same else None
-        repetitions = [self.repetition(record, draft, vectors) for record in same]
-        # A correction by a more trusted writer keeps its effect: the old text becomes a new memory.
-        allowed = [
-            repetition
-            for repetition in repetitions
-            if not (repetition.was_corrected() and repetition.is_less_trusted())
-        ]
+        """Return the memory that a draft repeats: the first of those that it contradicts least."""
+        if not same:
+            return None
+        if len(same) == 1 and "corrected_by" not in same[0].fields:
+            return same[0]
+        allowed: list[Repetition] = []
+        for record in same:
+            repetition = self.repetition(record, draft, vectors)
+            # A correction by a more trusted writer stands: the old text becomes a new memory.
+            if not (repetition.was_corrected() and repetition.is_less_trusted()):
+                allowed.append(repetition)
         if not allowed:
             return None
         return min(allowed, key=lambda repetition: repetition.count_conflicts()).record
@@ -255,13 +250,6 @@ def _may_correct(draft: Draft, record: Record) -> bool:
     """
     have_keys = draft.key is not None and record.key is not None
     return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)
-
-
-def _is_session_note(record: Record) -> bool:
-    """Return whether a record is a session's note. It quotes the session, so a draft with the same
-    text does not repeat it.
-    """
-    return is_session_note(record.labels, versions.plain_key(record.key))
 
 
 def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[Repeat]:

@@ -8,7 +8,7 @@ cases nothing is linked, and the old fact is shown unmarked.
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -91,7 +91,8 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         return False
     if is_unspaced(new) and is_unspaced(old):
         return _replaces_signs(new, old)
-    if not _share_words(new, old) or _differ_twice(_tokens(new), _tokens(old)):
+    new_tokens, old_tokens = _tokens(new), _tokens(old)
+    if not _share_words(new_tokens, old_tokens) or _differ_twice(new_tokens, old_tokens):
         return False
     new_words, old_words = (_frame(words) for words in align_texts(new, old))
     return (
@@ -109,11 +110,12 @@ def _tokens(text: str) -> Sequence[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def _share_words(new: str, old: str) -> bool:
-    new_tokens, old_tokens = {*_tokens(new)}, {*_tokens(old)}
-    # A text that announces a change has additional words.
-    longer = min if new_tokens & {"from", "instead"} else max
-    return len(new_tokens & old_tokens) >= _MIN_SHARED * longer(len(new_tokens), len(old_tokens))
+def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
+    new_words, old_words = {*new}, {*old}
+    count = max(len(new_words), len(old_words))
+    if new_words & {"from", "instead"}:  # a text that announces a change has additional words
+        count = min(len(new_words), len(old_words))
+    return len(new_words & old_words) >= _MIN_SHARED * count
 
 
 def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
@@ -157,12 +159,14 @@ def _replaces_signs(new: str, old: str) -> bool:
         plain = re.sub(_FAVOURITE, "", old)
         if _contains(plain, entries["happened"]) or re.search(_CASE[code], f"{removed}|{added}"):
             continue
+        verbs = entries["single"]
         is_number = any(map(str.isnumeric, removed + added))
-        if not is_number and _contains(plain, entries["many"]):
+        if is_number:
+            verbs = [*verbs, *entries["values"]]
+        elif _contains(plain, entries["many"]):
             continue
-        verbs = [*entries["single"], *(entries["values"] if is_number else ())]
-        is_time = is_number and re.match(_TIME, tail) is not None
         has_verb = _contains(head, verbs) or (code != "zh" and _contains(tail, verbs))
+        is_time = is_number and re.match(_TIME, tail)
         if (is_time or has_verb) and removed.strip("。.") and added.strip("。."):
             return max(len(removed), len(added)) <= max(4, len(head))
     return False
@@ -225,8 +229,14 @@ def _verb(word: Word) -> str:
     if word.key in {"is", "@there"}:
         return word.key
     form = word.shown.lower()
-    bases = (word.key, form, *base_of(form), form.removesuffix("es"))
-    return next((base for base in bases if base in COMMON_VERBS), "")
+    for base in (word.key, form, *base_of(form), form.removesuffix("es")):
+        if base in COMMON_VERBS:
+            return base
+    return ""
+
+
+def _has_verb(words: Iterable[Word], verbs: Set[str]) -> bool:
+    return any(_verb(word) in verbs for word in words)
 
 
 def _is_soft(word: Word) -> bool:
@@ -241,33 +251,41 @@ def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
     A.
     """
     spelled = [word.shown.lower() for word in new]
-    known = set(" ".join(word.shown.lower() for word in old).split())
+    old_words = {part for word in old for part in word.shown.lower().split()}
     if "instead of" in spelled:
         at = spelled.index("instead of")
         replaced = set(spelled[at + 1 :])
-        return at > 0 and spelled[at - 1] not in known and bool(replaced) and replaced <= known
+        if at == 0 or not replaced:
+            return False
+        return spelled[at - 1] not in old_words and replaced <= old_words
     if "from" not in spelled or "to" not in spelled[spelled.index("from") :]:
         return False
     start = spelled.index("from")
     end = spelled.index("to", start)
     removed, added = set(spelled[start + 1 : end]), set(spelled[end + 1 :])
-    if not removed or not removed <= known or added <= known:
+    if not removed or not removed <= old_words or added <= old_words:
+        return False
+    if not _has_verb(new[:start], SWITCHING):
         return False
     subject = {word.shown.lower() for word in new[:start] if word.key not in SOFT | BE}
-    switches = any(_verb(word) in SWITCHING for word in new[:start])
-    return switches and (start == 1 or bool(subject & known))
+    return start == 1 or not subject.isdisjoint(old_words)
 
 
 def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
     """Return whether texts differ only in negations or quantifiers: not, always, most."""
-    new_keys, old_keys = keys_of(new), keys_of(old)
-    shared = [key for key in new_keys if key in old_keys]
-    if len(shared) < 2 or shared != [key for key in old_keys if key in new_keys]:
+    new_shared, added = _split_by_other(new, old)
+    old_shared, removed = _split_by_other(old, new)
+    if len(new_shared) < 2 or new_shared != old_shared:
         return False
-    changed = [word for word in new if word.key not in old_keys]
-    changed += [word for word in old if word.key not in new_keys]
-    weighty = [word for word in changed if not _is_soft(word)]
-    return bool(weighty) and all(word.key in NEGATIONS | _QUANTITIES for word in weighty)
+    weighty = {word.key for word in added + removed if not _is_soft(word)}
+    return bool(weighty) and weighty <= NEGATIONS | _QUANTITIES
+
+
+def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[str], list[Word]]:
+    """Return the keys that the other text has too, and the words that it does not have."""
+    other_keys = {*keys_of(other)}
+    shared = [word.key for word in words if word.key in other_keys]
+    return shared, [word for word in words if word.key not in other_keys]
 
 
 def _replaces_value(new: Sequence[Word], old: Sequence[Word], codes: Sequence[str]) -> bool:
@@ -292,19 +310,20 @@ def _has_opposites(change: _Change, codes: Sequence[str]) -> bool:
 
 def _is_other_value(change: _Change) -> bool:
     """Return whether the changed part after a subject is the only value of an attribute."""
-    verb = next((i for i in reversed(range(len(change.head))) if _verb(change.head[i])), None)
+    verbs = [i for i, word in enumerate(change.head) if _verb(word)]
+    verb = verbs[-1] if verbs else None
     changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not _is_soft(word)]
-    if all(is_value(word) for word in weighty):
+    if all(map(is_value, weighty)):
         return _is_one_value(change, verb)
     has_number = any(word.key[:1].isdigit() for word in weighty)
     if verb is None or (has_number and len(weighty) < len(changed)):
         return False
-    return (
-        _preposition_senses(change.removed) == _preposition_senses(change.added)
-        and not _is_under_heading(change, verb)
-        and _has_one_object(change, verb)
-    )
+    if _preposition_senses(change.removed) != _preposition_senses(change.added):
+        return False
+    if change.head[verb].shown == ":" and any(map(_verb, changed)):
+        return False  # a colon is followed by a sentence rather than a value
+    return _has_one_object(change, verb)
 
 
 def _preposition_senses(words: Sequence[Word]) -> list[str]:
@@ -328,19 +347,12 @@ def _is_event(change: _Change) -> bool:
     words = (*change.head, *change.tail)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True
-    main = next(
-        # "the build" is a noun, though "build" is a verb.
-        (word for word in words if _verb(word) and not _is_noun(word)),
-        None,
-    )
-    if main is None:
-        return any(word.form == "past" for word in words)
-    is_past = main.form == "past" or main.shown.lower() in {"was", "were"}
-    return is_past and not any(_verb(word) in ONCE for word in change.head)
-
-
-def _is_noun(word: Word) -> bool:
-    return word.definite and word.shown.lower() == _verb(word)
+    for word in words:
+        verb, shown = _verb(word), word.shown.lower()
+        if verb and not (word.definite and shown == verb):  # "the build" is a noun
+            is_past = word.form == "past" or shown in {"was", "were"}
+            return is_past and not _has_verb(change.head, ONCE)
+    return any(word.form == "past" for word in words)
 
 
 def _is_one_value(change: _Change, verb: int | None) -> bool:
@@ -356,18 +368,13 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     return base not in MANY or bool(tail if base == "has" else head[verb + 1 :])
 
 
-def _is_under_heading(change: _Change, verb: int) -> bool:
-    """Return whether a colon is followed by a sentence rather than a value."""
-    is_sentence = any(_verb(word) for word in (*change.removed, *change.added))
-    return change.head[verb].shown == ":" and is_sentence
-
-
 def _has_one_object(change: _Change, verb: int) -> bool:
     """Return whether a verb has one object at a time: is called, lives in, uses … for CI."""
     head, removed, added, tail = change
     base, behind = _verb(head[verb]), head[verb + 1 :]
-    auxiliary = next((i for i in reversed(range(verb)) if head[i].key == "is"), None)
-    if head[verb].form == "passive" and auxiliary is not None:
+    keys = keys_of(head[:verb])
+    if head[verb].form == "passive" and "is" in keys:
+        auxiliary = verb - 1 - keys[::-1].index("is")
         return _is_one_thing(head[:auxiliary], head[auxiliary + 1 :], removed, added)
     if base == "is":
         return _is_one_predicate(change, verb)
@@ -399,11 +406,14 @@ def _is_one_thing(
     """Return whether a subject can "be" only one thing, or in one place: the editor, Ann's manager,
     A's port.
     """
-    if not subject or _is_one_of_many(subject):
+    if not subject:
         return False
-    if any(_verb(word) in SINGLE | PLACED | LEADING for word in behind):
-        return True
     keys, noun = {*keys_of(subject)}, subject[-1]
+    has_many = not {noun.key, noun.key.removesuffix("s")}.isdisjoint(MANY) and not keys & _BEST
+    if has_many and (len(subject) == 1 or keys & {"'s", "of"}):
+        return False  # Ann's friend, a bug
+    if _has_verb(behind, SINGLE | PLACED | LEADING):
+        return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
         return bool(behind) and _leads_on(behind[0])  # a name can be many things
@@ -416,14 +426,6 @@ def _is_one_thing(
     else:
         can_have_many = len(subject) == 1 and not (noun.shown[:1].islower() or noun.opens)
     return len(behind) < 2 and not can_have_many
-
-
-def _is_one_of_many(subject: Sequence[Word]) -> bool:
-    """Return whether a subject has many of a thing, or is one of many: Ann's friend, a bug."""
-    keys, noun = {*keys_of(subject)}, subject[-1]
-    if keys & _BEST or not {noun.key, noun.key.removesuffix("s")} & MANY:
-        return False
-    return len(subject) == 1 or bool(keys & {"'s", "of"})
 
 
 def _leads_on(word: Word) -> bool:

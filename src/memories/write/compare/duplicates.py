@@ -9,10 +9,9 @@ difference: storing a repetition costs a line, but dropping a correction loses a
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
-from itertools import dropwhile, pairwise, product
-from operator import not_
+from itertools import pairwise, product
 from typing import NamedTuple, TypeVar
 
 from memories.write.compare.reading import (
@@ -67,7 +66,9 @@ _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _MARKS = frozenset(".,")
-_STOP = Word(".", ".")
+# Kinds of words, the most important first.
+_KINDS = ("negation", "date", "version", "numbers", "path", "name")
+_VALUE_KINDS = frozenset(_KINDS[1:5])
 
 
 def judge(
@@ -103,11 +104,11 @@ def judge_words(
         # The usual case: parsing words would take a hundred times as long.
         return Judgement(Verdict.DIFFERENT)
     codes = tongues(new, old)
-    if (not explain or similarity is None) and _surely_differ(
-        _weigh(new, codes), _weigh(old, codes)
-    ):
+    is_unexplained = similarity is None or not explain
+    if is_unexplained and _surely_differ(_weigh(new, codes), _weigh(old, codes)):
         return Judgement(Verdict.DIFFERENT)
-    (new_written, new_words), (old_written, old_words) = read(new, codes), read(old, codes)
+    new_written, new_words = read(new, codes)
+    old_written, old_words = read(old, codes)
     marks = (
         _describe_case(new_written, old_written)
         or _describe_layout(new, old)
@@ -138,8 +139,9 @@ def is_value(word: Word) -> bool:
     """Return whether a word is a number, date, version, path or identifier, or a preposition next
     to one.
     """
-    is_soft_or_number = word.key in SOFT or any(map(str.isdigit, word.key))
-    return is_soft_or_number or any(belongs(word) for _, belongs in _VALUE_KINDS)
+    if word.key in SOFT or any(map(str.isdigit, word.key)):
+        return True
+    return not _VALUE_KINDS.isdisjoint(_kinds_of(word))
 
 
 def _spell(words: Sequence[Word]) -> list[str]:
@@ -190,9 +192,10 @@ def _describe_layout(new: str, old: str) -> str:
         return "layout"
     codes = tongues(new, old)
     for (_, new_line), (_, old_line) in zip(new_lines, old_lines, strict=True):
-        words = align_words(read(new_line, codes)[1], read(old_line, codes)[1])
-        if new_line != old_line and _describe_difference(*words):
-            return "layout"
+        if new_line != old_line:
+            words = align_words(read(new_line, codes)[1], read(old_line, codes)[1])
+            if _describe_difference(*words):
+                return "layout"
     return ""
 
 
@@ -200,8 +203,13 @@ def _split_lines(text: str) -> list[tuple[str, str]]:
     """Return the lines of a text, each as its indent and its text, without blank lines at either
     end.
     """
-    lines = dropwhile(not_, (line.rstrip() for line in text.rstrip().splitlines()))
-    return [(line[: len(line) - len(line.lstrip())], line.strip()) for line in lines]
+    lines: list[tuple[str, str]] = []
+    for line in text.rstrip().splitlines():
+        plain = line.strip()
+        if plain or lines:
+            indent = line[: len(line) - len(line.lstrip())] if plain else ""
+            lines.append((indent, plain))
+    return lines
 
 
 def _describe_spacing(new: str, old: str) -> str:
@@ -237,10 +245,10 @@ class _Weighed(NamedTuple):
         compounds: The known compounds among them, which the other text may write as two words.
     """
 
-    counts: frozenset[tuple[str, int]]
-    meanings: Mapping[str, frozenset[str]]
-    keys: Mapping[str, frozenset[str]]
-    compounds: frozenset[str]
+    counts: Set[tuple[str, int]]
+    meanings: Mapping[str, Set[str]]
+    keys: Mapping[str, Set[str]]
+    compounds: Set[str]
 
 
 @functools.lru_cache(maxsize=256)
@@ -252,12 +260,8 @@ def _weigh(text: str, codes: Sequence[str]) -> _Weighed:
         for meaning in _meanings(word):
             meanings.setdefault(word.key, set()).add(meaning)
             keys.setdefault(meaning, set()).add(word.key)
-    return _Weighed(
-        frozenset(Counter(keys_of(list(filter(_has_weight, words)))).items()),
-        {key: frozenset(values) for key, values in meanings.items()},
-        {meaning: frozenset(values) for meaning, values in keys.items()},
-        frozenset(key for key in meanings if _is_compound(key)),
-    )
+    counts = Counter(word.key for word in words if _has_weight(word))
+    return _Weighed(frozenset(counts.items()), meanings, keys, set(filter(_is_compound, meanings)))
 
 
 def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
@@ -269,12 +273,11 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     """
     if new.compounds != old.compounds:
         return False
-    nothing: frozenset[str] = frozenset()
     for key in {key for key, _ in new.counts ^ old.counts}:
-        meanings = new.meanings.get(key, nothing) | old.meanings.get(key, nothing)
-        if all(
-            text.keys.get(meaning, nothing) <= {key} for meaning in meanings for text in (new, old)
-        ):
+        sharing: set[str] = set()
+        for meaning in {*new.meanings.get(key, ()), *old.meanings.get(key, ())}:
+            sharing.update(new.keys.get(meaning, ()), old.keys.get(meaning, ()))
+        if sharing <= {key}:
             return True
     return False
 
@@ -312,7 +315,8 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
     words = []
     for word in (*new, *old):
         meanings = _meanings(word)
-        key = next((key_of[meaning] for meaning in meanings if meaning in key_of), word.key)
+        keys = [key_of[meaning] for meaning in meanings if meaning in key_of]
+        key = keys[0] if keys else word.key
         for meaning in meanings:
             key_of.setdefault(meaning, key)
         words.append(word if key == word.key else word._replace(key=key))
@@ -358,7 +362,7 @@ def _singulars(key: str) -> list[str]:
     return []
 
 
-# --- differences of align_texts words
+# --- differences of aligned words
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -368,12 +372,11 @@ def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
         return _describe_words(removed, added)
     if _differ_in_tense(new, old):
         return "tense"
-    change = (
-        _describe_form(new, old) or _describe_number(new, old) or _describe_determiner(new, old)
-    )
-    if change:
-        return change
-    if not orders_of(new) & orders_of(old):
+    for describe in (_describe_form, _describe_number, _describe_determiner):
+        change = describe(new, old)
+        if change:
+            return change
+    if orders_of(new).isdisjoint(orders_of(old)):
         return "word order"
     return "comma" if _breaks(new, old) or _breaks(old, new) else ""
 
@@ -396,18 +399,37 @@ def _has_weight(word: Word) -> bool:
 
 def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
     """Describe the most important kind of difference, with its words."""
-    for kind, belongs in _KINDS:
-        removed_of_kind, added_of_kind = (
-            list(filter(belongs, removed)),
-            list(filter(belongs, added)),
-        )
+    for kind in _KINDS:
+        removed_of_kind = [word for word in removed if kind in _kinds_of(word)]
+        added_of_kind = [word for word in added if kind in _kinds_of(word)]
         if removed_of_kind or added_of_kind:
             return f"{kind}: {_describe_change(removed_of_kind or removed, added_of_kind or added)}"
     return f"words: {_describe_change(removed, added)}"
 
 
+def _kinds_of(word: Word) -> set[str]:
+    """Return the kinds of what a word may stand for: any of `_KINDS`."""
+    key, kinds = word.key, set()
+    if key in NEGATIONS or word.sense == "not":
+        kinds.add("negation")
+    if key in DATES or word.sense in DATES or _DATE.fullmatch(key.lower()):
+        kinds.add("date")
+    if _VERSION.fullmatch(key):
+        kinds.add("version")
+    number = key.lstrip("+-<>=$€£~").replace(".", "").replace(",", "")
+    if key[:1].isdigit() or number.isdigit():
+        kinds.add("numbers")
+    if CASED.search(key):
+        kinds.add("path")
+    may_be_name = word.exact and (not word.literal or word.shown[:1].isupper())
+    if may_be_name and word.shown[:1].isalpha() and " " not in word.shown:
+        kinds.add("name")
+    return kinds
+
+
 def _describe_change(removed: Sequence[Word], added: Sequence[Word]) -> str:
-    before, after = (" ".join(word.shown for word in words[:6]) for words in (removed, added))
+    before = " ".join(word.shown for word in removed[:6])
+    after = " ".join(word.shown for word in added[:6])
     if before and after:
         return f"{before} -> {after}"
     return f"+ {after}" if after else f"- {before}"
@@ -420,7 +442,9 @@ def _differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
     new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
     new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
     old_is_past = not PAST_MARKS.isdisjoint(keys_of(old))
-    if new_is_past != old_is_past and not (new_pasts if old_is_past else old_pasts):
+    if new_is_past and not old_is_past and not old_pasts:
+        return True
+    if old_is_past and not new_is_past and not new_pasts:
         return True
     new_plain, old_plain = _keys_with_form(new, "plain"), _keys_with_form(old, "plain")
     return bool((new_pasts & old_plain) - new_plain or (old_pasts & new_plain) - old_plain)
@@ -452,10 +476,10 @@ def _describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
                 is_noun = form.endswith("ing") and BE.isdisjoint(before)
                 is_changed = bool(other_forms) and form not in other_forms
                 if is_changed and (is_noun or words[i].form == "adjective"):
-                    added, removed = (
-                        (form, other_forms[0]) if words is new else (other_forms[0], form)
-                    )
-                    return f"form: {removed} -> {added}"
+                    other_form = other_forms[0]
+                    if words is new:
+                        return f"form: {other_form} -> {form}"
+                    return f"form: {form} -> {other_form}"
     return ""
 
 
@@ -469,32 +493,35 @@ def _describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():
         for (added, i), (removed, j) in _pair(new_places, old_written.get(key, [])):
-            new_place, old_place = (new, i), (old, j)
+            plural, single = removed, added
+            many, one = _neighbours(old, j), _neighbours(new, i)
             if len(added) > len(removed):
-                plural, single, places = added, removed, (new_place, old_place)
-            else:
-                plural, single, places = removed, added, (old_place, new_place)
-            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(*places):
+                plural, single, many, one = single, plural, one, many
+            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(many, one):
                 return f"number: {removed} -> {added}"
     return ""
 
 
-def _is_general(many: tuple[Sequence[Word], int], one: tuple[Sequence[Word], int]) -> bool:
-    """Return whether a plural and a singular at these places are both generic."""
-    (plural, i), (single, j) = many, one
-    before_plural = keys_of(plural[max(0, i - 2) : i])
-    before_single = keys_of(single[max(0, j - 2) : j])
+class _Neighbours(NamedTuple):
+    """The keys of the two words before a word, and the word after it as it was written."""
+
+    before: Sequence[str]
+    after: str
+
+
+def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
+    after = words[i + 1].shown.lower() if i + 1 < len(words) else ""
+    return _Neighbours(keys_of(words[max(0, i - 2) : i]), after)
+
+
+def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
+    """Return whether a plural and a singular between these words are both generic."""
     every = GROUP["all"]
-    if every in map(GROUP.get, before_plural) and every in map(GROUP.get, before_single):
+    if every in map(GROUP.get, plural.before) and every in map(GROUP.get, single.before):
         return True
-    if not DETERMINERS.isdisjoint([*before_plural, *before_single]):
+    if not DETERMINERS.isdisjoint([*plural.before, *single.before]):
         return False
-    plural_verb, single_verb = _form_after(plural, i), _form_after(single, j)
-    return plural_verb in {"are", "were", "have"} and single_verb in {"is", "was", "has"}
-
-
-def _form_after(words: Sequence[Word], at: int) -> str:
-    return words[at + 1].shown.lower() if at + 1 < len(words) else ""
+    return plural.after in {"are", "were", "have"} and single.after in {"is", "was", "has"}
 
 
 def _describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -517,11 +544,12 @@ def _articles_after_be(words: Sequence[Word]) -> set[str]:
 
 def _breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
     """Return the commas and stops that only the first text has, each by the words around it."""
-    comma = next((i for i, word in enumerate(words) if word.key == ","), 0)
-    first = words[0] if words else _STOP
-    is_fronted = first.key in FRONTED or first.key in DATES
-    if is_fronted or (comma == 1 and first.key.endswith("ly")):
-        words = [word for i, word in enumerate(words) if i != comma]
+    keys = keys_of(words)
+    first = keys[0] if keys else "."
+    comma = keys.index(",") if "," in keys else 0
+    is_adverb = comma == 1 and first.endswith("ly")
+    if first in FRONTED or first in DATES or is_adverb:
+        words = [*words[:comma], *words[comma + 1 :]]
     with_colons = [word for word in words if word.key not in _MARKS or word.shown == ":"]
     colons = _around(with_colons, {","}) & _around(other, BE)
     return _around(words, _MARKS) - _around(other, _MARKS) - colons
@@ -532,51 +560,13 @@ def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tupl
     follows.
     """
     pairs = set()
+    left = ""
     for i, word in enumerate(words):
-        if word.key in marks:
-            before, after = keys_of(words[:i]), keys_of(words[i + 1 :])
-            left = next((key for key in reversed(before) if key not in LIGHT), "")
+        if word.key in marks and left:
+            after = keys_of(words[i + 1 :])
             right = next((key for key in after if key not in LIGHT or key in _JOINING), "")
-            if left and right and right not in _JOINING:
+            if right and right not in _JOINING:
                 pairs.add((left, right))
+        if word.key not in LIGHT:
+            left = word.key
     return pairs
-
-
-# --- kinds of words
-
-
-def _is_denial(word: Word) -> bool:
-    return word.key in NEGATIONS or word.sense == "not"
-
-
-def _is_date(word: Word) -> bool:
-    is_known = word.key in DATES or word.sense in DATES
-    return is_known or bool(_DATE.fullmatch(word.key.lower()))
-
-
-def _is_version(word: Word) -> bool:
-    return bool(_VERSION.fullmatch(word.key))
-
-
-def _is_number(word: Word) -> bool:
-    plain = word.key.lstrip("+-<>=$€£~").replace(".", "").replace(",", "")
-    return word.key[:1].isdigit() or plain.isdigit()
-
-
-def _is_path(word: Word) -> bool:
-    return bool(CASED.search(word.key))
-
-
-def _is_name(word: Word) -> bool:
-    may_be_name = word.exact and (not word.literal or word.shown[:1].isupper())
-    return may_be_name and word.shown[:1].isalpha() and " " not in word.shown
-
-
-_Kind = tuple[str, Callable[[Word], bool]]
-_VALUE_KINDS: Sequence[_Kind] = (
-    ("date", _is_date),
-    ("version", _is_version),
-    ("numbers", _is_number),
-    ("path", _is_path),
-)
-_KINDS: Sequence[_Kind] = (("negation", _is_denial), *_VALUE_KINDS, ("name", _is_name))

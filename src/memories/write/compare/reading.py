@@ -164,9 +164,9 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
     """Return a text with straight quotes, ASCII digits and no contractions."""
     spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
     if not spelled.isascii():
-        spelled = "".join(
-            str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in spelled
-        )
+        decimals = {sign for sign in spelled if sign.isdecimal()}
+        digits = {ord(sign): str(unicodedata.decimal(sign)) for sign in decimals}
+        spelled = spelled.translate(digits)
     if {"fr", "it"} & {*codes}:
         spelled = re.sub(_ELIDED, r"\1 ", spelled)
     for pattern, replacement in _SHORT_FORMS:
@@ -253,7 +253,7 @@ def _understand(words: list[Word]) -> list[Word]:
     words = _mark_questions(words)
     words = _mark_having(words)
     words = _mark_names(words)
-    words = _mark_forms(words)
+    words = [word._replace(form=_form(words, i)) for i, word in enumerate(words)]
     return _mark_places(words)
 
 
@@ -290,7 +290,7 @@ def _mark_literals(words: list[Word]) -> list[Word]:
         if word.key in _MARKS or (zone == "command" and _ends_command(word)):
             zone = ""
         is_literal = word.literal or bool(zone) or _is_bare_value(words, i)
-        if i and words[i - 1].shown == ":" and not _is_clause(words[i:]):
+        if i and words[i - 1].shown == ":" and not _begins_clause(keys_of(words[i:])):
             zone, is_literal = "value", True
         elif word.shown in PROGRAMS or word.key in TYPED:
             zone = zone or "command"
@@ -310,27 +310,35 @@ def _ends_command(word: Word) -> bool:
     )
 
 
-def _is_clause(words: Sequence[Word]) -> bool:
+def _begins_clause(keys: Sequence[str]) -> bool:
     """Return whether a colon is followed by a clause rather than a value or command."""
-    end = next((i for i, word in enumerate(words) if word.key == "."), len(words))
-    return any(word.key in DETERMINERS | BE | PRONOUNS | {"user"} for word in words[:end])
+    for key in keys:
+        if key == ".":
+            break
+        if key in DETERMINERS or key in BE or key in PRONOUNS or key == "user":
+            return True
+    return False
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
     """Return whether a subject is, or is set to, a single word: the verb is delete, NODE_ENV must
     be prod.
     """
-    start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
+    start = i
+    while start > 0 and words[start - 1].key not in {".", ","}:
+        start -= 1
     clause = keys_of(words[start:i])
     if not clause:
         return False
     if clause[-1] == "to":
-        return clause[0] == "set" or clause[-2:-1] == ["set"] or bool(VALUED & {*clause[-2:-1]})
+        previous = clause[-2] if len(clause) > 1 else ""
+        return clause[0] == "set" or previous == "set" or previous in VALUED
     after = _word_after(words, i).key
     if clause[-1] not in BE or (after not in _MARKS and after not in BOUNDARIES):
         return False
     is_state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
-    return not is_state or bool(VALUED & {*clause, *(key.removesuffix("s") for key in clause)})
+    singulars = {key.removesuffix("s") for key in clause}
+    return not is_state or not VALUED.isdisjoint(singulars.union(clause))
 
 
 def _replace_phrases(words: list[Word]) -> list[Word]:
@@ -362,9 +370,8 @@ def _mark_questions(words: list[Word]) -> list[Word]:
         is_first = not i or words[i - 1].key == "."
         if is_first and word.key in ASKING:
             after = _word_after(words, i)
-            has_subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (
-                after.shown[:1].isupper() and after.key != "not"
-            )
+            is_name = after.shown[:1].isupper() and after.key != "not"
+            has_subject = is_name or after.key in DETERMINERS | PRONOUNS | {"user"}
             end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
             if has_subject and end != "?":
                 marked.append(_QUESTION)
@@ -419,18 +426,11 @@ def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
     return not is_plural_subject or before.exact
 
 
-def _mark_forms(words: list[Word]) -> list[Word]:
-    """Mark passives, simple pasts and participles used as adjectives."""
-    return [
-        word._replace(form=_form(word.key, words[max(0, i - 2) : i]))
-        for i, word in enumerate(words)
-    ]
-
-
-def _form(key: str, before: Sequence[Word]) -> str:
-    previous = _word_before(before, len(before)).key
-    if previous in _ADVERBS and len(before) > 1:
-        previous = before[-2].key
+def _form(words: Sequence[Word], i: int) -> str:
+    """Return `Word.form` of a word: a passive, a simple past, a participle used as adjective."""
+    key, previous = words[i].key, _word_before(words, i).key
+    if previous in _ADVERBS and i > 1:
+        previous = words[i - 2].key
     is_participle = _is_participle(key)
     if is_participle and previous in BE:
         return "passive"

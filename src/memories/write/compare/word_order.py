@@ -1,6 +1,6 @@
 """Equivalent orders of a text's words: active voice, adjuncts at the end, "is" reversed."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from memories.write.compare.reading import Word, keys_of
 from memories.write.compare.vocabulary import (
@@ -32,7 +32,8 @@ def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
         verbs = [i for i, word in enumerate(active) if word.key in {"is", "are"}]
         if len(verbs) == 1:
             left, right = active[: verbs[0]], active[verbs[0] + 1 :]
-            if _is_equation(left, right):
+            is_equation = _is_name_with_role(left, right) or _is_name_with_role(right, left)
+            if is_equation and "?" not in keys_of(active):
                 first, second = sorted((_keys(left), _keys(right)))
                 orders.add((*first, "|", *second))
     return orders
@@ -42,16 +43,8 @@ def _keys(words: Sequence[Word]) -> tuple[str, ...]:
     return tuple(word.key for word in words if word.key not in LIGHT)
 
 
-def _is_equation(left: Sequence[Word], right: Sequence[Word]) -> bool:
-    """Return whether an "is" has a name on one side and a unique role on the other: the lead, my
-    landlord.
-    """
-    if "?" in keys_of([*left, *right]):
-        return False
-    return _is_name_with_role(left, right) or _is_name_with_role(right, left)
-
-
 def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
+    """Return whether these are a name and a unique role: the lead, my landlord."""
     keys = [word.key for word in name if word.key not in {".", ","}]
     if not 0 < len(keys) <= _NAME or {*keys} & (DETERMINERS | SOFT | {"not"}):
         return False
@@ -81,18 +74,27 @@ def _move_fronted(words: Sequence[Word]) -> list[Word]:
     """Move an adjunct from the start of a sentence to its end: on Fridays we deploy, we deploy on
     Fridays.
     """
-    words = [word for i, word in enumerate(words) if word.key != "." or i < len(words) - 1]
-    if not words or words[0].key not in FRONTED or any(word.key == "." for word in words):
+    words = list(words)
+    if words and words[-1].key == ".":
+        words.pop()
+    keys = keys_of(words)
+    if not keys or keys[0] not in FRONTED or "." in keys:
         return words
-    commas = [i for i, word in enumerate(words) if word.key == ","]
-    dates = [i + 1 for i, word in enumerate(words[:3]) if word.key in DATES or word.key.isdigit()]
-    subjects = [
-        i
-        for i, word in enumerate(words)
-        if i > 1 and (word.key in DETERMINERS or word.key in _STARTING)
-    ]
-    at = min(commas[:1] or dates[-1:] or subjects[:1] or [0])
+    at = _end_of_adjunct(keys)
     return words[at:] + words[:at]
+
+
+def _end_of_adjunct(keys: Sequence[str]) -> int:
+    """Return where an adjunct ends: before a comma, behind a date, or else before the subject."""
+    if "," in keys:
+        return keys.index(",")
+    for i in range(min(3, len(keys)), 0, -1):
+        if keys[i - 1] in DATES or keys[i - 1].isdigit():
+            return i
+    for i, key in enumerate(keys[2:], 2):
+        if key in DETERMINERS or key in _STARTING:
+            return i
+    return 0
 
 
 def _make_active(words: Sequence[Word]) -> list[Word]:
@@ -101,13 +103,23 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
     """
     words = list(words)
     while True:
-        at = next((i for i, word in enumerate(words) if word.form == "passive"), None)
-        if at is None:
+        forms = [word.form for word in words]
+        if "passive" not in forms:
             return words
-        start = max((i + 1 for i in range(at) if words[i].key in BOUNDARIES), default=0)
-        end = next((i for i in range(at, len(words)) if words[i].key in BOUNDARIES), len(words))
-        behind = words[at + 1 : end]
-        by = next((i for i, word in enumerate(behind) if word.key == "by"), len(behind))
-        last = next((i for i in range(by + 1, len(behind)) if behind[i].key in SOFT), len(behind))
-        agent, behind = behind[by + 1 : last], behind[:by] + behind[last:]
-        words[start:end] = [*agent, words[at]._replace(form="active"), *words[start:at], *behind]
+        at = forms.index("passive")
+        start = at
+        while start > 0 and words[start - 1].key not in BOUNDARIES:
+            start -= 1
+        end = _find_word(words, at, BOUNDARIES)
+        by = _find_word(words[:end], at + 1, {"by"})
+        last = _find_word(words[:end], by + 1, SOFT)
+        agent, verb = words[by + 1 : last], words[at]._replace(form="active")
+        words[start:end] = [*agent, verb, *words[start:at], *words[at + 1 : by], *words[last:end]]
+
+
+def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
+    """Return where the first of some words stands, from a place on; the end if none does."""
+    for i in range(start, len(words)):
+        if words[i].key in keys:
+            return i
+    return len(words)
