@@ -74,7 +74,10 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
     gone = memory(
         "list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1"
     )
-    assert gone.error == "what the page before ended with is gone; begin again without the cursor"
+    assert (
+        gone.error
+        == "the last item of the previous page no longer exists; begin again without the cursor"
+    )
 
 
 @pytest.mark.parametrize(

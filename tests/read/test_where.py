@@ -197,7 +197,7 @@ def test_errors_name_the_position() -> None:
         ("deleted = true", 1, "deleted stands alone"),
         ("has(pending)", 5, "pending stands alone"),
         ("suspicious = yes", 1, "suspicious stands alone"),
-        ("content ~ '!!!'", 1, "has no word"),
+        ("content ~ '!!!'", 1, "contains no words"),
         ('"=by" = x', 1, "tag key"),
         ("'a b' = x and 'a\tb' = x", 1, "tag key"),
         ("type = fact \x1b[31m", 13, "[31m"),

@@ -830,7 +830,7 @@ def test_as_of_before_a_conversation_says_since_when_it_exists(
 ) -> None:
     memories.add_turns("talk", [said("a", 5)])
     with Memories(url, namespace="ann", embedder="fake") as ann:
-        with pytest.raises(NotFound, match="it is there since"):
+        with pytest.raises(NotFound, match="it has existed since"):
             ann.conversation("talk", as_of=START)
         assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 

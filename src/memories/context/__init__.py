@@ -1,1 +1,1 @@
-"""Context for a model: conversations, a context within a budget, and a policy for memories."""
+"""Context for a model: conversations, contexts within a budget, and a policy for memories."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SUSPICIOUS, TOOL_TURN, ONE_WRITER, NO_ROOM = "suspicious", "tool_turn", "one_writer", "no_room"
 PER_WRITER = 3
 MEMORY_CHARACTERS = 8_000
-MAX_IDS = 20  # ids that are listed for a reason; all documents are counted
+MAX_IDS = 20  # ids listed for each reason; all documents are counted
 _TOOL_ROLES = ("tool", "system")
 
 
@@ -24,9 +24,9 @@ class Admission(NamedTuple):
 
     Attributes:
         suspicious: Admit texts that may be instructions to a model; they are marked.
-        tool_turns: Admit turns of the roles `tool` and `system`, which no person said.
-        per_writer: The maximum number of memories, and of recalled turns, by one other writer; None
-            for no limit.
+        tool_turns: Admit turns with the roles `tool` and `system`, which no person said.
+        per_writer: The maximum number of memories, and of recalled turns, by any one other writer;
+            None for no limit.
         memory_characters: The maximum number of characters of all memories together.
     """
 
@@ -37,7 +37,7 @@ class Admission(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The admitted documents, in order, and the reason and the id of each other one."""
+    """The admitted documents, in order, and the reason and id of each omitted one."""
 
     documents: list[Document]
     left_out: list[tuple[str, str]]
@@ -51,7 +51,7 @@ def admit_turns(
     Args:
         documents: The turns.
         rules: The rules.
-        named: The caller named the conversation; otherwise captured turns are left out.
+        named: Whether the caller named the conversation; otherwise captured turns are left out.
     """
     admitted: list[Document] = []
     left_out: list[tuple[str, str]] = []
@@ -73,17 +73,17 @@ def admit_turns(
 def select_recalled(
     turns: Sequence[Document], rules: Admission, limit: int, *, named: bool
 ) -> Admitted:
-    """Return the admitted turns that answer and fit, so that no writer crowds out the others.
+    """Return the best admitted turns within the limit, so that no writer crowds out the others.
 
-    Room is divided among writers as for memories. The writer is the one in the origin: a role, a
-    speaker and a conversation are only claims.
+    Space is divided among writers as for memories. The writer is taken from the origin: role,
+    speaker and conversation are only claims.
 
     Args:
         turns: Admitted turns, best first.
         rules: The rules.
         limit: The maximum number.
-        named: The caller named the conversation, so everybody who writes there may use the room
-            that is left.
+        named: Whether the caller named the conversation; if so, every writer in it may use the
+            remaining space.
     """
     candidates = [{**turn, "own": True} for turn in turns] if named else turns
     rows = _divide(candidates, rules.per_writer, limit)
@@ -93,8 +93,8 @@ def select_recalled(
 def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
-    Room is divided: no writer gets more than `per_writer` before all others had as many. The room
-    that is left then goes to the reader's own agents in the same way, never to another writer.
+    No writer gets more than `per_writer` until all others have had as many. The remaining space is
+    then divided among the reader's own agents in the same way, and never goes to other writers.
 
     Args:
         documents: The memories, best first; more than `limit` if there are more.
@@ -134,8 +134,7 @@ def summarize(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -> list[int]:
-    """Return the rows that are admitted, in rounds: in each, every writer gets `per_writer` of its
-    best.
+    """Return the admitted rows, chosen in rounds: in each, every writer gets its best `per_writer`.
 
     After the first round only the reader's own agents take part.
     """
@@ -154,7 +153,7 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return the documents that are left out although worse ones are admitted: their writers had
+    """Return the documents left out although worse ones are admitted, because their writers had
     their share.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
@@ -174,13 +173,13 @@ def _writer(document: Document) -> tuple[Any, ...]:
 
 
 def _is_captured(document: Document) -> bool:
-    """Return whether a hook wrote this, and no review has accepted it."""
+    """Return whether a hook wrote a document that no review has accepted."""
     origin: Origin | None = document.get("origin")
     return origin is not None and origin.trust == CAPTURED and not document.get("accepted")
 
 
 def _mark(document: Document) -> Document:
-    """Return a document with the marks of its text, which older documents lack."""
+    """Return a document with the suspicion marks of its text, which older documents lack."""
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # it can't be shown either
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}

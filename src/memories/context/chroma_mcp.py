@@ -1,5 +1,5 @@
-"""A backend of a `MemoryGateway` that keeps turns and memories on a Chroma server, through a
-`chroma-mcp` process.
+"""`MemoryGateway` backend that keeps turns and memories on a Chroma server, through a `chroma-mcp`
+process.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 PAGE = 256  # indexes of turns that are read at once
-MAX_CONVERSATIONS = 10_000  # whose last index is remembered
+MAX_CONVERSATIONS = 10_000  # conversations whose last index is remembered
 
 _WINDOW = "window"
 
@@ -43,28 +43,28 @@ Value = TypeVar("Value")
 
 
 class ChromaMcpBackend:
-    """Turns in the collection `history`, memories in the collection `memory`, of a Chroma server.
+    """Keeps turns in the collection `history` and memories in `memory` on a Chroma server.
 
     The first call starts the process, and a later call restarts it if it has died. A call that was
-    lost with it is repeated, which does no harm: the id of a document is a hash of its content.
+    lost with the process is repeated, which is harmless: a document's id is a hash of its content.
     Threads may share a backend.
 
     Chroma has no transactions. These are the guarantees without them:
 
     - A turn is stored once for each `message_id` of its conversation, whoever stores it.
     - Threads, and processes that share a home (and so its lock), never give two turns of a
-      conversation the same index. Writers with other homes, as on other machines, may: both turns
-      are kept, ordered by time.
+      conversation the same index. Writers with other homes, such as on other machines, may: both
+      turns are kept, ordered by time.
     - `hold_windows` works only among processes that share the home.
     """
 
     def __init__(
         self, connect: Connect, folder: Path, name: str, *, patience: Patience | None = None
     ) -> None:
-        """Prepare; nothing is started yet.
+        """Store the parameters; no process is started yet.
 
         Args:
-            connect: Starts a process and yields its client; called in a thread of its own.
+            connect: Starts a process and yields its client; called in a separate thread.
             folder: The folder for locks and the gateway's queue.
             name: The prefix of their names.
             patience: How long to wait.
@@ -77,12 +77,12 @@ class ChromaMcpBackend:
 
     @classmethod
     def at(cls, endpoint: str, host: str, port: int, home: Path) -> Self:
-        """Return the backend of an endpoint: `chroma-mcp`, or `chroma-mcp://host:port`.
+        """Return the backend for an endpoint: `chroma-mcp`, or `chroma-mcp://host:port`.
 
         Args:
             endpoint: The endpoint.
-            host: The Chroma server's host, if the endpoint has none.
-            port: Its port, if the endpoint has none.
+            host: The Chroma server's host, if the endpoint doesn't name one.
+            port: Its port, if the endpoint doesn't name one.
             home: The folder for files.
 
         Raises:
@@ -95,7 +95,7 @@ class ChromaMcpBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The home; each server has its own files."""
+        """The home folder; each server has its own files."""
         return self._files
 
     @functools.cached_property
@@ -105,7 +105,7 @@ class ChromaMcpBackend:
 
     @functools.cached_property
     def redactor(self) -> "Redactor":
-        """The redactor of the settings."""
+        """The redactor from the settings."""
         return load_config().redactor()
 
     def ensure_collections(self, names: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class ChromaMcpBackend:
         """Store a turn after the last one; its id is a hash of conversation and message id."""
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
-        # No other thread, and no process with this home, may number turns meanwhile.
+        # No other thread, and no other process with this home, may number turns meanwhile.
         with self._appending, self._lock_history():
             index = max(self._last_index(turn.conversation_id) + 1, turn.turn_index)
             metadata = {**metadata_of(turn), "turn_index": index}
@@ -144,10 +144,11 @@ class ChromaMcpBackend:
         return []
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless exactly the same one is stored; similar ones are not compared."""
+        """Store a memory, unless exactly the same one is already stored; similar ones are not
+        compared."""
         metadata: dict[str, Any] = {
             "type": item.memory_type,
-            "confidence": float(item.confidence),  # a search by a fraction finds no whole number
+            "confidence": float(item.confidence),  # fractions don't match whole numbers
             **{
                 name: getattr(item, name)
                 for name in ("ts", "conversation_id", "entities", "source", "tags")
@@ -161,7 +162,7 @@ class ChromaMcpBackend:
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search by meaning alone, by the beginning of a long text."""
+        """Search by meaning alone, using the beginning of a long text."""
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
@@ -175,12 +176,12 @@ class ChromaMcpBackend:
         *,
         own: bool = False,  # noqa: ARG002 - a Chroma server has no namespaces
     ) -> list[Document]:
-        """Search by meaning alone, by the beginning of a long text."""
+        """Search by meaning alone, using the beginning of a long text."""
         where = {} if conversation_id is None else {"where": {"conversation_id": conversation_id}}
         return self._search(Collection.HISTORY, query_text, k, where)
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
-        """Return up to `n` turns from an index on; Chroma does not sort, so we do."""
+        """Return up to `n` turns from an index on, sorted here because Chroma does not sort."""
         where = _turns_from(conversation_id, start)
         where["$and"].append({"turn_index": {"$lt": start + n}})
         return self._read(where)[:n]
@@ -192,7 +193,7 @@ class ChromaMcpBackend:
             return len(answer["ids"])
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Take a lock in the home."""
+        """Take a lock in the home folder."""
         folder, name = self._files
         return locked(folder / f"{name}.windows.lock")
 
@@ -206,7 +207,8 @@ class ChromaMcpBackend:
     # --- indexes of turns ---
 
     def _last_index(self, conversation_id: str) -> int:
-        """Return the highest index of a conversation, or -1; one call if it is nearly known."""
+        """Return the highest index of a conversation, or -1; takes one call if a close lower bound
+        is known."""
         known = self._last_indexes.get(conversation_id, -1)
         indexes = self._read_indexes(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._last_indexes:
@@ -221,9 +223,7 @@ class ChromaMcpBackend:
         return last
 
     def _find_last_page(self, conversation_id: str, known: int) -> int:
-        """Return an index that is at most half a page below the highest, by doubling and
-        bisection.
-        """
+        """Return an index at most half a page below the highest, by doubling and bisection."""
         step = PAGE
         while self._read_indexes(conversation_id, known + step, 1):
             known += step
@@ -273,7 +273,7 @@ class ChromaMcpBackend:
     def _add(
         self, collection: str, document_id: str, text: str, metadata: Mapping[str, Any]
     ) -> bool:
-        """Store a document; return False if it exists already."""
+        """Store a document; return False if it already exists."""
         arguments = {
             "collection_name": collection,
             "documents": [text],
@@ -297,7 +297,7 @@ class ChromaMcpBackend:
         return self._call_with(lambda session: session.call(tool, arguments))
 
     def _call_with(self, work: Callable[[Session], Value], *, retry: bool = True) -> Value:
-        """Run a call with the process; run it again if the process had died."""
+        """Run a call on the process; repeat it if the process had died."""
         session = self._open_session()
         try:
             return work(session)
@@ -311,7 +311,7 @@ class ChromaMcpBackend:
         return self._call_with(work, retry=False)
 
     def _open_session(self) -> Session:
-        """Return the process, started if it is not running, once its collections exist."""
+        """Return the process, started if necessary, once its collections exist."""
         with self._opening:
             if self._session is None:
                 session = Session(self._connect, self._patience)
@@ -359,7 +359,7 @@ def _translate_malformed() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError, IndexError) as exc:
-        raise MCPError(f"{NAME} answered something that is not understood: {exc}") from exc
+        raise MCPError(f"{NAME} returned an answer in an unexpected format: {exc}") from exc
 
 
 def _parse_documents(columns: Mapping[str, Any]) -> list[Document]:

@@ -1,4 +1,4 @@
-"""The `chroma-mcp` process: starting it, calling it by MCP from any thread, and ending it.
+"""The `chroma-mcp` process: starts it, calls it over MCP from any thread, and ends it.
 
 The MCP SDK is imported when the process is started.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAME = "chroma-mcp"
 COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts it
-MAX_OUTPUT = 500  # characters of a program's output in an error
+MAX_OUTPUT = 500  # characters of a program's output shown in an error
 
 _SERVER_DOWN = re.compile(
     r"(?:'|collections): "
@@ -47,7 +47,7 @@ Connect = Callable[[], AbstractAsyncContextManager["Client"]]
 
 
 class NotInstalled(UnsupportedEndpoint):
-    """The program is missing; trying again does not help."""
+    """The program is missing; retrying does not help."""
 
 
 class Unreachable(ConnectionError):
@@ -57,10 +57,10 @@ class Unreachable(ConnectionError):
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait.
+    """Timeouts, in seconds.
 
     Attributes:
-        start: For the process to start and shake hands.
+        start: For the process to start and complete the handshake.
         call: For an answer.
         stop: For the process to end.
     """
@@ -71,14 +71,14 @@ class Patience(NamedTuple):
 
 
 class Session:
-    """A running process, with an event loop in a thread of its own; any thread may call it."""
+    """A running process, with an event loop in its own thread; any thread may call it."""
 
     def __init__(self, connect: Connect, patience: Patience) -> None:
         """Start the process.
 
         Raises:
-            NotInstalled: There is no such program.
-            Unreachable: It did not start, or did not answer in time.
+            NotInstalled: The program is missing.
+            Unreachable: The process did not start, or did not answer in time.
         """
         self._patience = patience
         self._loop = asyncio.new_event_loop()
@@ -104,7 +104,7 @@ class Session:
             await self._stop.wait()
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Call a tool; return the texts of its answer.
+        """Call a tool; return the texts in its answer.
 
         Raises:
             Unreachable: The process or the server does not answer.
@@ -180,12 +180,12 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def _is_about_messages(record: logging.LogRecord) -> bool:
-    """Return whether a log record is not about a line that isn't an MCP message."""
+    """Return False for a log record about a line that isn't an MCP message."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
 def environment(host: str, port: int) -> dict[str, str]:
-    """Return the environment of the process.
+    """Return the environment for the process.
 
     Version 0.2.6 reads CHROMA_HOST, not the documented CHROMA_HTTP_HOST.
     """
@@ -207,7 +207,7 @@ def environment(host: str, port: int) -> dict[str, str]:
 
 
 def _texts_of(answer: "CallToolResult") -> list[str]:
-    """Return the texts of an answer.
+    """Return the texts in an answer.
 
     Raises:
         ConnectionError: The Chroma server does not answer.

@@ -1,6 +1,4 @@
-"""`ContextBuilder`: builds the context of a model that answers a message, within a budget of
-tokens.
-"""
+"""`ContextBuilder`: builds a model's context for answering a message, within a token budget."""
 
 import logging
 import time
@@ -36,13 +34,13 @@ __all__ = [
 _log = logging.getLogger(__name__)
 RECALLED = 20  # turns to recall without a budget, or with a small one
 MAX_RECALLED = 200  # turns to recall with the largest budget
-TOKENS_PER_HIT = 30  # a budget of so many more tokens recalls one more turn
-MAX_REFITS = 3  # times that unused room is filled again
-WORTH_REFITTING = 50  # unused room is filled if it is more than the budget divided by this
+TOKENS_PER_HIT = 30  # every this many tokens of budget recall one more turn
+MAX_REFITS = 3  # how many times unused space is filled again
+WORTH_REFITTING = 50  # unused space is filled if it exceeds the budget divided by this
 
 
 class ContextBuildError(InvalidInput):
-    """The input of a context is not acceptable: the conversation's name, or the message."""
+    """The conversation's name or the message is not acceptable."""
 
 
 class ContextBuilder:
@@ -61,7 +59,7 @@ class ContextBuilder:
         recall_n: int = RECALLED,
         shares: Shares = Shares(),  # noqa: B008 - immutable
     ) -> None:
-        """Set what a context contains.
+        """Configure what a context contains.
 
         Args:
             gateway: The source of turns and memories.
@@ -69,15 +67,15 @@ class ContextBuilder:
             memory_top_k: The maximum number of memories, 1 to 1,000.
             min_confidence: The lowest confidence of a memory, 0 to 1.
             token_budget: The maximum number of tokens of the formatted context; None for no limit.
-            count_tokens: Returns the number of tokens of a text for the model that reads it.
+            count_tokens: Returns the number of tokens in a text for the model that reads it.
                 [default: an upper bound for today's tokenizers; see `estimate_tokens`]
             admission: What may enter a context unasked. [default: no texts that may be instructions
-                to a model, no turns of tools, at most 3 memories and 3 recalled turns of one other
+                to a model, no tool turns, at most 3 memories and 3 recalled turns by any one other
                 writer]
             recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. A large budget
                 recalls more.
-            shares: The shares of the last turns, the recalled turns, and the memories in the
-                budget.
+            shares: The shares of the budget for the last turns, the recalled turns, and the
+                memories.
 
         Raises:
             ValueError: A number is not acceptable.
@@ -105,15 +103,15 @@ class ContextBuilder:
         include_suspicious: bool = False,
         include_tool_turns: bool = False,
     ) -> "ContextBuilder":
-        """Return a builder with the settings.
+        """Return a builder configured by the settings.
 
         Args:
             gateway: The source of turns and memories.
             config: The settings.
-            token_budget: A budget that replaces theirs.
+            token_budget: A budget that replaces the one in the settings.
             include_suspicious: Include texts that may be instructions to a model; they are marked.
-            include_tool_turns: Include turns of the roles `tool` and `system`, whatever the setting
-                says.
+            include_tool_turns: Include turns with the roles `tool` and `system`, regardless of the
+                setting.
         """
         rules = Admission(
             include_suspicious,
@@ -137,13 +135,14 @@ class ContextBuilder:
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Build the context for a message.
 
-        If the gateway fails, the context has less, down to the message alone, and its metadata says
-        why. A gateway without `recall_history` and `read_history` gives no earlier turns.
+        If the gateway fails, the context lacks those parts, in the worst case all but the message,
+        and its metadata says why. A gateway without `recall_history` and `read_history` gives no
+        earlier turns.
 
         Args:
             conversation_id: The conversation.
-            latest_user_text: The message to answer. If it is stored already, as the last turn of
-                the conversation, the history leaves it out.
+            latest_user_text: The message to answer. If it is already stored as the conversation's
+                last turn, the history leaves it out.
 
         Returns:
             The fields of a `ContextPackage`:
@@ -183,7 +182,7 @@ class ContextBuilder:
         return self._build(conversation, query, "")
 
     def build_everywhere(self, latest_user_text: str) -> dict[str, Any]:
-        """Build the context for a message outside of conversations: turns of all conversations are
+        """Build the context for a message outside conversations: turns of all conversations are
         recalled.
 
         Raises:
@@ -240,7 +239,7 @@ class ContextBuilder:
         return context
 
     def _note(self, config: "Config", context: Mapping[str, Any], seconds: float) -> None:
-        """Note in `core.events` how many tokens a model gets besides the message."""
+        """Record in `core.events` how many tokens a model gets in addition to the message."""
         metadata = context["metadata"]
         counts = metadata["token_counts"]
         note(
@@ -267,8 +266,8 @@ class ContextBuilder:
         """Return a context that fits the budget: the message, then the newest turns, then
         memories.
 
-        The rest of the budget after the message is divided; see `fitting`. A message that is too
-        long by itself is cut at its end, and so is the oldest turn that is shown.
+        The rest of the budget after the message is divided; see `fitting`. A message that alone
+        exceeds the budget is cut at its end, and so is the oldest turn shown.
         """
         truncated: dict[str, Any] = {**context}
         parts = parts_of(context)
@@ -316,7 +315,8 @@ class ContextBuilder:
         return message[: fitting.largest_fitting(len(message), fits)]
 
     def _fit(self, context: dict[str, Any], parts: Parts, fitter: Fitter) -> Parts:
-        """Return the parts that fit the budget beside the message; the whole text is counted."""
+        """Return the parts that fit the budget together with the message; the whole text is
+        counted."""
         budget = self.token_budget
         if budget is None:
             return fitter.include_all(parts)
@@ -324,7 +324,7 @@ class ContextBuilder:
         room = budget - self._count_tokens(frame)
         fitted = fitter.fit(parts, room)
         size = self._total({**context, **fitted._asdict()})
-        # The whole has fewer tokens than its parts counted one by one: use that room too.
+        # The whole has fewer tokens than the sum of its parts: use that space too.
         for _ in range(MAX_REFITS):
             unused = budget - size
             if unused * WORTH_REFITTING < budget:
@@ -357,7 +357,7 @@ class ContextBuilder:
 
 
 def _count_shortened(shown: list[HistoryTurn], turns: list[HistoryTurn]) -> int:
-    """Return how many of the last turns are not shown whole."""
+    """Return how many of the last turns are not shown in full."""
     return sum(turn not in turns or len(turn.text) > fence.MAX_SHOWN for turn in shown)
 
 
@@ -365,7 +365,7 @@ def _check_shares(shares: Shares) -> Shares:
     """Return valid shares.
 
     Raises:
-        InvalidInput: One is not a whole number of at least 0, or all are 0.
+        InvalidInput: A share is not a whole number of at least 0, or all are 0.
     """
     is_valid = all(type(part) is int and part >= 0 for part in shares)
     if len(shares) != len(Shares._fields) or not is_valid:
@@ -373,7 +373,7 @@ def _check_shares(shares: Shares) -> Shares:
             "shares must be three whole numbers, 0 or more: last turns, recalled turns, memories"
         )
     if not any(shares):
-        raise InvalidInput("shares are all 0; give at least one part of a context some room")
+        raise InvalidInput("shares are all 0; give at least one part of a context a share")
     return Shares(*shares)
 
 

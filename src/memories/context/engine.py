@@ -1,4 +1,4 @@
-"""The default backend of a `MemoryGateway`: a `Memories`, over any of its stores."""
+"""The default `MemoryGateway` backend: a `Memories` over any of its stores."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _LISTED = ("entities", "source", "tags")
 class EngineBackend:
     """Stores turns and memories in a `Memories`."""
 
-    # The length of a turn; a long one is stored in parts, and embedding it takes a while.
+    # The maximum length of a turn; a long one is stored in parts, and embedding it takes a while.
     most_characters = 1_000_000
 
     def __init__(
@@ -58,7 +58,7 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The folder of the store if it is a file, else the home. Each namespace has its own
+        """The store's folder if it is a file, else the home folder. Each namespace has its own
         files.
         """
         return files_of(self.memories.config, self.memories.namespace)
@@ -102,7 +102,7 @@ class EngineBackend:
         with translate_errors():
             try:
                 [stored] = self.memories.add_turns(turn.conversation_id, [draft])
-            except RequestError as exc:  # it will never be accepted, so it must not be queued
+            except RequestError as exc:  # the turn will never be accepted, so it must not be queued
                 raise InvalidInput(str(exc)) from exc
         if stored.reason is not None:
             raise InvalidInput(f"the turn was not stored: {stored.reason}")
@@ -115,9 +115,9 @@ class EngineBackend:
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless an equal one would be recalled wherever this one would be.
+        """Store a memory, unless an equal one would be recalled in all the same places.
 
-        That is one of the same type and conversation, with at least the same confidence.
+        Equal means the same type and conversation, and at least the same confidence.
         """
         tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
         tags[_TYPE] = item.memory_type
@@ -147,7 +147,7 @@ class EngineBackend:
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search the memories, by the beginning of a long text."""
+        """Search the memories, using the beginning of a long text."""
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
         with translate_errors():
             hits = self.memories.search(
@@ -162,7 +162,7 @@ class EngineBackend:
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Search the turns, by the beginning of a long text."""
+        """Search the turns, using the beginning of a long text."""
         memories = self.memories.without_shared() if own else self.memories
         with translate_errors():
             query = query_text[:MAX_QUERY_CHARACTERS]
@@ -188,9 +188,9 @@ class EngineBackend:
         return document
 
     def _turn_with_owner(self, turn: Turn) -> Document:
-        """Return the document of a turn, with whether the reader's own agents wrote it.
+        """Return a turn's document, which records whether the reader's own agents wrote it.
 
-        Imported turns never count as own ones, since turns are not reviewed.
+        Imported turns never count as the reader's own, since turns are not reviewed.
         """
         is_imported = turn.origin is not None and turn.origin.trust == IMPORTED
         return {**_turn_document(turn), "own": not is_imported and self._is_own(turn)}
@@ -209,7 +209,7 @@ class EngineBackend:
         return sum(memory.namespace == self.memories.namespace for memory in page.memories)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Take a lock beside the store."""
+        """Take a lock next to the store."""
         folder, name = self.folder_name
         return locked(folder / f"{name}.windows.lock")
 
@@ -233,7 +233,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _window_tag(window: str) -> str:
-    """Return the tag of a window: its name, or a hash if the name can't be the value of a tag."""
+    """Return the tag of a window: its name, or a hash if the name can't be a tag value."""
     is_one_value = window.isprintable() and "," not in window and window == window.strip()
     if is_one_value and len(window) <= MAX_TAG_VALUE:
         return window

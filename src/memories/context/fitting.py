@@ -1,8 +1,8 @@
-"""Fitting a context into a budget of tokens: the share of each part, and what goes first. Pure.
+"""Fits a context into a token budget: each part's share, and what is dropped first. Pure.
 
 The message comes first. The last turns, the recalled turns and the memories each get a share of the
-rest. Unused room goes to the others, in the order recalled, last turns, memories. The newest turn
-gets at least `NEWEST` tokens: the specification puts recent history before memories.
+rest. Unused space goes to the others, in the order recalled turns, last turns, memories. The newest
+turn gets at least `NEWEST` tokens: the specification puts recent history before memories.
 """
 
 import functools
@@ -17,17 +17,17 @@ from memories.languages.text import normal_form
 Pair = tuple[MemoryItem, float]
 
 MIN_SHOWN = 40  # characters; a shorter beginning of a turn is useless
-NEWEST = 60  # tokens that the newest turn gets, however small the share
-MIN_HITS = 10  # passages for which there should be room
+NEWEST = 60  # tokens that the newest turn gets, regardless of the share
+MIN_HITS = 10  # passages that should fit
 MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # characters of a passage of a long text
-MIN_LAST_PASSAGE = 80  # characters of the last turn that finds room
-_MARGIN = 0.92  # of the characters that there is room for, since tokens are not spread evenly
+MIN_LAST_PASSAGE = 80  # characters of the last turn that fits
+_MARGIN = 0.92  # fraction of the characters that should fit, since tokens are not spread evenly
 _CHARACTERS_PER_TOKEN = 3.5  # a guess, for the length of passages
 _GAP = " …"
 
 
 class Shares(NamedTuple):
-    """Shares of a budget; only their proportion counts."""
+    """Shares of a budget; only their proportions matter."""
 
     tail: int = 20
     recalled: int = 55
@@ -60,7 +60,7 @@ def max_passage(room: int | None) -> int:
 
 
 class Fitter:
-    """Selects the parts that fit into a budget."""
+    """Selects the parts that fit a budget."""
 
     def __init__(
         self, count_tokens: Callable[[str], int], shares: Shares, words: Sequence[str]
@@ -70,10 +70,11 @@ class Fitter:
         Args:
             count_tokens: Returns the number of tokens of a text.
             shares: The shares of the budget.
-            words: The words by which passages are chosen; see `passages.stems`.
+            words: The words used to choose passages; see `passages.stems`.
         """
         self._count, self._shares, self._words = functools.cache(count_tokens), shares, words
-        # Both by the identity of a turn, which is kept so that the identity stays its own.
+        # Both are keyed by a turn's identity; the turn is kept so that no other object gets that
+        # identity.
         self._shortened: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
         self._sizes: dict[int, tuple[HistoryTurn, int]] = {}
 
@@ -129,7 +130,7 @@ class Fitter:
         return fitting[::-1]
 
     def _fitting_length(self, turn: HistoryTurn, room: int) -> int:
-        """Return how much of the beginning of a turn fits."""
+        """Return how many of a turn's first characters fit."""
 
         def fits(length: int) -> bool:
             return self._size_of_turn(shorten_to_beginning(turn, length)) <= room
@@ -149,7 +150,8 @@ class Fitter:
     def _fit_recalled(
         self, turns: Sequence[HistoryTurn], history: Sequence[HistoryTurn], room: int
     ) -> list[HistoryTurn]:
-        """Return the recalled turns that fit beside the last ones, shortened to passages."""
+        """Return the recalled turns that fit in addition to the last ones, shortened to
+        passages."""
         max_length = max_passage(room)
         places = {place_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
@@ -164,7 +166,7 @@ class Fitter:
                 head += self._size_of_heading(turn)
             size = self._size_of_turn(shorter) + head
             if size > room and not is_squeezed:
-                # The best turn that does not fit gets the rest of the room.
+                # The best turn that does not fit gets the remaining space.
                 is_squeezed = True
                 length = int(_MARGIN * len(shorter.text) * (room - head) / max(1, size - head))
                 if length >= MIN_LAST_PASSAGE:
@@ -177,7 +179,7 @@ class Fitter:
         return fitting
 
     def _shorten(self, turn: HistoryTurn, size: int) -> HistoryTurn:
-        """Return a turn shortened to a passage, which is computed once."""
+        """Return a turn shortened to a passage, computed once."""
         key = id(turn), size
         if key not in self._shortened:
             self._shortened[key] = turn, shorten(turn, self._words, size)
@@ -219,7 +221,7 @@ def repeated_memories(parts: Parts) -> list[Pair]:
 
 
 def drop_least_needed(parts: Parts) -> Parts:
-    """Return the parts without the least needed one: a recalled turn, else a memory, else the
+    """Return the parts without the least important one: a recalled turn, else a memory, else the
     oldest of the last turns.
     """
     if parts.recalled:
@@ -230,7 +232,7 @@ def drop_least_needed(parts: Parts) -> Parts:
 
 
 def largest_fitting(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, by bisection; 0 if none does."""
+    """Return the largest number below a limit that fits, by bisection; 0 if none fits."""
     low, high = 0, limit
     while high - low > 1:
         middle = (low + high) // 2

@@ -34,8 +34,8 @@ from memories.write.queue import Drained, Entry, RetryQueue
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-ENGINE = "memories"  # the endpoint of our own engine with the store of the settings
-CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through the program of that name
+ENGINE = "memories"  # the endpoint of our own engine with the store from the settings
+CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through this program
 TIMEOUT_SECONDS = 10.0  # for a backend without a setting
 _GENERATED = "gateway:"  # prefix of generated message ids, which are never shown
 _log = logging.getLogger(__name__)
@@ -55,20 +55,20 @@ class MemoryGateway:
         backend: Backend | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Prepare a gateway; everything is opened when it is first needed.
+        """Prepare a gateway; everything is opened on first use.
 
         Args:
-            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's
+            mcp_endpoint: `memories` for our own engine with the store from the settings, a store's
                 URL, the path of a store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a
                 Chroma server.
             backend: A backend to use instead of the one that the endpoint names; `close` does not
                 close it.
-            timeout_seconds: How long to wait for an answer of the memory. [default: the setting of
-                the backend]
+            timeout_seconds: How long to wait for an answer from the memory. [default: the backend's
+                setting]
 
         Raises:
             ConnectionError: No backend supports the endpoint.
-            ValueError: It is empty.
+            ValueError: The endpoint is empty.
         """
         self._owned = backend is None
         self._backend = _open_backend(mcp_endpoint) if backend is None else backend
@@ -80,23 +80,22 @@ class MemoryGateway:
         self._deadline = Deadline(timeout_seconds, whole=True)
 
     def settle(self) -> None:
-        """Wait for calls that timed out, at most as long as a call may take.
+        """Wait for timed-out calls, at most as long as a call may take.
 
         While one of them is still running, all other calls fail.
         """
         self._deadline.settle()
 
     def ensure_collections(self, names: list[str]) -> None:
-        """Create the collections `history` and `memory` unless they exist; then store the queued
-        turns.
+        """Create the collections `history` and `memory` if missing; then store the queued turns.
 
         Raises:
             ValueError: A name is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It can't create this collection.
+            MCPError: The memory can't create a collection.
         """
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise InvalidInput("names must be a list of names of collections")
+            raise InvalidInput("names must be a list of collection names")
         with self._log_call("collections are there", names=list(names)):
             self._deadline.run(self._backend.ensure_collections, names)
         try:
@@ -119,15 +118,15 @@ class MemoryGateway:
         """Append a turn to a conversation.
 
         Queued turns are stored first. A turn that can't be stored now is queued, and the error has
-        `queued` set. Appending it again does no harm.
+        `queued` set. Appending it again is harmless.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
             text: The text, at most 100,000 characters. Secrets are removed first of all.
-            turn_index: The position. If this or a later one is taken, the turn gets the next free
-                one, so that no two turns share a number; `tail_history` shows it. So 0 means: at
-                the end.
+            turn_index: The position. If this or a later position is taken, the turn gets the next
+                free one, so that no two turns share a number; `tail_history` shows it. So 0 means
+                at the end.
             ts: When it was said, ISO 8601.
             message_id: An id that is unique in the conversation: a second turn with the same id is
                 not stored. Without one, only a turn with equal arguments counts as the same.
@@ -141,7 +140,7 @@ class MemoryGateway:
         Raises:
             ValueError: A value is not acceptable; the turn is not queued.
             ConnectionError: The memory does not answer.
-            MCPError: It could not store the turn.
+            MCPError: The memory could not store the turn.
         """
         fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
         max_characters = self.most_characters if long else MAX_TURN_CHARACTERS
@@ -163,7 +162,7 @@ class MemoryGateway:
         """Return the last turns of a conversation, oldest first.
 
         Queued turns come last; their metadata has `pending`. If the memory does not answer and some
-        are queued, only those are returned, each document with the reason as `error`.
+        turns are queued, only those are returned, each document with the reason as `error`.
 
         Args:
             conversation_id: The conversation.
@@ -176,7 +175,7 @@ class MemoryGateway:
         Raises:
             ValueError: `n` is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It failed.
+            MCPError: The memory failed.
         """
         n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
@@ -230,7 +229,7 @@ class MemoryGateway:
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not store the memory.
+            MCPError: The memory could not be stored.
         """
         redactor = self._redactor()
         if conversation_id is not None:
@@ -263,7 +262,7 @@ class MemoryGateway:
             query_text: The question; only the first 4,096 characters of a long one count.
             k: The maximum number, 1 to 1,000.
             min_confidence: The lowest confidence, 0 to 1.
-            conversation_id: Only memories of this conversation.
+            conversation_id: Only memories from this conversation.
 
         Returns:
             Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`,
@@ -272,7 +271,7 @@ class MemoryGateway:
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not search.
+            MCPError: The search failed.
         """
         k, min_confidence = limit(k, "k"), unit(min_confidence, "min_confidence")
         conversation = _check_search(query_text, conversation_id)
@@ -293,8 +292,8 @@ class MemoryGateway:
         Args:
             query_text: The question; only the first 4,096 characters of a long one count.
             k: The maximum number, 1 to 1,000.
-            conversation_id: Only turns of this conversation. [default: of all]
-            own: Only turns of the caller's own namespace.
+            conversation_id: Only turns of this conversation. [default: turns of all]
+            own: Only turns in the caller's own namespace.
 
         Returns:
             Documents as `tail_history` returns them, with `similarity` and `score`.
@@ -302,7 +301,7 @@ class MemoryGateway:
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It could not search.
+            MCPError: The search failed.
         """
         k = limit(k, "k")
         conversation = _check_search(query_text, conversation_id)
@@ -328,7 +327,7 @@ class MemoryGateway:
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It failed.
+            MCPError: The memory failed.
         """
         n, conversation = limit(n, "n"), one_line(conversation_id, "conversation_id")
         if type(start) is not int or start < 0:
@@ -341,17 +340,18 @@ class MemoryGateway:
             return _without_generated_ids(self._backend.read_turns(conversation, start, n))
 
     def count_window(self, window: str) -> int:
-        """Return the number of stored memories of a window, for `MemoryPolicy`.
+        """Return the number of memories stored in a window, for `MemoryPolicy`.
 
         Raises:
             ConnectionError: The memory does not answer.
-            MCPError: It could not count.
+            MCPError: The memories could not be counted.
         """
         stored_window = self._window(window)
         return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other users of `hold_windows` out of a block, so that a count stays true in it."""
+        """Keep other users of `hold_windows` out of a block, so that a count stays correct within
+        it."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:
@@ -359,7 +359,7 @@ class MemoryGateway:
 
         Raises:
             ConnectionError: The memory does not answer.
-            MCPError: It could not store them; the other turns stay queued.
+            MCPError: The memory could not store them; the other turns stay queued.
         """
         drained = self._deadline.run(self._drain, None)
         if drained.failed:
@@ -374,7 +374,7 @@ class MemoryGateway:
     def close(self) -> None:
         """Close the backend, unless it was passed in."""
         if self._owned:
-            with suppress(MemoryTimeout):  # a hanging call is left to the end of the process
+            with suppress(MemoryTimeout):  # a hanging call is abandoned until the process ends
                 self._deadline.run(self._backend.close)
         self._deadline.close()
 
@@ -390,19 +390,19 @@ class MemoryGateway:
         """Store a turn after the queued ones of its conversation.
 
         Raises:
-            MCPError: Some of those are still queued.
+            MCPError: Some of the earlier turns are still queued.
         """
         if self.queue:
             drained = self._drain(turn.conversation_id)
             if self._queue_entries(turn.conversation_id):
-                reason = drained.failed.get(turn.conversation_id, "somebody else is storing them")
+                reason = drained.failed.get(turn.conversation_id, "another process is storing them")
                 raise MCPError(
                     f"earlier turns of this conversation still wait to be stored: {reason}"
                 )
         return self._backend.append(turn)
 
     def _drain(self, before: str | None) -> Drained:
-        """Store the queued turns, those of one conversation first."""
+        """Store the queued turns, one conversation's first."""
         with _translate_queue_errors(self.queue):
             drained = self.queue.drain(self._append_queued, before=before)
         if drained.done:
@@ -427,7 +427,7 @@ class MemoryGateway:
             return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
-        """Queue a turn, and note in the error whether that worked."""
+        """Queue a turn, and record in the error whether that succeeded."""
         error.queued = False  # type: ignore[union-attr]
         try:
             self.queue.add({**metadata_of(turn), "text": turn.text, "ts": with_zone(turn.ts)})
@@ -447,14 +447,14 @@ class MemoryGateway:
     # --- values ---
 
     def _redactor(self) -> "Redactor":
-        """Return the backend's redactor; a backend of another program may have none."""
+        """Return the backend's redactor; another program's backend may not have one."""
         from memories.guard.redactor import Redactor  # only needed for writing
 
         redactor = getattr(self._backend, "redactor", None)
         return redactor if isinstance(redactor, Redactor) else Redactor()
 
     def _redact_turn(self, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the fields of a turn without secrets; `HistoryTurn` refuses wrong types."""
+        """Return a turn's fields without secrets; `HistoryTurn` refuses wrong types."""
         conversation, role, text, index, ts, message_id, *names = fields
         redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")
@@ -463,7 +463,7 @@ class MemoryGateway:
         return (conversation, role, redactor.text(text, "text").text, index, ts, message_id, *names)
 
     def _window(self, name: str) -> str:
-        """Return the name of a window as it is stored."""
+        """Return the stored form of a window's name."""
         if not isinstance(name, str) or not name.strip():
             raise InvalidInput("window must be text that is not empty")
         return self._redactor().name(name, "window").text
@@ -488,11 +488,11 @@ class MemoryGateway:
 
 
 def _open_backend(endpoint: str) -> Backend:
-    """Return the backend of an endpoint; other kinds are added here.
+    """Return the backend for an endpoint; new kinds are added here.
 
     Raises:
-        UnsupportedEndpoint: No backend supports it.
-        InvalidInput: It is empty.
+        UnsupportedEndpoint: No backend supports the endpoint.
+        InvalidInput: The endpoint is empty.
     """
     if not isinstance(endpoint, str) or not endpoint.strip():
         raise InvalidInput("the endpoint is empty; give memories, a store's URL, or a path")
@@ -525,7 +525,7 @@ def _open_backend(endpoint: str) -> Backend:
 
 @contextmanager
 def _translate_queue_errors(queue: RetryQueue) -> Iterator[None]:
-    """Raise `MCPError` if the files of the queue are unusable."""
+    """Raise `MCPError` if the queue's files are unusable."""
     try:
         yield
     except ConnectionError:
@@ -535,7 +535,7 @@ def _translate_queue_errors(queue: RetryQueue) -> Iterator[None]:
 
 
 def _check_search(query_text: object, conversation_id: str | None) -> str | None:
-    """Check the text of a query; return the id of the conversation in its stored form."""
+    """Check the text of a query; return the conversation's id in its stored form."""
     if not isinstance(query_text, str):
         raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
     return None if conversation_id is None else one_line(conversation_id, "conversation_id")
@@ -550,7 +550,7 @@ def new_message_id() -> str:
 
 
 def _generate_message_id(turn: HistoryTurn) -> str:
-    """Return a message id that is the same for turns that are equal in everything."""
+    """Return a message id that is the same for turns that are equal in every field."""
     parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts)
     return f"{_GENERATED}{digest(*parts, turn.channel or '')}"
 

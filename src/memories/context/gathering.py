@@ -1,6 +1,4 @@
-"""Gathering: reads the parts of a context from a gateway. A part that fails is missing, and the
-context is built without it.
-"""
+"""Reads the parts of a context from a gateway. If a part fails, the context is built without it."""
 
 import logging
 import unicodedata
@@ -31,10 +29,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 NEIGHBOURS = 1  # turns before and after a hit that are read
-# A neighbour of a hit ranks after so many worse hits, which answer more often (on LoCoMo).
+# A neighbour of a hit ranks after this many worse hits, which answer more often (on LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # best hits whose neighbours are read
-MAX_GAP = 8  # hits that are at most this far apart are read together
+MAX_GAP = 8  # hits at most this far apart are read together
 Part = TypeVar("Part")
 
 
@@ -100,11 +98,11 @@ class _Reader:
     def __init__(self, gateway: "MemoryGateway", request: Request) -> None:
         self._gateway, self._request = gateway, request
         self.gathered = Gathered()
-        self._message_id: str | None = None  # of the message to answer, if it is stored
+        self._message_id: str | None = None  # the message to answer, if it is stored
         self._unreachable: ConnectionError | None = None
 
     def attempt(self, part: str, read: Callable[..., None], *arguments: str | None) -> None:
-        """Read a part; if that fails, record the error. A gateway that did not answer is not asked
+        """Read a part; on failure, record the error. A gateway that did not answer is not asked
         again.
         """
         try:
@@ -147,12 +145,12 @@ class _Reader:
             documents = self._gateway.recall_memory(query, n, self._request.min_confidence)
             return len(documents), admission.admit_memories(documents, self._request.rules, limit)
 
-        # Ask for twice as many, so that there are several writers to divide the room among.
+        # Ask for twice as many, so that space can be divided among several writers.
         documents = self._read_enough(read, limit, min(2 * limit, MAX_LIMIT))
         self.gathered.memories = self._parse(_memory_with_similarity, documents)
 
     def read_memories_offline(self, query: str) -> None:
-        """Read the memories that the gateway knows without its store."""
+        """Read the memories that the gateway can provide without its store."""
         limit, rules = self._request.memories, self._request.rules
         try:
             documents = self._gateway.recall_offline(  # type: ignore[attr-defined]
@@ -178,7 +176,7 @@ class _Reader:
 
         documents = self._read_enough(read, limit, limit)
         if not named and len(documents) >= limit and not all(map(_is_own, documents)):
-            # Others may have crowded out the reader's own turns.
+            # Other writers may have crowded out the reader's own turns.
             ids = {document["id"] for document in documents}
             own = self._read_enough(read_own, limit, limit)
             documents += [document for document in own if document["id"] not in ids]
@@ -188,7 +186,7 @@ class _Reader:
         self.gathered.recalled = order_by_need(hits, neighbours)
 
     def _read_neighbours(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
-        """Return the turns before and after hits, of the same sessions; only the reader's own ones
+        """Return the turns before and after hits, in the same sessions; only the reader's own
         unless the conversation was named.
         """
         hits_by_place = {place_of(turn): turn for turn in hits}
@@ -209,17 +207,17 @@ class _Reader:
         return [document for document in documents if document.get("id") != self._message_id]
 
     def _take(self, admitted: Admitted) -> list[Document]:
-        """Return admitted documents, and record those left out."""
+        """Return the admitted documents, and record the others."""
         self.gathered.left_out += admitted.left_out
         return admitted.documents
 
     def _read_enough(
         self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return admitted documents; read more while those left out take the place of wanted ones.
+        """Return admitted documents, reading more while omitted ones take the place of wanted ones.
 
         Args:
-            read: Reads up to a number of documents; returns how many there were, and the admitted
+            read: Reads up to a number of documents; returns how many it read, and the admitted
                 ones.
             wanted: The number of admitted documents that is enough.
             n: The number of documents to read first.
@@ -247,7 +245,7 @@ class _Reader:
 def order_by_need(
     hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
 ) -> list[HistoryTurn]:
-    """Return hits, best first, and among them their neighbours, each once.
+    """Return hits, best first, interleaved with their neighbours, each once.
 
     Args:
         hits: The turns that answer the question, best first.

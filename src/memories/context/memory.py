@@ -1,4 +1,4 @@
-"""`AgentMemory`: the flows of the conversation specification: start, append, remember, and build a
+"""`AgentMemory`: the conversation specification's flows: start, append, remember, and build a
 context.
 """
 
@@ -30,15 +30,14 @@ def _utc_now() -> datetime:
 
 
 class Offered(NamedTuple):
-    """Result of offering a memory: its id, or the reason why it is not stored."""
+    """Result of offering a memory: its id, or the reason why it was not stored."""
 
     id: str | None
     reason: str = ""
 
 
 class AgentMemory:
-    """The memory of an agent that answers messages. Its failures are logged and never stop the
-    agent.
+    """The memory of an agent that answers messages. Failures are logged and never stop the agent.
 
     memory = AgentMemory.start()
     prompt = memory.prompt("standup", message)
@@ -54,7 +53,7 @@ class AgentMemory:
         policy: MemoryPolicy,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        """Assemble the parts; `start` makes them from the settings.
+        """Assemble the parts; `start` creates them from the settings.
 
         Args:
             gateway: Stores and finds.
@@ -69,14 +68,14 @@ class AgentMemory:
     def start(
         cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep
     ) -> Self:
-        """Open the memory of the settings, and make sure that it answers.
+        """Open the memory named in the settings, and make sure that it answers.
 
-        It tries five times in all, with pauses that double. If `LOG_LEVEL` is set, it logs to
+        It makes up to five attempts, with doubling pauses. If `LOG_LEVEL` is set, it logs to
         standard error.
 
         Args:
             config: The settings. [default: the environment and the files]
-            pause: Waits for a number of seconds.
+            pause: Waits for the given number of seconds.
 
         Raises:
             ConnectionError: The memory did not answer.
@@ -123,7 +122,7 @@ class AgentMemory:
             channel: Where it came from.
 
         Returns:
-            The turn's id; None if it was queued or is not acceptable, and the log says which.
+            The turn's id; None if it was queued or is not acceptable, as the log says.
         """
         try:
             said_at = ts or to_iso(self._clock())
@@ -149,7 +148,7 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> str | None:
-        """Store a memory if the policy allows it; `offer` also returns why one is not stored.
+        """Store a memory if the policy allows it. To learn why one was not stored, use `offer`.
 
         Args:
             text: The text.
@@ -187,10 +186,10 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> Offered:
-        """Store a memory as `remember` does, or return why not, such as a text of more than 2,000
-        characters.
+        """Store a memory as `remember` does, or return why not, for example because the text
+        exceeds 2,000 characters.
 
-        It never raises.
+        Never raises.
         """
         if not self.policy.should_store(memory_type, confidence):
             logs.event(
@@ -211,8 +210,8 @@ class AgentMemory:
                     )
                     return Offered(
                         None,
-                        f"the policy stores {self.policy.max_per_window} memories in a window at "
-                        "most",
+                        f"the policy stores at most {self.policy.max_per_window} memories in a "
+                        "window",
                     )
                 memory_id = self.gateway.write_memory(
                     text, memory_type, confidence, to_iso(now),
@@ -242,14 +241,14 @@ class AgentMemory:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the memory, for a health check. It reads a little, stores nothing and
-        never raises.
+        """Return the memory's state, for a health check. Reads a little, stores nothing and never
+        raises.
 
         Returns:
             `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or the problem of that
             collection; `queued_turns`, the number of turns waiting to be stored, and
-            `refused_turns`, the number set aside for good (if there are any, the memory is
-            degraded), or None if that can't be read; `query_latency_ms`.
+            `refused_turns`, the number permanently refused (if there are any, the memory is
+            degraded), or None if the queue can't be read; `query_latency_ms`.
         """
         start = time.perf_counter()
         history = _find_problem(self.gateway.tail_history, _PROBE, 1)
@@ -271,7 +270,7 @@ class AgentMemory:
         }
 
     def _count_queued(self) -> tuple[int | None, int | None, str | None]:
-        """Return the numbers of queued and of refused turns, and why they can't be read."""
+        """Return the numbers of queued and refused turns, and why they can't be read, if so."""
         try:
             return len(self.gateway.queue.entries()), self.gateway.queue.refused_count(), None
         except Exception as exc:  # noqa: BLE001 - a health check reports failures
@@ -279,7 +278,7 @@ class AgentMemory:
 
 
 def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
-    """Make sure that the memory answers; try again while it does not."""
+    """Make sure that the memory answers, retrying while it does not."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             gateway.ensure_collections(COLLECTIONS)
@@ -295,7 +294,7 @@ def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
 
 
 def _find_problem(check: Callable[..., object], *arguments: object) -> str | None:
-    """Return why a check fails, in one line; None if it works."""
+    """Return why a check fails, in one line; None if it succeeds."""
     try:
         check(*arguments)
     except Exception as exc:  # noqa: BLE001 - a health check reports failures

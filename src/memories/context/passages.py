@@ -8,8 +8,8 @@ from memories.context.protocol import HistoryTurn
 from memories.languages.text import normal_form, query_terms
 
 CUT = "…"
-_MAX_ENDING = 3  # letters at the end of a word that differ in its other forms
-_MIN_STEM = 4  # letters that all forms of a word share
+_MAX_ENDING = 3  # letters at the end of a word that may differ in its other forms
+_MIN_STEM = 4  # minimum letters that all forms of a word share
 # A sentence or a line, with the space behind it.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 
@@ -21,20 +21,20 @@ def stems(query: str) -> list[str]:
 
 
 def passage(text: str, words: Sequence[str], size: int) -> str:
-    """Return the part of a text, in whole sentences, that has most of a question's words.
+    """Return the part of a text, in whole sentences, that contains most of a question's words.
 
     Rare words count more.
 
     Args:
         text: The text.
         words: The words to look for; see `stems`.
-        size: The maximum length of the part, without the marks of omissions.
+        size: The maximum length of the part, excluding omission marks.
     """
     if len(text) <= size:
         return text
     spans = [match.span() for match in _PIECE.finditer(text) if match[0]]
     scores = _score_pieces([normal_form(text[start:end]) for start, end in spans], words)
-    # Begin with the best sentence, the first one among equals, and grow by the better neighbour.
+    # Begin with the best sentence (on a tie, the first), and extend it by the better neighbour.
     first = last = max(range(len(spans)), key=lambda at: (scores[at], -at))
     while True:
         neighbours: list[tuple[float, int]] = []
@@ -53,8 +53,8 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
 
 
 def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
-    """Return the score of each piece of a text: its words, each divided by the pieces that have
-    it.
+    """Return the score of each piece of a text: the sum over its words of 1 / the number of pieces
+    with that word.
     """
     counts = {word: sum(word in piece for piece in pieces) for word in words}
     return [sum(1 / counts[word] for word in words if word in piece) for piece in pieces]

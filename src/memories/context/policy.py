@@ -1,5 +1,5 @@
-"""The memory policy of the conversation specification: which memories to store, and how many. Pure;
-it stores nothing.
+"""The conversation specification's memory policy: which memories to store, and how many. Pure;
+stores nothing.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from memories.guard.validate import one_line, unit
 
 MEMORY_TYPES = ("preference", "fact", "project", "decision")
 WINDOW = timedelta(hours=1)
-MAX_WINDOWS = 1_000  # windows that the policy counts itself
+MAX_WINDOWS = 1_000  # maximum number of windows that the policy counts itself
 
 
 class MemoryPolicy:
-    """Decides which memories are stored: those of a known type and with enough confidence, a few
-    per window of time.
+    """Decides which memories are stored: known types with enough confidence, and only a few per
+    time window.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class MemoryPolicy:
         Args:
             min_confidence: The lowest confidence of a stored memory, 0 to 1.
             max_per_window: The maximum number of memories per window.
-            count_stored: Returns the number of stored memories of a window, such as
+            count_stored: Returns the number of memories stored in a window, such as
                 `MemoryGateway.count_window`. The limit then holds across processes and restarts.
                 Without it, `enforce_rate_limit` counts its own calls.
 
@@ -61,7 +61,7 @@ class MemoryPolicy:
     def enforce_rate_limit(self, window_key: str) -> bool:
         """Return whether one more memory may be stored in a window.
 
-        With `count_stored`, the stored memories decide, and a call changes nothing. Without it,
+        With `count_stored`, the stored memories decide, and a call has no side effects. Without it,
         every True counts as one memory.
 
         Args:
@@ -78,7 +78,7 @@ class MemoryPolicy:
         return is_allowed
 
     def validate_memory_type(self, memory_type: str) -> bool:
-        """Return whether this is a type of memories."""
+        """Return whether this is a memory type."""
         return memory_type in MEMORY_TYPES
 
 
@@ -86,8 +86,7 @@ def window_key(conversation_id: str | None, at: datetime, length: timedelta = WI
     """Return the name of the window at a time.
 
     Args:
-        conversation_id: The conversation, each of which has its own windows; None outside of
-            conversations.
+        conversation_id: The conversation; each has its own windows. None outside conversations.
         at: An aware time.
         length: The length of a window.
 

@@ -1,5 +1,5 @@
-"""The values that a `MemoryGateway` exchanges with its callers and its backend, the protocol of a
-backend, and the errors.
+"""Values that a `MemoryGateway` exchanges with its callers and backend, the backend protocol, and
+the errors.
 
 `HistoryTurn`, `MemoryItem` and `ContextPackage` are the data models of the conversation
 specification.
@@ -23,7 +23,7 @@ ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
 MAX_MEMORY_CHARACTERS = 2_000
 
-# A result of a gateway: `id`, `text`, `metadata`, and for a search `similarity` and `score`.
+# A gateway's result: `id`, `text`, `metadata` and, for a search, `similarity` and `score`.
 Document = dict[str, Any]
 Place = tuple[str, int]  # a conversation, and the index of a turn
 _NOT_METADATA = ("text", "origin", "suspicious")  # attributes of a turn
@@ -40,7 +40,7 @@ class MCPError(SystemFault):
 
 
 class UnsupportedEndpoint(ConnectionError):
-    """No backend supports the endpoint; trying again does not help."""
+    """No backend supports the endpoint; retrying does not help."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class MemoryItem:
         id: Its id, once it is stored.
         agent: The agent in its tags, once it is stored.
         origin: Who wrote it, if the store records that; can't be passed in.
-        shared: Whether it comes from the shared namespace and the reader has another one.
+        shared: Whether it comes from the shared namespace while the reader has another one.
         suspicious: The rules by which the text may be an instruction to a model; see `Memory`.
 
     Raises:
@@ -141,7 +141,7 @@ class MemoryItem:
 
 @dataclass
 class ContextPackage:
-    """The context of a model that answers a message.
+    """A model's context for answering a message.
 
     Attributes:
         history: The last turns of the conversation, oldest first.
@@ -190,7 +190,7 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, counted in a window, and return its id, or that of an equal memory."""
+        """Store a memory, counted in a window; return its id, or the id of an equal memory."""
         ...
 
     def recall(
@@ -202,8 +202,8 @@ class Backend(Protocol):
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Return the turns that answer a query, best first: of one conversation, of all, or with
-        `own` only of the caller's own namespace.
+        """Return the turns that answer a query, best first: from one conversation, from all or,
+        with `own`, only from the caller's own namespace.
         """
         ...
 
@@ -212,11 +212,12 @@ class Backend(Protocol):
         ...
 
     def count_window(self, window: str) -> int:
-        """Return the number of stored memories of a window."""
+        """Return the number of memories stored in a window."""
         ...
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Prevent other processes from storing memories in windows, so that a count stays true."""
+        """Prevent other processes from storing memories in windows, so that a count stays
+        correct."""
         ...
 
     def close(self) -> None:
@@ -228,7 +229,7 @@ class Backend(Protocol):
 
 
 def to_document(document_id: str, text: str, metadata: Mapping[str, Any]) -> Document:
-    """Return the document of a turn or a memory; metadata that is None is left out."""
+    """Return the document of a turn or a memory; metadata values of None are left out."""
     return {"id": document_id, "text": text, "metadata": without_none(metadata)}
 
 
@@ -246,8 +247,8 @@ def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
 def turn_of(document: Document) -> HistoryTurn:
     """Return the turn in a gateway's document.
 
-    The specification has no role for tools: the output of a tool counts as the assistant's, with
-    the channel `tool`.
+    The specification has no role for tools: a tool's output counts as the assistant's, with the
+    channel `tool`.
     """
     metadata = document["metadata"]
     fields = {name: metadata[name] for name in ("conversation_id", "role", "turn_index", "ts")}
@@ -265,7 +266,7 @@ def turn_of(document: Document) -> HistoryTurn:
 def item_of(document: Document) -> MemoryItem:
     """Return the memory in a gateway's document.
 
-    Another writer may have stored a longer text than the specification allows, which is cut, or
+    Another writer may have stored a text that is too long for the specification, which is cut, or
     another type, which counts as a fact.
     """
     metadata, text = document["metadata"], document["text"]
@@ -295,10 +296,10 @@ def place_of(turn: HistoryTurn) -> Place:
 
 
 def parse_time(ts: str) -> datetime:
-    """Return a timestamp in UTC; without a time zone it is in the machine's own.
+    """Return a timestamp in UTC; one without a time zone is taken as the machine's local time.
 
     Raises:
-        InvalidInput: It is not ISO 8601.
+        InvalidInput: The timestamp is not ISO 8601.
     """
     try:
         return datetime.fromisoformat(ts).astimezone(UTC)
@@ -310,7 +311,7 @@ def parse_zoned_time(ts: str) -> datetime:
     """Return a timestamp in the time zone that it names; in UTC if it names none.
 
     Raises:
-        InvalidInput: It is not ISO 8601.
+        InvalidInput: The timestamp is not ISO 8601.
     """
     return parse_time(ts).astimezone(datetime.fromisoformat(ts).tzinfo or UTC)
 
@@ -345,12 +346,12 @@ def _check_text(text: object, max_characters: int, kind: str, remedy: str) -> No
 
 
 def _normalize(item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, str], str]) -> None:
-    """Replace an optional text by the form in which it is stored."""
+    """Replace an optional text by its stored form."""
     text = getattr(item, name)
     if text is not None:
         setattr(item, name, check(text, name))
 
 
 def _tag_value(text: str, name: str) -> str:
-    """Return a text as the value of a tag, which is how it is stored."""
+    """Return a text in the form of a tag value, as it is stored."""
     return validate.tags({name: validate.one_line(text, name)})[name]

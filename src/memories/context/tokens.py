@@ -1,11 +1,11 @@
-"""An upper bound on the number of tokens of a text, for the tokenizers of today's models. Pure.
+"""An upper bound on a text's number of tokens, for the tokenizers of today's models. Pure.
 
 It is the largest of three bounds: for byte-level BPE as in GPT-4 and GPT-4o, for unigram models as
 in multilingual encoders and Gemma, and for WordPiece. The pieces of a word in the packaged
-WordPiece vocabulary distinguish ordinary words from those that no tokenizer has as a whole. The
-cost of each class of characters in the other two was fitted by linear programming: the least sum
-that counts no sample too low, over 2,400 samples of 90 kinds: chats, prose in 50 languages, code,
-JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
+WordPiece vocabulary distinguish ordinary words from those that no tokenizer has as a single token.
+The cost of each character class in the other two was fitted by linear programming: the smallest sum
+that underestimates none of 2,400 samples of 90 kinds: chats, prose in 50 languages, code, JSON,
+logs, identifiers, base64, emoji, signs, and random letters of many scripts.
 """
 
 import re
@@ -21,11 +21,11 @@ _RUN = re.compile(
 )
 _IS_LATIN = re.compile(f"[{_LATIN}]")
 _INNER_CAPITAL = re.compile("[a-z][A-Z]")
-_MAX_PIECE = 18  # letters of the longest token in the vocabulary
+_MAX_PIECE = 18  # length of the longest token in the vocabulary
 _MARGIN = 1.03
 _SMART = frozenset("’‘“”…—–•")
 
-# The first character of each block, and the cost of a character in byte-level BPE and in unigram
+# The first character of each block, and the cost per character in byte-level BPE and in unigram
 # models.
 _BLOCKS: tuple[tuple[int, float, float], ...] = (
     (0x00, 0.83, 1.08),  # punctuation
@@ -96,7 +96,7 @@ def estimate_tokens(text: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def _run_cost(run: str) -> Cost:
-    """Return the cost of a run of characters of one class, with the space before it."""
+    """Return the cost of a run of same-class characters, including the space before it."""
     has_space = run[0] == " " and len(run) > 1
     body = run[1:] if has_space else run
     if body.isspace():
@@ -178,7 +178,8 @@ def _han_cost(character: str) -> float:
 
 
 def _count_pieces(word: str) -> float:
-    """Return the number of WordPiece tokens of a word; 0 if the vocabulary lacks a letter of it."""
+    """Return the number of WordPiece tokens in a word; 0 if the vocabulary lacks one of its
+    letters."""
     vocabulary = _vocabulary()
     plain = word.lower()
     if plain not in vocabulary:

@@ -1,1 +1,1 @@
-"""Reading: one memory, lists, conversations, versions, and the language of `--where`."""
+"""Reading: single memories, lists, conversations, versions, and the language of `--where`."""

@@ -1,5 +1,4 @@
-"""Conversations: their titles, users, tags and turn counts, and pages of them; turns are in
-`turns`.
+"""Conversations: titles, users, tags, turn counts, and listings. For turns see `turns`.
 
 A store keeps only records, so the title, the user and the tags of a conversation are fields of its
 first turn.
@@ -62,14 +61,14 @@ class ConversationPage(NamedTuple):
 
 
 class ConversationFilters(TypedDict, total=False):
-    """Filters of a listing of conversations; all are optional.
+    """Filters for a listing of conversations; all are optional.
 
     Attributes:
         title: Only conversations whose title contains this text, ignoring case.
         user: Only conversations with this user.
         tags: Tags that each conversation must have.
         speaker: Only conversations with a turn by this speaker.
-        role: Only conversations with a turn of this role.
+        role: Only conversations with a turn in this role.
         since: Only conversations with a turn said at this time or later: an aware datetime, or text
             such as "7d".
         until: Only conversations with a turn said at this time or earlier.
@@ -87,11 +86,11 @@ class ConversationFilters(TypedDict, total=False):
 
 
 class TurnFilters(TypedDict, total=False):
-    """Filters of the turns of a conversation; all are optional.
+    """Filters for a conversation's turns; all are optional.
 
     Attributes:
-        role: Only turns of this role.
-        speaker: Only turns of this speaker.
+        role: Only turns with this role.
+        speaker: Only turns by this speaker.
         since: Only turns said at this time or later: an aware datetime, or text such as "7d".
         until: Only turns said at this time or earlier.
         as_of: Only turns that had been said at this time.
@@ -163,11 +162,11 @@ def page(
 ) -> ConversationPage:
     """Return a page of conversations, most recent first; see `Memories.list_conversations`.
 
-    It reads one turn of each conversation, and two of those on the page.
+    It reads one turn of each conversation, and two of each one on the page.
     """
     _refuse_unknown(filters, ConversationFilters.__annotations__, "conversations")
     filters = {**filters, "tags": validate.tags(filters.get("tags") or {})}
-    # The tags of a conversation are not those of its turns.
+    # A conversation's tags are not its turns' tags.
     of_turns = {name: value for name, value in filters.items() if name != "tags"}
     where = narrow(Filter(Collection.HISTORY, tuple(namespaces)), of_turns, now)
     end = where.as_of
@@ -187,7 +186,7 @@ def page(
 
 
 def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
-    """Return the filter of a conversation's turns with the conditions of a caller added.
+    """Add a caller's conditions to the filter for a conversation's turns.
 
     Raises:
         InvalidInput: A condition is not acceptable, or two contradict each other.
@@ -223,14 +222,14 @@ def find(
         for namespace in namespaces:
             for first in store.scan(_all_turns(namespace, name), limit=1):
                 raise NotFound(
-                    f"Conversation not found at {to_iso(end)}: it is there since "
+                    f"Conversation not found at {to_iso(end)}: it has existed since "
                     f"{to_iso(first.created_at)}"
                 )
     raise NotFound("Conversation not found")
 
 
 def find_namespace(store: Store, namespaces: Sequence[str], name: str) -> str | None:
-    """Return the first of these namespaces that has a conversation with a name."""
+    """Return the first of these namespaces that has a conversation with this name."""
     for namespace in namespaces:
         if store.scan(_all_turns(namespace, name), limit=1):
             return namespace
@@ -246,7 +245,7 @@ def _conversations(
     """Yield the conversations that end with these turns and meet the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
-        for first in store.scan(where, limit=1):  # nothing if it was removed meanwhile
+        for first in store.scan(where, limit=1):  # empty if it was removed meanwhile
             about = About.of(first)
             if about.meets(filters):
                 yield Conversation(
@@ -304,8 +303,8 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """Move the descriptions of conversations to the first turns that stay, before turns are
-    removed.
+    """Before turns are removed, move the descriptions of their conversations to the first remaining
+    turns.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:
@@ -324,7 +323,7 @@ def keep_about(store: Store, removed: Sequence[Ref]) -> None:
 
 
 def not_own(name: str, namespace: str, own: str) -> RequestError:
-    """Return the error for an attempt to change a conversation of another namespace."""
+    """Return the error for an attempt to change a conversation in another namespace."""
     return RequestError(
         f'Conversation "{validate.shown(name)}" is in namespace {namespace} and this writes to '
         f"{own}; write there (namespace {namespace}), or choose another name"

@@ -1,4 +1,4 @@
-"""Listings: pages of memories in an order, counts of tags and days, and the status of the store."""
+"""Listings: sorted pages of memories, counts by tag and day, and the store's status."""
 
 import functools
 import heapq
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.read.selector import Selector
 
-Position = tuple[str, int, str]  # of a record in a listing: id, version, namespace
+Position = tuple[str, int, str]  # a record's place in a listing: id, version, namespace
 Selects = Callable[[Record], bool]
 
 
@@ -65,7 +65,7 @@ class Listing(NamedTuple):
             lookup: The store, and the namespaces to read.
             limit: The maximum number of records.
             cursor: The cursor of this page; None for the first one.
-            now: The time at which confidence is computed.
+            now: The time for which confidence is computed.
             half_life_hours: See `read.versions.compute_confidence`.
 
         Raises:
@@ -196,7 +196,7 @@ def _read_in_order_of_creation(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return `count` or a few more records, or all that there are."""
+    """Return `count` records or a few more, or all if there are fewer."""
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:
@@ -218,7 +218,7 @@ def _read_sorted(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return the first records in an order by a value; only `count` of them are kept in memory.
+    """Return the first records in an order by value, keeping only `count` in memory.
 
     Raises:
         InvalidInput: The last record of the previous page is gone.
@@ -255,7 +255,7 @@ def _read_at(lookup: Lookup, filters: Sequence[Filter], position: Position) -> R
     records = lookup.store.read([Ref(filters[0].collection, namespace, group, version)])
     if not records:
         raise InvalidInput(
-            "what the page before ended with is gone; begin again without the cursor"
+            "the last item of the previous page no longer exists; begin again without the cursor"
         )
     return records[0]
 
@@ -287,7 +287,7 @@ def _scan(
 def _read_copies(
     lookup: Lookup, where: Filter, start: tuple[str, int] | None, records: Sequence[Record]
 ) -> list[Record]:
-    """Return the copies in all namespaces of the memories at which a scan began and ended.
+    """Return the first and last memories of a scan, with their copies in all namespaces.
 
     Scans of several namespaces may begin or end between the copies of one memory.
     """
@@ -299,7 +299,7 @@ def _read_copies(
 
 
 def _position(record: Record) -> Position:
-    """Return the position of a record in a listing. Ids are in the order of creation."""
+    """Return a record's position in a listing. Ids are in the order of creation."""
     return record.ref.group, record.ref.position, record.ref.namespace
 
 
@@ -334,9 +334,7 @@ def _parse_full_id(lookup: Lookup, group: str) -> str | None:
 
 
 def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]:
-    """Return the tag keys in use, or the values of one key, with the number of memories that have
-    each.
-    """
+    """Return the tag keys in use, or one key's values, with the number of memories for each."""
     counts = Counter(lookup.store.labels(where, key))
     if where.as_of is not None:
         for record in find_pending_at(lookup.store, where):
@@ -352,7 +350,7 @@ def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]
 
 
 def count_days(lookup: Lookup) -> dict[date, int]:
-    """Return the number of versions written on each UTC day, oldest first, without unreviewed
+    """Return the number of versions written on each UTC day, oldest first, except unreviewed
     memories.
     """
     where = lookup.where()
@@ -364,9 +362,7 @@ def count_days(lookup: Lookup) -> dict[date, int]:
 
 
 def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Status:
-    """Return where memories are stored, how many there are, and the damage that a quick check
-    finds.
-    """
+    """Return where memories are stored, how many there are, and damage found by a quick check."""
     from memories.read.turns import count
 
     store, where = lookup.store, lookup.where()
@@ -396,7 +392,8 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
 
 
 def _find_damage(lookup: Lookup) -> Iterator[str]:
-    """Yield the findings of a quick check; those of unreadable namespaces without details."""
+    """Yield the findings of a quick check, without details for namespaces that the caller can't
+    read."""
     for finding in lookup.store.check(deep=False):
         is_readable = finding.ref is None or finding.ref.namespace in lookup.readable
         yield finding.what if is_readable else "a record of another namespace is damaged"

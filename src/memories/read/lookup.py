@@ -1,6 +1,6 @@
-"""Looking up memories by id, id prefix or key, and the filters of reads.
+"""Looks up memories by id, id prefix or key, and builds the filters for reads.
 
-Pages of many memories are in `listing`.
+For pages of memories see `listing`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,24 +28,24 @@ from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, 
 
 PAGE_SIZE = 500  # records that are read at once
 MAX_VERSIONS = 1_000_000  # more than any memory has
-MAX_PROJECTS = 200  # projects in which a missing key is looked for
-MAX_MINUTES = 100  # minutes of creation whose ids are compared to shorten an id
-MAX_NEIGHBOURS = 1_000  # ids of one minute that are compared
-# An id that is younger than this gets a longer prefix, since new ids of its minute may follow.
+MAX_PROJECTS = 200  # projects that are searched for a missing key
+MAX_MINUTES = 100  # minutes of creation time whose ids are compared to shorten an id
+MAX_NEIGHBOURS = 1_000  # ids per minute that are compared
+# An id younger than this gets a longer prefix, since new ids may follow in its minute.
 RECENT = timedelta(minutes=5)
 _TIME_AND_RANDOM = 18  # characters of an id: the time and 12 random bits
 _MILLISECOND = 13  # characters of an id: the time, which later ids do not share
 
 
 def check_namespace(namespace: str, store: Store, config: Config) -> str:
-    """Return a namespace unless it has the name of one of our own files.
+    """Return a namespace, unless it has the name of one of our own files.
 
     A namespace that an earlier version wrote to is accepted, so that its memories can be read,
     exported and renamed.
 
     Raises:
-        InvalidInput: It has such a name and holds nothing.
-        StoreError: It has such a name, and the store fails to say whether it holds anything.
+        InvalidInput: The namespace has such a name and is empty.
+        StoreError: The namespace has such a name, and the store can't check whether it is empty.
     """
     if is_own_name(namespace, config):
         filters = (Filter(collection, (namespace,), state="any") for collection in SEARCHED)
@@ -55,7 +55,7 @@ def check_namespace(namespace: str, store: Store, config: Config) -> str:
 
 
 def readable_namespaces(namespace: str, *, shared: bool) -> tuple[str, ...]:
-    """Return the namespaces that a writer to `namespace` reads; see `Memories`."""
+    """Return the namespaces that a writer to `namespace` can read; see `Memories`."""
     return (namespace, SHARED) if shared and namespace != SHARED else (namespace,)
 
 
@@ -64,8 +64,8 @@ class Lookup(NamedTuple):
 
     Attributes:
         store: The store with the memories.
-        namespace: The namespace that the caller writes to.
-        readable: The namespaces that the caller reads, its own one first.
+        namespace: The namespace to which the caller writes.
+        readable: The namespaces that the caller can read, its own first.
     """
 
     store: Store
@@ -90,17 +90,17 @@ class Lookup(NamedTuple):
     def find(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory.
 
-        If several namespaces have the id, the caller's own one wins.
+        If several namespaces have the id, the caller's own takes precedence.
 
         Args:
-            memory_id: An id, or an unambiguous prefix of 8 or more characters. Ids that another
-                program assigned, as files may hold them, are matched literally.
+            memory_id: An id, or an unambiguous prefix of 8 or more characters. Ids assigned by
+                another program, as files may contain, are matched literally.
             deleted: Find deleted memories too.
 
         Raises:
             NotFound: There is no such memory.
             AmbiguousId: The prefix matches several memories.
-            InvalidInput: This is not an id.
+            InvalidInput: The argument is not an id.
             StoreDamaged: The latest version is damaged.
         """
         group = self.resolve_id(memory_id)
@@ -127,7 +127,7 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory that may be changed.
 
         Raises:
-            RequestError: Another memory has replaced it, or only another namespace has it.
+            RequestError: Another memory has replaced this one, or only another namespace has it.
         """
         latest = self.find_own(memory_id)
         refuse_pending(latest)
@@ -184,7 +184,7 @@ class Lookup(NamedTuple):
     def short_ids(self, ids: Sequence[str], now: datetime) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long.
 
-        Ids begin with the time, and more memories may follow in the current minute. So ids of the
+        Ids begin with the time, and more memories may follow in the current minute. So ids from the
         last minutes get longer prefixes.
         """
         recent = id_prefix(now - RECENT)
@@ -212,7 +212,7 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory in one namespace.
 
         Raises:
-            StoreDamaged: A later version is damaged, and this one would pass for the latest.
+            StoreDamaged: A later version is damaged, so this one would be mistaken for the latest.
         """
         mark = self.store.damaged.mark()
         records = self.store.scan(_all_versions(namespace, group), limit=1, newest_first=True)
@@ -226,7 +226,7 @@ class Lookup(NamedTuple):
         return records[0] if records else None
 
     def _locate(self, memory_id: str) -> tuple[str, str]:
-        """Return the namespace and the full id of a memory in any state."""
+        """Return the namespace and full id of a memory in any state."""
         group = self.resolve_id(memory_id)
         for address in self.store.groups(self.where(state="any", group=group), limit=1):
             return address
@@ -244,7 +244,7 @@ class Lookup(NamedTuple):
             if matches:
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(
-                    f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10]
+                    f'"{prefix}" matches {count} memories; give more digits of the id', matches[:10]
                 )
         raise NotFound("Memory not found")
 
@@ -268,7 +268,8 @@ class Lookup(NamedTuple):
         return records[0]
 
     def id_of_key(self, key: str, project: str | None = None) -> str:
-        """Return the id of the memory with a key; the caller's own namespace wins over `shared`.
+        """Return the id of the memory with a key; the caller's own namespace takes precedence over
+        `shared`.
 
         Args:
             key: The key.
@@ -276,8 +277,8 @@ class Lookup(NamedTuple):
                 matches too.
 
         Raises:
-            NotFound: No memory has the key; the message names the projects that have it. Or a
-                shared memory has it, and its id belongs to another memory in the caller's own
+            NotFound: No memory has the key; the message names the projects where one has. Or a
+                shared memory has it, but its id belongs to another memory in the caller's own
                 namespace.
             InvalidInput: The key or the project is not acceptable.
             StoreDamaged: The memory with the key is damaged.
@@ -300,8 +301,8 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that names a project, or is global, stays as it is. So does one whose key exists
-        outside of projects and not in this project: it means that memory.
+        A draft that names a project, or is global, is unchanged. So is one whose key exists outside
+        projects but not in this project: it refers to that memory.
         """
         if place is None:
             return draft
@@ -330,7 +331,8 @@ class Lookup(NamedTuple):
             )
 
     def _describe_places(self, key: str, project: str | None) -> str:
-        """Return the end of the sentence "none has the key": where we looked, and who has it."""
+        """Return the end of the sentence "none has the key": where we searched, and which projects
+        have it."""
         searched = " outside of projects" if project is None else f' in the project "{project}"'
         if project is not None and self.store.count(self.where(key=key), at_most=1):
             return f"{searched}; one outside of projects has it"
@@ -347,10 +349,10 @@ class Lookup(NamedTuple):
     def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
 
-        At a past moment these are the versions that existed then, each as it was.
+        At a past moment, these are the versions that existed then, each in its state at that time.
 
         Raises:
-            NotFound: There is no such memory; or at the moment it did not exist yet, or awaited
+            NotFound: There is no such memory; or at that moment it did not exist yet or awaited
                 review.
         """
         if moment is not None:
@@ -359,7 +361,8 @@ class Lookup(NamedTuple):
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
-        """Return the version of a memory that was current at a time. Its past reads are unknown.
+        """Return the version of a memory that was current at a given time. Its past reads are
+        unknown.
 
         Raises:
             NotFound: The memory did not exist yet, awaited review, or was deleted.
@@ -370,9 +373,7 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
 
     def _copies_at(self, memory_id: str, moment: datetime) -> list[list[Record]]:
-        """Return the past versions for each namespace that had the memory, the caller's own one
-        first.
-        """
+        """Return the past versions in each namespace that had the memory, the caller's first."""
         records = self.versions(memory_id)
         ref = records[0].ref
         copies = [records]
@@ -391,9 +392,9 @@ class Lookup(NamedTuple):
         ]
 
     def count_namespace(self, namespace: str, moment: datetime | None = None) -> NamespaceCounts:
-        """Return how much a namespace holds, readable or not.
+        """Return the size of a namespace, readable or not.
 
-        At a past moment only the counts that the store can reconstruct are set.
+        For a past moment, only the counts that the store can reconstruct are set.
         """
         where = Filter(Collection.MEMORY, (namespace,))
         turns = where._replace(collection=Collection.HISTORY)
@@ -423,7 +424,7 @@ def _explain_absence(records: Sequence[Record]) -> str:
     for record in records:
         if not is_unaccepted(record):
             since = max(record.created_at, from_millis(accepted_at(record)))
-            return f"it is there since {to_iso(since)}"
+            return f"it has existed since {to_iso(since)}"
     return "it waits for review"
 
 
@@ -432,8 +433,8 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
     Args:
         memory_id: The id.
-        neighbours: All ids of the same minute, sorted; None if they are too many to compare.
-        min_length: The least length of the prefix.
+        neighbours: All ids from the same minute, sorted; None if there are too many to compare.
+        min_length: The minimum length of the prefix.
     """
     if neighbours is None or memory_id not in neighbours:
         return memory_id[:_TIME_AND_RANDOM] if len(memory_id) == ID_LENGTH else memory_id
@@ -460,10 +461,10 @@ def with_global(where: Filter, project: str | Sequence[str] | None) -> tuple[Fil
     Args:
         where: The filter to extend. It is returned alone if there is no project, or if it already
             names the project.
-        project: The project, or all of its names. The last filter returned is the global one.
+        project: The project, or all of its names. The last filter returned is for global memories.
 
     Raises:
-        InvalidInput: The project can't be a tag, or the filter names another project.
+        InvalidInput: The project can't be a tag value, or the filter names another project.
     """
     if project is None:
         return (where,)
@@ -488,7 +489,7 @@ def is_global(record: Record) -> bool:
 
 
 def only_pending(where: Filter) -> Filter:
-    """Return a filter for memories that await review, by the label that every store finds fast."""
+    """Return a filter for memories that await review, by a label that every store finds quickly."""
     return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
 
 
@@ -509,7 +510,7 @@ def refuse_pending(record: Record) -> None:
 
 
 def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[Record]:
-    """Return the records that did not await review at a time; all of them if it is None."""
+    """Return the records that did not await review at a given time; all of them if it is None."""
     if moment is None:
         return list(records)
     return [record for record in records if accepted_at(record) <= to_millis(moment)]
@@ -530,9 +531,9 @@ def find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
 def with_past_reinforcement(
     store: Store, records: Sequence[Record], moment: datetime
 ) -> list[Record]:
-    """Return memories with the last reinforcement that they had at a time.
+    """Return memories with their last reinforcement as of a given time.
 
-    Memories that were reinforced before the store kept all times know only their latest one.
+    Memories reinforced before the store kept all times have only the latest one.
     """
     return [_with_past_reinforcement(store, record, moment) for record in records]
 
@@ -556,7 +557,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def narrow(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filter:
-    """Return a filter with the conditions of a caller added.
+    """Return a filter with a caller's conditions added.
 
     Args:
         where: The filter to narrow.

@@ -1,5 +1,5 @@
-"""Selectors: the meaning of an expression of `--where` on records, and the part of it that a store
-can apply. The grammar is in `where`.
+"""Selectors: evaluate a `--where` expression on records, and extract the part that a store can
+apply. The grammar is in `where`.
 """
 
 import functools
@@ -26,10 +26,10 @@ from memories.read.where import parse as parse_tree
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 
 Test = Callable[[Record], bool]
-Reader = Callable[[Record], Any]  # returns the value of a name; None if a record has none
+Reader = Callable[[Record], Any]  # returns the value of a name; None if a record lacks it
 
 DELETED, PENDING, SUPERSEDED = "deleted", "pending", "superseded"
-LATEST = ("delete", "supersede", "pending")  # `ended_by` of a version that no other one follows
+LATEST = ("delete", "supersede", "pending")  # `ended_by` of a version without a successor
 _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true if present
 _BOUNDS = {"since": ">=", "until": "<="}
@@ -68,11 +68,11 @@ class Selector(NamedTuple):
     Attributes:
         text: The expression.
         node: Its tree.
-        states: The states that it names. Records in a state other than live are selected only if
-            the expression names that state.
-        collection: The collection that it selects from: memories or turns.
+        states: The states that it names. Records that are not live are selected only if the
+            expression names their state.
+        collection: The collection from which it selects: memories or turns.
         instant: The time for which records are evaluated.
-        fits: Returns whether a record meets the expression; for a memory, its latest version.
+        fits: Returns whether a record meets the expression; for a memory, the latest version.
     """
 
     text: str
@@ -126,14 +126,14 @@ class Selector(NamedTuple):
 def parse(
     text: str, collection: Collection, instant: Instant, *, any_state: bool = False
 ) -> Selector:
-    """Return the selector of an expression.
+    """Return the selector for an expression.
 
     Args:
         text: The expression.
         collection: Memories or turns.
         instant: The time for which records are evaluated.
-        any_state: Also select deleted, pending and superseded memories if the expression names
-            none of these states.
+        any_state: Also select deleted, pending and superseded memories if the expression doesn't
+            name any of these states.
 
     Raises:
         InvalidInput: The expression is malformed, or a value is not acceptable.
@@ -154,7 +154,7 @@ def parse(
 
 
 def select_all(collection: Collection, instant: Instant) -> Selector:
-    """Return the selector of all current records."""
+    """Return the selector for all current records."""
 
     def test(_record: Record) -> bool:
         return True
@@ -163,14 +163,14 @@ def select_all(collection: Collection, instant: Instant) -> Selector:
 
 
 def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
-    """Return the filter to read with, and the test for what to list, to list the selected records
-    of a filter.
+    """Return the filter to read, and the test for each record, to list the selected records of a
+    filter.
 
     Raises:
         InvalidInput: The expression names a state, and the filter asks for another one.
     """
     if not selector.states:
-        # The filter may ask for a state itself, such as the one at a past time.
+        # The filter may request a state itself, such as the state at a past time.
         return selector.narrow(where), selector.fits
     if where.as_of is not None or where.state != "live":
         raise InvalidInput(
@@ -184,8 +184,8 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
     Args:
         selector: The selector.
-        records: Records of its collection; the versions of a memory are consecutive, the latest
-            one last.
+        records: Records of its collection; a memory's versions are consecutive, the latest one
+            last.
     """
     if selector.collection is Collection.HISTORY:
         for parts in group_parts(records):
@@ -378,7 +378,7 @@ def _find_name(condition: Condition, collection: Collection) -> _Name | None:
     """Return the definition of a name; None for a tag.
 
     Raises:
-        InvalidInput: The name belongs to the other collection, or stands alone.
+        InvalidInput: The name belongs to the other collection, or is one that takes no operator.
     """
     if condition.quoted:
         return None
@@ -438,7 +438,7 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
     prefixes = {word for part in parts if part.endswith("*") for word in words_in(part)}
     words = {word for part in parts if not part.endswith("*") for word in words_in(part)}
     if not prefixes and not words:
-        raise error_at(condition.place, f'"{validate.shown(condition.value)}" has no word')
+        raise error_at(condition.place, f'"{validate.shown(condition.value)}" contains no words')
 
     # Splitting a text costs as much as reading it, and most texts have none of the words: look for
     # ASCII words as substrings first. Words with signs, such as C++, are spelled differently.
@@ -460,9 +460,7 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
 
 
 def _compare_time(condition: Condition, read: Reader, instant: Instant) -> Test:
-    """Return a comparison with a time span: "before a day" means before its beginning, and so
-    on.
-    """
+    """Return a comparison with a time span: "before" a day means before it begins, and so on."""
     sign = _BOUNDS.get(condition.name, condition.operator)
     first, last = _parse_span(condition, instant)
     bound = first if sign in ("<", ">=") else last
@@ -564,7 +562,7 @@ def _parse_number(condition: Condition) -> float:
 def _parse_id(condition: Condition) -> str:
     try:
         return parse_id(condition.value.rstrip("*"))
-    except InvalidInput:  # files may hold ids that another program assigned
+    except InvalidInput:  # files may contain ids that another program assigned
         return condition.value
 
 
@@ -582,7 +580,7 @@ def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
     label = condition.name
     if name is not None:
         label = _LABELS.get(name, "")
-    if label and label not in where.labels:  # two values contradict each other, which `fits` finds
+    if label and label not in where.labels:  # two values contradict each other; `fits` detects it
         where = where._replace(labels={**where.labels, label: condition.value})
     return _narrow_group(where, condition, selector) if where.group is None else where
 
@@ -605,7 +603,7 @@ def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Fil
     if name not in ("updated", *_BOUNDS):
         return where
     if name == "updated" and condition.operator == "exists":
-        return where  # every record has one
+        return where  # every record has a value
     sign = _BOUNDS.get(name, condition.operator)
     first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):

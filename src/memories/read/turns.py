@@ -1,4 +1,4 @@
-"""Turns of conversations: how they are read from records, and pages of them.
+"""Turns of conversations: reads them from records, whole or in pages.
 
 `versions` does the same for memories.
 """
@@ -14,14 +14,14 @@ from memories.guard.origin import CONTINUED, PART, Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
-PARTS = "parts"  # field of a part of a long message: the number of parts
-MESSAGE_ID = "message_id"  # field of a part of a long message: the id of the message
+PARTS = "parts"  # field in each part of a long message: the number of parts
+MESSAGE_ID = "message_id"  # field in each part of a long message: the message's id
 OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
-STORED, KNOWN, REFUSED = "stored", "known", "refused"  # results of adding a turn
+STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
 MAX_PARTS = 10_000  # of one message
 _PAGE = 1_000  # maximum number of records that are read at once
-_SCOPE = "\x1f"  # between conversation and message id, which can't contain a control character
+_SCOPE = "\x1f"  # separates conversation and message id, which can't contain a control character
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TurnDraft:
         speaker: The name of the person or agent who speaks, if known.
         created_at: When it was said; now by default.
         message_id: An id that is unique in the conversation. A second turn with the same id and
-            text is not stored; one with another text is refused.
+            text is not stored; one with different text is refused.
         tags: Free key-value pairs.
         index: The lowest acceptable index; the turn always follows the last stored one.
     """
@@ -70,11 +70,11 @@ class Turn:
             `write.suspicion`. Usually empty.
         parts: The number of parts of a long message, each with its own index after the first; 1
             otherwise.
-        part: The part that a search found, from 1; the content is then that of this part. None for
-            a whole message.
+        part: The part that a search found, from 1; the content is then only this part's. None for a
+            whole message.
         status: The result of `add_turns`: `stored`; `known` if the message id existed with the same
             content; `refused` if it existed with other content, in which case this is the existing
-            turn. None elsewhere.
+            turn. None otherwise.
         reason: Why it was refused, in one sentence.
         waiting: Whether it is still queued on disk; its index is then the one that it will get.
     """
@@ -145,7 +145,7 @@ def said_at(record: Record) -> datetime:
 
 
 def start_of(record: Record) -> int:
-    """Return the index of the turn that a record belongs to: the position of its first part."""
+    """Return the index of the turn to which a record belongs: the position of its first part."""
     start = record.labels.get(PART, "")
     return int(start) if start.isascii() and start.isdigit() else record.ref.position
 
@@ -161,7 +161,8 @@ def group_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def join_parts(parts: Sequence[Record]) -> Record:
-    """Return the first part of a message with the text of all; a notice replaces damaged parts."""
+    """Return the first part of a message with the text of all parts; a notice replaces damaged
+    ones."""
     first = parts[0]
     part_count = _part_count(first)
     if len(parts) == part_count == 1:
@@ -187,14 +188,14 @@ def turn_of(parts: Sequence[Record]) -> Turn:
 
 
 def parts_of(store: Store, record: Record) -> list[Record]:
-    """Return all parts of the message that a record belongs to, in order."""
+    """Return all parts of the message to which a record belongs, in order."""
     if _part_count(record) == 1:
         return [record]
     return sorted(store.read(refs_of(record)), key=attrgetter("ref.position"))
 
 
 def refs_of(record: Record) -> list[Ref]:
-    """Return the addresses of all parts of the message that a record belongs to."""
+    """Return the addresses of all parts of the message to which a record belongs."""
     start = start_of(record)
     positions = range(start, start + _part_count(record))
     return [record.ref._replace(position=position) for position in positions]
@@ -214,7 +215,7 @@ def scoped_key(conversation: str, message_id: str | None) -> str | None:
 
 
 def count(store: Store, where: Filter) -> int:
-    """Return the number of turns that a filter matches; a long message is one turn."""
+    """Return the number of turns that match a filter; a long message is one turn."""
     record_count = store.count(where)
     if not record_count:
         return 0
@@ -239,7 +240,7 @@ def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
 def _read_turns(
     store: Store, where: Filter, limit: int, after: tuple[str, int] | None, *, newest_first: bool
 ) -> list[Record]:
-    """Return the records of `limit` turns, perhaps with some parts of adjacent turns."""
+    """Return the records of `limit` turns, possibly with some parts of adjacent turns."""
     first_index = 0 if after is None else after[1] + 1
     read: list[Record] = []
     starts: set[int] = set()
@@ -261,7 +262,8 @@ def _read_turns(
 
 
 def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter of a conversation; a caller's own one wins over the shared one."""
+    """Return the filter for a conversation; the caller's own takes precedence over the shared
+    one."""
     own, *others = (
         Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
         for namespace in namespaces
@@ -275,9 +277,9 @@ def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filte
 
 
 def conversation_id(name: str) -> str:
-    """Return the id of a conversation.
+    """Return the validated id of a conversation.
 
     Raises:
-        InvalidInput: It is empty, too long, or contains a line break.
+        InvalidInput: The id is empty, too long, or contains a line break.
     """
     return validate.one_line(name, "conversation id")

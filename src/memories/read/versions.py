@@ -1,4 +1,4 @@
-"""The layout of a memory in records, one for each version: writing and reading them. Pure."""
+"""Converts between memories and their records, one record for each version. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
-_RESTORED = " (restored)"  # suffix of `ended_by` of a version that was brought back
+_RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 _COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
 
@@ -22,9 +22,7 @@ _COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_a
 def first_version(
     draft: Draft, memory_id: str, namespace: str, created_at: datetime, redacted: Sequence[str] = ()
 ) -> Record:
-    """Return the record of a new memory; `redacted` names the kinds of secrets that were removed
-    from it.
-    """
+    """Return the record of a new memory; `redacted` names the kinds of secrets removed from it."""
     fields = {
         **declared_fields(draft),
         "supersedes": draft.supersedes,
@@ -42,7 +40,8 @@ def first_version(
 
 
 def hold_back(record: Record, ended_by: str = PENDING) -> Record:
-    """Return a record as one that was never current: it awaits review, or ended before that."""
+    """Return a record as one that was never current: it awaits review, or ended before it was
+    accepted."""
     return record._replace(
         ended_at=record.created_at, ended_by=ended_by, labels={**record.labels, HELD: "1"}
     )
@@ -57,9 +56,9 @@ def next_version(
         latest: The latest version of the memory.
         operation: `update` or `restore`.
         now: The time of writing.
-        fresh: Restart the decay, since the memory was stated again; otherwise it continues.
+        fresh: Restart the decay, since the memory was restated; otherwise it continues.
         **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version;
-            and `pinned`, which otherwise stays as it is.
+            and `pinned`, which is otherwise unchanged.
     """
     copied: tuple[str, ...] = (
         _COPIED_FIELDS if fresh else (*_COPIED_FIELDS, "aging_from", "reinforced_at")
@@ -94,7 +93,7 @@ def next_version(
 def declared_fields(draft: Draft) -> dict[str, Any]:
     """Return the fields for the decay policy, confidence, source and data that a draft declares.
 
-    A default value is declared as None, which takes no room.
+    A default value is stored as None, which takes no space.
     """
     fields: dict[str, Any] = {}
     if draft.decay is not None:
@@ -209,7 +208,7 @@ def corrected_by(record: Record, now: datetime) -> str | None:
 
 
 def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
-    """Return the versions of a memory that existed at a time, each as it was then.
+    """Return the versions of a memory that existed at a given time, each as it was then.
 
     Args:
         records: All versions of the memory, oldest first.
@@ -226,9 +225,7 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
-    """Return a version without what happened to it after a time: its end, or that the end was
-    undone.
-    """
+    """Return a version without changes after a given time: its end, or the undoing of its end."""
     if record.ended_at is None or record.ended_at > moment:
         return record._replace(ended_at=None, ended_by=None)
     if is_last and record.ended_by is not None and record.ended_by.endswith(_RESTORED):
@@ -240,7 +237,7 @@ def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
 
 
 def is_unaccepted(record: Record) -> bool:
-    """Return whether a record was held back for review and never accepted."""
+    """Return whether a record was held for review and never accepted."""
     return HELD in record.labels and "accepted_at" not in record.fields
 
 
@@ -270,7 +267,7 @@ def aging_from(record: Record, now: datetime) -> datetime:
 
 
 def half_life_of(policy: DecayPolicy, half_life_hours: float) -> float:
-    """Return the half life of a policy; a `HalfLife` has another one for reinforceable memories."""
+    """Return a policy's half life; a `HalfLife` has a separate one for reinforceable memories."""
     if policy is DecayPolicy.REINFORCEABLE and isinstance(half_life_hours, HalfLife):
         return half_life_hours.reinforceable
     return float(half_life_hours)
@@ -281,16 +278,16 @@ def compute_confidence(
 ) -> float:
     """Return how current a memory is: 1.0 when fresh, falling linearly to 0.0.
 
-    The formula is that of the command's specification, section 5.2: `max(0, 1 - age / half_life)`,
-    to four digits. What it calls a half life is the time until confidence is 0. A reference time in
-    the future, as after a clock was set back, counts as now.
+    The formula is from section 5.2 of the command's specification: `max(0, 1 - age / half_life)`,
+    to four digits. What the specification calls a half life is the time until confidence is 0. A
+    reference time in the future, as after a clock was set back, counts as now.
 
     Args:
         policy: `stable` never decays.
         reference_at: The time from which age counts, see `reference_time`.
         now: The present, or another time of interest.
-        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have others
-            for this policy.
+        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have
+            another value for this policy.
 
     Returns:
         0.0 to 1.0.

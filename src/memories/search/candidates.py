@@ -1,5 +1,5 @@
-"""Candidates: the memories that may answer a query, with the features that rank them. Turns come
-from `surroundings`.
+"""Candidates: memories that may answer a query, with the features that rank them. `surroundings`
+adds turns.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-PRECISE_DAYS = 62  # spans of up to two months are searched by; a "year" may be any number
-_MAX_DIFFERENCE = 8  # in length, between two spellings of one text
-_SAMPLE = 200  # characters by which the script of a text is recognized
+PRECISE_DAYS = 62  # searches use spans of up to two months; a "year" may be any number
+_MAX_DIFFERENCE = 8  # in length, between two spellings of the same text
+_SAMPLE = 200  # characters read to recognize a text's script
 
 
 class Query(NamedTuple):
@@ -53,8 +53,8 @@ class Query(NamedTuple):
         return self.embedder.space.weight if self.embedder else 0.0
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
-        """Return the vector of a text, shape (dimension,); for a long text the direction of the sum
-        of its windows.
+        """Return the vector of a text, shape (dimension,); for a long text, the normalized sum of
+        its windows.
         """
         if self.embedder is None:
             return None
@@ -75,7 +75,7 @@ class Query(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """Candidates with their features, in the same order, and whether the store may have more."""
+    """Candidates and their features in the same order, and whether the store may have more."""
 
     candidates: list[Candidate]
     features: list[Features]
@@ -83,7 +83,7 @@ class Gathered(NamedTuple):
 
 
 class DateScore(NamedTuple):
-    """How close the date of a text is to those that a question names, 0 to 1.
+    """How close a text's date is to those in a question, 0 to 1.
 
     Attributes:
         closeness: To the nearest span of days.
@@ -117,7 +117,8 @@ def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -
 def as_they_were(
     store: Store, candidates: Sequence[Candidate], moment: datetime
 ) -> list[Candidate]:
-    """Return the candidates that were accepted at a time, with their records as they were then."""
+    """Return the candidates already accepted at a given time, with their records as they were
+    then."""
     by_ref = {candidate.record.ref: candidate for candidate in candidates}
     accepted = select_accepted([candidate.record for candidate in candidates], moment)
     return [
@@ -127,9 +128,7 @@ def as_they_were(
 
 
 def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore]:
-    """Return the date score of each candidate, by the day of its record in the asker's time
-    zone.
-    """
+    """Return each candidate's date score, from the day of its record in the asker's time zone."""
     years = sorted({candidate.record.created_at.year for candidate in candidates})
     spans = dates.spans(query.text, query.now, years)
     if not spans or not candidates:
@@ -166,7 +165,7 @@ def memory_features(
         query.judged_at - versions.aging_from(record, query.judged_at)
     ).total_seconds() / 86_400
     is_pinned, name = PINNED in record.labels, record.ref.group
-    if not record.fields:  # as in most records of a search, where positional arguments save time
+    if not record.fields:  # the usual case, where positional arguments save time
         return Features(
             evidence,
             1.0,

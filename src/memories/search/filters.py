@@ -1,5 +1,4 @@
-"""Filters of a search: one table, from which the command, MCP, HTTP and the docs take their
-parameters.
+"""Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
 To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and apply it in
 `search.search.parse`.
@@ -23,19 +22,20 @@ ROLES = ("user", "assistant", "system", "tool")
 
 
 class SearchFilters(TypedDict, total=False):
-    """Filters and bounds of a search; all are optional.
+    """Search filters and bounds; all are optional.
 
     Attributes:
         scope: `memories` (the default), `history` for the turns of conversations, or `all` in one
             order.
-        conversation: Only turns of this conversation. Your own one wins over one in `shared`.
-        role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
-        speaker: Only turns of this speaker.
+        conversation: Only turns of this conversation. Your own takes precedence over one in
+            `shared`.
+        role: Only turns with this role: `user`, `assistant`, `system` or `tool`.
+        speaker: Only turns by this speaker.
         tags: Tags that each hit must have.
-        project: Only hits of this project, and global memories (with the tag `global`).
-        written_by: Only hits written by this client, or user of the operating system: a name as in
+        project: Only hits from this project, and global memories (with the tag `global`).
+        written_by: Only hits written by this client or operating-system user: a name as in
             `Origin.by`.
-        trust: Only hits of this trust: `user`, `agent`, `captured` or `imported`.
+        trust: Only hits with this trust: `user`, `agent`, `captured` or `imported`.
         where: An expression of the filter language that each hit must meet.
         pending: Search the memories that await review instead.
         since: Only hits last written at this time or later: an aware datetime, or text such as
@@ -49,7 +49,7 @@ class SearchFilters(TypedDict, total=False):
         rank: `relevance`, which considers age and use of memories within bounds; `similarity`,
             which ignores them; or `formula`, the plain product of similarity, freshness and boost;
             by default the setting of that name.
-        include_corrected: Whether to show a hit that another hit corrects, after that one; true by
+        include_corrected: Whether to show a hit corrected by another hit, after that one; true by
             default.
         tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the
             store unless the scratchpad has every word of the query.
@@ -79,22 +79,22 @@ class SearchFilters(TypedDict, total=False):
 
 
 class Parameter(NamedTuple):
-    """A filter as the command, MCP and HTTP offer it.
+    """A filter as offered by the command, MCP and HTTP.
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP.
-        kind: The type of its value: a text, a time, a share from 0 to 1, a whole number, true or
+        kind: The type of its value: text, a time, a share from 0 to 1, a whole number, true or
             false, or tags.
         about: Its effect, in one sentence.
-        section: Its section in the help of the command.
+        section: Its section in the command's help.
         alias: Its name in the command and in HTTP, if different.
-        choices: The allowed values, if they are few.
-        metavar: The placeholder of its value, if not that of its kind; see `placeholder`.
-        default: The default value; empty if the default narrows nothing.
-        lists: Whether a listing of memories has it too.
+        choices: The allowed values, if there are only a few.
+        metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
+        default: The default value; empty if it doesn't narrow the search.
+        lists: Whether listings of memories support it too.
         in_scratchpad: Whether the scratchpad supports it.
-        hint: What a model must know beyond its name; usually empty, since every session pays for
-            it.
+        hint: What a model needs to know beyond the name; usually empty, since every session pays
+            for it.
     """
 
     name: str
@@ -116,12 +116,12 @@ class Parameter(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its option of the command."""
+        """Its option in the command."""
         return f"--{self.public_name.replace('_', '-')}"
 
     @property
     def placeholder(self) -> str:
-        """The placeholder of its value in the help of the command; empty for a flag."""
+        """The placeholder of its value in the command's help; empty for a flag."""
         return self.metavar or _PLACEHOLDERS[self.kind]
 
     @property
@@ -230,7 +230,7 @@ FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
 
 
 def only_in_store(filters: SearchFilters) -> list[str]:
-    """Return the names of those filters that the scratchpad does not support."""
+    """Return the names of the filters that the scratchpad does not support."""
     names = [
         row.name
         for row in _ROWS

@@ -1,4 +1,4 @@
-"""Noise: a query without meaning in a store gets no hits, instead of the nearest texts."""
+"""Noise: gives a query that is meaningless in a store no hits, instead of the nearest texts."""
 
 import math
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
 
-# A query of which the model knows more than this share of the words is a question, however strange.
+# A query is a question, however strange, if the model knows more than this share of its words.
 MIN_FAMILIARITY = 0.5
-# The calibrated similarity that is beyond doubt. Nonsense reaches it only among texts that look
-# like nonsense.
+# From this calibrated similarity on, a match is beyond doubt. Nonsense reaches it only among
+# nonsense-like texts.
 SURE = 0.997
-MIN_COVERAGE = 0.5  # share of a query's words in one place that makes sense of it
-# In steps of the calibration, a cosine times the slope of its curve, so that they mean the same for
-# every embedder.
+MIN_COVERAGE = 0.5  # share of a query's words in one place that makes the query meaningful
+# In units of calibration (a cosine times the slope of its curve), so they mean the same for every
+# embedder.
 FAMILIAR_MARGIN = 1.65  # below the floor, where a query of familiar words still isn't noise
 NEAR_BEST = 1.25  # for such a query, the largest distance of a hit from the best similarity
 MAX_EXAMINED = 10  # candidates whose texts are examined
-_EXAMINED = 20_000  # characters of each; of a longer text also the places with its words
+_EXAMINED = 20_000  # characters of each; in a longer text also the places that contain the words
 _AROUND = 100  # characters before and after such a word
-_MAX_COUNT = 20_000  # above that the floor hardly grows, and counting takes time
+_MAX_COUNT = 20_000  # above this the floor hardly rises, and counting takes time
 
 
 class Sense(NamedTuple):
@@ -32,9 +32,9 @@ class Sense(NamedTuple):
 
     Attributes:
         similarity: The best cosine; None without vectors.
-        coverage: The largest share of the query's words in one place, 0 to 1, or one that is
-            enough. Texts are not examined if the query is pointed, or if the similarity is beyond
-            doubt.
+        coverage: The largest share of the query's words in one place, 0 to 1, or the first
+            sufficient one. Texts are not examined if the query is pointed, or if the similarity is
+            beyond doubt.
         pointed: Whether it names a speaker, or a day on which something was said.
     """
 
@@ -44,7 +44,7 @@ class Sense(NamedTuple):
 
 
 def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
-    """Return whether a query is sensible beyond doubt, so that the noise floor does not apply."""
+    """Return whether a query is clearly meaningful, so that the noise floor does not apply."""
     if sense.pointed or sense.coverage >= MIN_COVERAGE:
         return True
     return sense.similarity is None or sense.similarity >= to_cosine(SURE, *calibration)
@@ -62,7 +62,7 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
 def noise_bounds(
     similarity: float, floor: float, slope: float, *, familiar: bool
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules for a query in doubt.
+    """Return `floor` and `near_best` of the rules for a doubtful query.
 
     Args:
         similarity: The best cosine.
@@ -92,7 +92,7 @@ def find_sense(
     sense = Sense(similarity=max(similarities, default=None), coverage=coverage, pointed=pointed)
     if makes_sense(sense, calibration):
         return sense
-    # The words of an assistant count less in the windows of turns, so examine the texts too.
+    # An assistant's words count less in the windows of turns, so examine the texts too.
     return sense._replace(coverage=max(coverage, _largest_coverage(candidates, terms)))
 
 
@@ -103,13 +103,13 @@ def find_bounds(
     query: tuple[str, Sequence[str]],
     similarity: float,
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules for a query that may mean nothing here.
+    """Return `floor` and `near_best` of the rules for a query that may be meaningless here.
 
-    Counting the searched records takes time in a large store, so only queries in doubt do it.
+    Counting the searched records takes time in a large store, so only doubtful queries do it.
 
     Args:
         store: The searched store.
-        filters: The filters of the search.
+        filters: The search's filters.
         embedder: The embedder of the query's vector.
         query: The query, and its terms.
         similarity: The cosine of the best candidate.
@@ -126,9 +126,7 @@ def find_bounds(
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in one candidate, or the first that is
-    enough.
-    """
+    """Return the largest share of the query's words in a candidate, or the first sufficient one."""
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     by_words = sorted(candidates, key=lambda candidate: -candidate.words)
     largest = 0.0

@@ -1,8 +1,8 @@
 """Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
 Words and similarity are each a weighted mean over three scales: the text itself, a window around
-it, its session (`surroundings`). A memory stands alone, so all of its scales are the same. With the
-signs for and against a turn:
+it, and its session (`surroundings`). A memory has no surroundings, so all of its scales are equal.
+With the signs for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
@@ -36,7 +36,7 @@ class Weights(NamedTuple):
 
     Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of
     LoCoMo-dev and BEAM-100K-dev together, a question of the second counting twice.
-    docs/benchmarks.md says how stable they are, and that other models gain nothing from weights of
+    docs/benchmarks.md shows how stable they are, and that other models gain nothing from weights of
     their own, only from another `Space.weight`.
     """
 
@@ -70,17 +70,17 @@ WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
 # Words above this share of the best ones make a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# The best words count in full from this BM25 on; one common word in a small store should not.
+# The best words count fully from this BM25 on; one common word in a small store should not.
 FULL_WORDS = 4.0
-# The factor on the weight of similarity for a memory: no turn beside it shares its words.
+# The factor on a memory's weight of similarity: it has no neighbours that share its words.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # words of a turn that is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor on signs without similarities, which they could outweigh
-# A text this close to a date in the query is a hit even without a common word.
+WORDS_ONLY_SIGNS = 0.4  # factor on signs without similarities, where signs could dominate
+# A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
-# In steps of the calibration: a text this near to a clear answer may be one too.
+# In units of calibration: a text this near to a clear answer may also be one.
 NEAR_CLEAR = 1.25
-# The share of the best similarity that a text without a common word must reach.
+# The share of the best similarity that a text without a shared word must reach.
 WORDLESS_SHARE = 0.5
 
 
@@ -90,18 +90,19 @@ class Evidence(NamedTuple):
     Attributes:
         words: BM25 of the query's words, 0.0 if none matches.
         session_best: The best BM25 in its session.
-        window_words: The share of the query's words in its window, 0 to 1; None: as its own words.
-        session_words: The same in its session; None: as its own words.
+        window_words: The share of the query's words in its window, 0 to 1; None to use its own
+            words.
+        session_words: The same for its session; None to use its own words.
         similarity: Cosine with the query; None if it has no vector, or the query has none.
-        window_similarity: The best cosine beside it.
+        window_similarity: The best cosine among its neighbours.
         session_similarity: The best cosine in its session.
         named: 1.0 if its speaker, and no other, is named in the query.
         date: How close its date is to one in the query, 0 to 1.
-        told_date: How well a day in its text, such as "yesterday", agrees with one in the query, 0
-            to 1.
-        tells_when: 1.0 if the query asks when and it states a time.
-        aside: 1.0 for the words of an assistant, a system or a tool.
-        question: 1.0 if it ends as a question.
+        told_date: How well a day in its text, such as "yesterday", matches one in the query, 0 to
+            1.
+        tells_when: 1.0 if the query asks when and the text states a time.
+        aside: 1.0 for a turn by an assistant, a system or a tool.
+        question: 1.0 if it ends like a question.
         brevity: 0 to 1, 0 from 20 words on.
     """
 
@@ -122,28 +123,28 @@ class Evidence(NamedTuple):
 
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for a memory by itself: all scales are the same."""
+        """Return the evidence for a memory alone: all scales are the same."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
 
 class Features(NamedTuple):
-    """Features of a candidate, by which it is ranked.
+    """The features by which a candidate is ranked.
 
     Attributes:
         evidence: The evidence that it answers.
         confidence: How current it is, 0 to 1.
-        decay_policy: Whether its age counts.
+        decay_policy: Its policy, which decides whether its age counts.
         age_days: Its age since it was written, or last reinforced if its policy allows that.
         accesses: How often it was read.
-        pinned: A pinned memory does not age, and counts as often used.
-        readable: Whether the embedder knows its language, so that its similarity alone can make it
-            a hit.
-        on_date: Whether it is from a day or month that the query names, so it needs no common word.
+        pinned: Whether it is pinned: it then does not age, and counts as often used.
+        readable: Whether the embedder knows its language, so that similarity alone can make it a
+            hit.
+        on_date: Whether it is from a day or month in the query, so that it needs no shared word.
         verbatim: Whether it consists of the words of the query; only a correction ranks higher.
         name: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it, or empty.
-        message: The long message that it is a part of, since only one part is shown, or empty.
+        message: The long message to which it belongs, of which only one part is shown; or empty.
     """
 
     evidence: Evidence
@@ -164,16 +165,16 @@ class Rules(NamedTuple):
     """Bounds of a search, and constants of its embedder.
 
     Attributes:
-        weight: How much similarity counts beside words; a constant of the embedder.
-        floor: A query whose best candidate is less similar is noise; 0 if it surely isn't.
-        near_best: The largest distance of a hit from the best similarity, if the query may be
+        weight: The weight of similarity relative to words; a constant of the embedder.
+        floor: A query whose best candidate is less similar than this is noise; 0 if it surely isn't
             noise.
+        near_best: The largest distance of a hit from the best similarity if the query may be noise.
         min_similarity: The lowest similarity of a hit, as a cosine.
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
         include_corrected: Keep hits that other hits correct.
         strangers: The similarity of two unrelated texts; a constant of the embedder.
-        relevance: The influence of age and use; None for none.
+        relevance: The influence of age and use; None for no influence.
         curve: The embedder's calibration, for the thresholds of `relevance`; None without
             similarities.
     """
@@ -198,8 +199,8 @@ class Ranked(NamedTuple):
         score: Its score, 0 to 1.
         freshness: Its freshness, 0 to 1.
         boost: Its factor for reads.
-        threshold: The similarity that it needs if its words don't make it a hit, on the calibrated
-            scale; 0 for a turn.
+        threshold: The calibrated similarity that it needs if its words don't make it a hit; 0 for a
+            turn.
         dropped: Why it is not a hit; empty for a hit.
     """
 
@@ -217,10 +218,10 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: The weight of similarity relative to words. Without a similarity words count alone,
-            and signs as little as beside one.
+        weight: The weight of similarity relative to words. Without a similarity only words count,
+            and signs count no more than they do with one.
     """
-    # Without a similarity only words decide, so even the best of few common words count in full.
+    # Without similarities only words decide, so even the best of a few common words count fully.
     full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
     own = evidence.words / full
     window = own if evidence.window_words is None else evidence.window_words
@@ -257,7 +258,8 @@ def _sum_signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Return all candidates by score, best first; dropped ones keep their place and a reason."""
+    """Return all candidates by score, best first; dropped ones keep their place and get a
+    reason."""
     similarities = [candidate.evidence.similarity for candidate in candidates]
     best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
     noise = ""
@@ -278,7 +280,7 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
             ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked
             for ranked in scored
         ]
-    # Among equals the newer one is first; turns have no age here and keep their order.
+    # On a tie the newer one comes first; turns have no age here and keep their order.
     scored.sort(key=lambda ranked: _sort_key(ranked, candidates[ranked.row]))
     judged = [
         ranked._replace(
@@ -312,8 +314,8 @@ def _sort_key(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
 def _corrections_first(
     ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
 ) -> Sequence[Ranked]:
-    """Move the correction of a hit directly before it, with at least its score, if the correction
-    is a hit further down.
+    """If a hit's correction is a hit further down, move it directly before that hit, with at least
+    its score.
 
     Args:
         ranked: All candidates, best first.
@@ -359,7 +361,7 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     if not candidate.pinned:
         use = boost(candidate.accesses, relevance.boost_rate, max_boost)
     threshold = relevance.thresholds[_condition(candidate, relevance)]
-    # Age and use only scale what a hit has above an unrelated text: some models rate all texts as
+    # Age and use only scale a hit's excess over an unrelated text: some models rate all texts as
     # similar, and 2 % of such a score would be a large part of the difference.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
     baseline = 0.0
@@ -371,8 +373,8 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
 
 
 def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
-    """Return the score of the identity specification, Decision 5: a plain product. Without a
-    similarity it uses the score of the words.
+    """Return the score by Decision 5 of the identity specification: a plain product. Without a
+    similarity, the score of the words replaces it.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
@@ -383,7 +385,7 @@ def _product(index: int, candidate: Features, words: float, relevance: Relevance
 
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
-    """Return the condition of a candidate; in every order only a decaying memory can be stale."""
+    """Return a candidate's condition; in every order only a decaying memory can be stale."""
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
@@ -406,7 +408,7 @@ def _reason_to_drop(candidate: Features, rules: Rules, weakest: float, nearest: 
 
 
 def _reason_without_words(similarity: float | None, weakest: float, *, readable: bool) -> str:
-    """Return why a candidate without a common word does not answer; empty if its meaning may."""
+    """Return why a candidate without a shared word does not answer; empty if its meaning may."""
     if similarity is None:
         return "shares no word with the query"
     if similarity < weakest:
@@ -419,7 +421,7 @@ def _reason_without_words(similarity: float | None, weakest: float, *, readable:
 def _apply_thresholds(
     ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
 ) -> list[Ranked]:
-    """Drop memories with too few words and too little similarity for their age and use.
+    """Drop memories with too few shared words and too little similarity for their age and use.
 
     Fresh and normal memories are dropped only if a clear answer is clearly more similar: otherwise
     the most similar one may be the answer. A stale memory has to be a clear answer itself.

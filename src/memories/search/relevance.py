@@ -1,5 +1,5 @@
-"""Relevance: how age and use change the score of a memory, and how similar it must be. Pure: ages
-are passed in.
+"""Relevance: how age and use change a memory's score, and how similar it must be. Pure: ages are
+passed in.
 
 Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three
 thresholds. Here the first factor is the fused score of `ranking`, and the others are bounded, so
@@ -19,19 +19,21 @@ FRESH, NORMAL, STALE = range(3)  # conditions of a memory: indexes of `Relevance
 
 
 class Relevance(NamedTuple):
-    """The influence of age and use; each attribute is a setting.
+    """How much age and use influence a score; each attribute is a setting.
 
     Attributes:
-        decay_rate: How fast freshness falls: it is half after `1 / decay_rate` days.
+        decay_rate: How fast freshness falls: it is halved after `1 / decay_rate` days.
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: The increase of the factor for use per read.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
-        fresh: A memory that was read is `fresh` from this freshness on, which lowers its threshold.
-        stale: A memory that was never read is `stale` below this freshness, which raises it.
+        fresh: From this freshness on, a memory that has been read is `fresh`, which lowers its
+            threshold.
+        stale: Below this freshness, a memory that was never read is `stale`, which raises its
+            threshold.
         thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
-        plain: Order by the plain product of similarity, freshness and boost: without bounds, and
-            every memory ages.
+        plain: Order by the plain product of similarity, freshness and boost, without bounds; every
+            memory ages.
     """
 
     decay_rate: float = 0.02
@@ -45,7 +47,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return the relevance of the settings."""
+        """Return the relevance from the settings."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,
@@ -84,14 +86,14 @@ def boost(accesses: int, rate: float, limit: float) -> float:
 
 
 def factor(fresh: float, use: float, least_freshness: float) -> float:
-    """Return the factor of a score: freshness, scaled to stay above a lower bound, times the factor
+    """Return the factor on a score: freshness, scaled to stay above a lower bound, times the factor
     for use.
     """
     return (least_freshness + (1.0 - least_freshness) * fresh) * use
 
 
 def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
-    """Return whether a memory is `FRESH` (and was read), `STALE` (and never read) or `NORMAL`."""
+    """Return whether a memory is `FRESH` (if ever read), `STALE` (if never read) or `NORMAL`."""
     if accesses:
         return FRESH if fresh >= relevance.fresh else NORMAL
     return STALE if fresh < relevance.stale else NORMAL
@@ -100,9 +102,9 @@ def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
 def calibrate(cosine: float, slope: float, middle: float) -> float:
     """Return the calibrated similarity of a cosine, 0 to 1, which is comparable across embedders.
 
-    It is the probability that a text with this cosine belongs to a question, if as many texts
-    belong as don't: a logistic curve. Its two constants are measured for each embedder (`python -m
-    bench calibration`).
+    It is the probability that a text with this cosine belongs to a question, if half of all texts
+    belong: a logistic curve. Its two constants are measured for each embedder (`python -m bench
+    calibration`).
 
     Args:
         cosine: The similarity.

@@ -1,4 +1,4 @@
-"""Results of a search: its hits, and all candidates."""
+"""Search results: the hits, and all candidates."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ class Hit:
 
     Attributes:
         found: The memory or the turn.
-        score: The score that hits are ordered by, 0 to 1; comparable only within one search.
+        score: The score by which hits are ordered, 0 to 1; comparable only within one search.
         similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
-        calibrated: The similarity on the scale of thresholds, 0 to 1, which is comparable across
+        calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across
             embedders.
     """
 
@@ -82,14 +82,14 @@ class Hit:
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation of a turn; the one in the tags of a memory."""
+        """The conversation of a turn, or the one in the tags of a memory."""
         if isinstance(self.found, Memory):
             return self.found.tags.get("conversation_id")
         return self.found.conversation_id
 
 
 class Considered(NamedTuple):
-    """One candidate of a search, with the numbers that decided about it.
+    """A candidate of a search, with the numbers that decided whether it is a hit.
 
     Attributes:
         id: The memory, or the turn.
@@ -217,7 +217,7 @@ class SearchResult(NamedTuple):
 
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
-    """Return the rounded evidence by name; None for properties of turns only."""
+    """Return the rounded evidence by name; None for properties that only turns have."""
     numbers: dict[str, float | int | None] = {
         "similarity": evidence.similarity,
         "words": evidence.words,

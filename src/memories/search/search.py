@@ -1,4 +1,4 @@
-"""The path of a search, from the arguments of a caller to ranked candidates. Begin here.
+"""The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
 search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
        here?) → `ranking` (the order, and why some are dropped) → `results` (hits)
@@ -35,18 +35,18 @@ MIN_CANDIDATES = 40
 
 
 class Search(NamedTuple):
-    """A search with checked values; see `SearchFilters`.
+    """A validated search; see `SearchFilters`.
 
     Attributes:
         query: The question.
-        filters: Filters of the records to search, which match any of them. Filters of memories come
-            first.
+        filters: Filters for the records to search; a record matches any of them. Those for memories
+            come first.
         limit: The maximum number of hits.
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
         conditions: For each collection with an expression, returns whether a record meets it.
-        relevance: The influence of age and use; None for none.
+        relevance: The influence of age and use; None for no influence.
     """
 
     query: Query
@@ -75,14 +75,14 @@ def search(
         lookup: The store, and the namespaces to read.
         embedder: Makes the query's vector; None to search by words alone.
         text: The question.
-        options: Filters and bounds of the search; see `Memories.search`.
-        config: The settings, for what `options` leaves out.
+        options: The search's filters and bounds; see `Memories.search`.
+        config: The settings, which provide defaults for `options`.
         now: The present.
 
     Raises:
         InvalidInput: A value is not acceptable.
         EmbedderMismatch: The store's vectors come from another model.
-        EmbedderError: The question has no vector, and the settings require one.
+        EmbedderError: The question could not be embedded, and the settings require a vector.
     """
     request = parse(lookup, embedder, text, options, config, now)
     try:
@@ -108,7 +108,7 @@ def parse(
     config: Config,
     now: datetime,
 ) -> Search:
-    """Return a search with checked values; see `search`."""
+    """Return a validated search; see `search`."""
     for name in options:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
@@ -152,7 +152,7 @@ def parse(
 
 
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
-    """Return the influence of age and use in an order; None for none."""
+    """Return the influence of age and use in an order; None for no influence."""
     if rank not in RANKS:
         raise InvalidInput(
             f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}'
@@ -163,13 +163,13 @@ def _parse_rank(rank: str, config: Config) -> Relevance | None:
 
 
 def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
-    """Return the filter of the records to search, for any collection."""
+    """Return the filter for the records to search, for any collection."""
     filters = narrow(lookup.where(), options, now)
     collections = collections_of(options.get("scope", "memories"))
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
-                "pending finds memories that wait now; leave out as_of, history and all"
+                "pending finds memories that await review now; leave out as_of, history and all"
             )
         filters = only_pending(filters)
     for name in ("conversation", "role", "speaker"):
@@ -187,8 +187,8 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
 def _parse_expression(
     expression: str, filters: Filter, moment: datetime, config: Config
 ) -> tuple[Filter, Callable[[Record], bool]]:
-    """Return a filter with the part of an expression that a store can apply, and the test for all
-    of it.
+    """Return a filter with the part of an expression that a store can apply, and a test for the
+    whole expression.
     """
     from memories.read import selector  # most searches have no expression
 
@@ -220,7 +220,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run(store: Store, search: Search) -> SearchResult:
-    """Gather and rank candidates, until enough of them are hits or there are no more."""
+    """Gather and rank candidates until enough of them are hits or none are left."""
     query = search.query
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
     turns, previous_turns = _gather_turns(store, search, turn_limit), -1
@@ -230,7 +230,7 @@ def run(store: Store, search: Search) -> SearchResult:
         ranked = rank(gathered.features, _rules(store, search, gathered))
         if sum(not place.dropped for place in ranked) >= search.limit:
             break
-        # If candidates were not current enough, or did not meet the expression, others may follow.
+        # If candidates were too faded or did not meet the expression, others may take their place.
         lacks_confidence = memories.has_more and any(
             "confidence" in place.dropped for place in ranked
         )
@@ -265,7 +265,8 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
         if search.filters[-1].collection is Collection.HISTORY:
             from memories.search.surroundings import gather_surrounded
 
-            # Beside turns, memories are searched like turns, so that both can be ranked together.
+            # When turns are searched too, memories are searched in the same way, so that both can
+            # be ranked together.
             gathered = gather_surrounded(store, filters, search.query, limit // 2)
         else:
             gathered = gather_standalone(store, filters, search.query, limit)

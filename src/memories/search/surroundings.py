@@ -1,9 +1,9 @@
-"""Surroundings: turns that may answer a query, and memories that are searched beside turns.
+"""Surroundings: turns that may answer a query, and memories that are searched together with turns.
 
-A turn is understood with the turns beside it and with its session. The answer to "what did Ann
-buy?" may be the turn "a red bicycle!", whose question stands in the turns before it. So words and
-similarity are measured on three scales: the turn itself, a window of the turns beside it, and its
-session, a run of turns without a long pause. Nothing crosses the border of a session.
+A turn makes sense only with its neighbours and its session. The answer to "what did Ann buy?" may
+be the turn "a red bicycle!", after a turn with the question. So words and similarity are measured
+on three scales: the turn itself, a window of neighbouring turns, and its session, a run of turns
+without a long pause. Windows never cross the border of a session.
 """
 
 import math
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 MATCHES = 100  # minimum number of turns, by words and by vector, measured with surroundings
 MIN_READ = 24  # minimum number of these that are read
-YEARS_BACK = 4  # years before this one in which a date without a year is looked for
-# Turns whose words count as a turn's own: an answer follows the words of its question.
+YEARS_BACK = 4  # how many past years are tried for a date without a year
+# How many turns' words count as a turn's own: an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor on their words: a long reply of an assistant has every word
-# The distance from a span of days at which closeness is about `ON_DATE`.
+ASIDE_WORDS = 0.3  # factor on their words: an assistant's long reply contains every word
+# The distance from a span of days where closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
-_DATES_READ = 2_000  # characters of a text in which days are looked for
-_WORD_LENGTH = 6  # letters of a word, with its space
+_DATES_READ = 2_000  # characters of a text that are searched for days
+_WORD_LENGTH = 6  # average letters of a word, with its space
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
 class _Columns(NamedTuple):
-    """Properties of the matches before their texts are read: arrays with a row for each match.
+    """Properties of the matches that don't depend on their texts: arrays with a row for each match.
 
     Attributes:
         surroundings: Words and similarity on three scales.
@@ -76,7 +76,7 @@ class _Columns(NamedTuple):
 
 
 def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
-    """Return the turns or memories that may answer, with the evidence of their surroundings."""
+    """Return the turns or memories that may answer, with evidence from their surroundings."""
     speakers = find_speakers(
         query.text, store.values(filters.collection, filters.namespaces, SPEAKER)
     )
@@ -156,7 +156,7 @@ def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: i
 
 
 def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
-    """Return how well the days in a turn's text, relative to its own day, agree with those in the
+    """Return how well the days in a turn's text, relative to its own day, match those in the
     question.
     """
     said_at = record.created_at.astimezone(query.now.tzinfo)
@@ -170,9 +170,7 @@ def _brevity(text: str) -> float:
 
 
 def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
-    """Return the precise spans in a question and the days close to them, in the asker's time
-    zone.
-    """
+    """Return a question's precise spans and the days close to them, in the asker's time zone."""
     years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
     zone = query.now.tzinfo
     periods: list[tuple[datetime, datetime]] = []
@@ -199,7 +197,7 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     spans = dates.spans(query.text, query.now, years.tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     surroundings = measure(matches)
-    # The best words of each index count in full, so that memories and turns can be ranked together.
+    # The best words of each index count fully, so that memories and turns can be ranked together.
     scale = FULL_WORDS / max(FULL_WORDS, float(surroundings.words.max()))
     return _Columns(
         surroundings=surroundings._replace(
@@ -215,7 +213,7 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
 
 
 def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
-    """Return all rows, best first, ranked without their texts."""
+    """Return all rows, best first, ranked without reading their texts."""
     surroundings = columns.surroundings
     evidence = Evidence(
         words=surroundings.words,
@@ -238,7 +236,7 @@ def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
 
 
 def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
-    """Return the first `count` rows of an order, with only the best part of a long message."""
+    """Return the first `count` rows of an order, with only the best part of each long message."""
     parts = {
         number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels
     }
@@ -270,9 +268,9 @@ class Surroundings(NamedTuple):
         window_words: The share of the question's words in its window, weighted by rarity, 0 to 1.
         session_words: The same for its session.
         similarity: The cosine of the turn, at least 0.
-        window_similarity: The best cosine among the turns beside it, at least 0.
+        window_similarity: The best cosine among its neighbours, at least 0.
         session_similarity: The best cosine of its session.
-        aside: 1.0 for the words of an assistant, a system or a tool, else 0.0.
+        aside: 1.0 for a turn by an assistant, a system or a tool, else 0.0.
     """
 
     words: "NDArray[np.float64]"
@@ -330,8 +328,8 @@ def _sessions(matches: Matches) -> "NDArray[np.int64]":
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return pairs of rows in one session, by distance: the distance, up to `BESIDE` either way,
-    rows, and the row at that distance after each.
+    """Return pairs of rows in the same session by distance: the distance, up to `BESIDE` either
+    way, rows, and the row at that distance after each.
     """
     if not len(session):
         return []
@@ -369,12 +367,12 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
 
 
 # --- speakers ---
-# A name dominates a small model's vector and distinguishes nothing, since every turn of a speaker
-# is about them. So the vector is made of the question without it. The words keep it, and turns of the
-# named speaker count more.
+# A name dominates a small model's vector but doesn't distinguish a speaker's turns, which are all
+# about that person. So the question is embedded without it. The words keep the name, and the named
+# speaker's turns count more.
 
 _SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
-# Names that are words too: only a capital letter shows that a person is meant.
+# Names that are also words: only a capital letter shows that a person is meant.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "
     "will".split()
@@ -383,9 +381,9 @@ _TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
 
 
 def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
-    """Return the speakers that a text names, by the whole name or the first name.
+    """Return the speakers named in a text, by full name or first name.
 
-    A whole name is unambiguous: `Ann Lee` is not Ann Kim, though both are Ann.
+    A full name is unambiguous: `Ann Lee` is not Ann Kim, though both are Ann.
 
     Args:
         text: A question.
@@ -424,7 +422,7 @@ def _first_name(speaker: str) -> str:
 
 
 def _has_name(spelled: str, folded: str, name: str) -> bool:
-    """Return whether a text has a name; `folded` is the normal form of the whole text."""
+    """Return whether a text contains a name; `folded` is the normal form of the whole text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
         return False  # before compiling a pattern
     if len(name) < _SHORT_NAME and not is_unspaced(name):

@@ -162,7 +162,7 @@ class Review:
         assert person.tags(as_of=T0 + HOUR / 2) == {}
         assert person.tags("kind", as_of=T0 + HOUR) == {"fact": 1}
         for verb in (person.get, person.history):
-            with pytest.raises(NotFound, match="it is there since"):
+            with pytest.raises(NotFound, match="it has existed since"):
                 verb(waits.id, as_of=T0 + HOUR / 2)
         assert (
             person.get(waits.id, as_of=T0 + HOUR).content
