@@ -453,7 +453,7 @@ def test_a_rejected_offer_has_a_reason(
     assert (stored.id is not None, stored.reason) == (True, "")
     assert (
         memory.offer("Bees: again", "fact", 0.9).reason
-        == "the policy stores 1 memories in a window"
+        == "the policy stores at most 1 memories in a window"
     )
 
 

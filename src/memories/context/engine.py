@@ -130,7 +130,7 @@ class EngineBackend:
             "created_at": parse_time(item.ts),
             "source": item.conversation_id,
         }
-        min_confidence = round(item.confidence, 4)  # as confidences are shown
+        min_confidence = round(item.confidence, 4)  # the precision in which confidences are shown
         with translate_errors():
             created = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
             memory = created.memory
