@@ -350,11 +350,7 @@ def _fits(value: Any, condition: Any) -> bool:
     for name in condition:
         if name not in _OPERATORS:
             raise ValueError(f"Unsupported operator: {name}")
-    return all(_compares(_OPERATORS[name], value, bound) for name, bound in condition.items())
-
-
-def _compares(operator: Callable[[Any, Any], Any], value: Any, bound: Any) -> bool:
     try:
-        return bool(operator(value, bound))
-    except TypeError:
+        return all(_OPERATORS[name](value, bound) for name, bound in condition.items())
+    except TypeError:  # they can't be compared
         return False

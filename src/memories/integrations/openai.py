@@ -7,7 +7,7 @@ Memories(namespace="ann")))
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories import InvalidInput, Memories, NotFound, Turn, TurnDraft
@@ -72,14 +72,12 @@ class MemoriesSession:
             return []
         if limit is not None and limit <= _PAGE:
             return self._memories.tail_turns(self.session_id, limit=limit)
-        turns = list(self._all())
-        return turns if limit is None else turns[-limit:]
-
-    def _all(self) -> Iterator[Turn]:
+        turns: list[Turn] = []
         start = 0
         while page := self._memories.turns(self.session_id, start=start, limit=_PAGE):
-            yield from page
+            turns += page
             start = page[-1].index + page[-1].parts
+        return turns if limit is None else turns[-limit:]
 
     def _add(self, items: Sequence[Mapping[str, Any]]) -> None:
         if items:

@@ -344,10 +344,10 @@ class Web:
         looking = self._looking
         age = time.monotonic() - self._looked_at
         if looking is None or (looking.done() and age >= READY_SECONDS):
-            looking = self._looking = asyncio.create_task(self._look())
+            looking = self._looking = asyncio.create_task(self._find_problem())
         return await asyncio.shield(looking)  # a client that leaves does not end it for the others
 
-    async def _look(self) -> str:
+    async def _find_problem(self) -> str:
         try:
             return await anyio.to_thread.run_sync(self._problem)
         finally:
@@ -372,7 +372,9 @@ class Web:
 
 
 def _url(options: ServeOptions, host: str, port: int) -> str:
-    return f"{'https' if options.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "https" if options.tls else "http"
+    is_ipv6 = ":" in host
+    return f"{scheme}://[{host}]:{port}" if is_ipv6 else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):

@@ -47,7 +47,12 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
         ConfigError: The settings or options don't allow it.
         OSError: The address is not available.
     """
-    web = _web(config, options) if options.http else None
+    web: type[Web] | None = None
+    if options.http:
+        from memories.server import http
+
+        web = http.Web
+        web.check(config, options.host, loopback=is_loopback(options.host))
     try:
         with contextlib.ExitStack() as stack:
             listening = stack.enter_context(sockets.listen(config))
@@ -61,18 +66,6 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
     except AlreadyRunning:
         _say(f"{ALREADY} ({without_password(config.store)})")
         return 0
-
-
-def _web(config: Config, options: ServeOptions) -> "type[Web]":
-    """Return the class that serves HTTP.
-
-    Raises:
-        ConfigError: Others can reach the address, and there are no tokens.
-    """
-    from memories.server.http import Web
-
-    Web.check(config, options.host, loopback=is_loopback(options.host))
-    return Web
 
 
 def _say(line: str) -> None:

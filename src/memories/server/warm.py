@@ -104,19 +104,15 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
     with contextlib.nullcontext() if apart else _folder_lock:
         mask = os.umask(caller.umask)
         try:
-            _enter(caller.folder)
+            try:
+                os.chdir(caller.folder)
+            except OSError as exc:  # the server may see another file system than the caller
+                raise Direct from exc
             yield
         finally:
             _caller.reset(token)
             os.umask(mask)
             os.chdir("/")
-
-
-def _enter(folder: str) -> None:
-    try:
-        os.chdir(folder)
-    except OSError as exc:  # the server may see another file system than the caller
-        raise Direct from exc
 
 
 class _Output:

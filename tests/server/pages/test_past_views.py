@@ -286,9 +286,9 @@ def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: s
     assert one
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
     assert "1 memories 2 turns of conversations" in health
-    assert "is not kept" in health
+    assert "at earlier times are not stored" in health
     assert "Health as it is now" in health
-    assert "decisions are about now" in review
+    assert "decisions are about the present" in review
     assert "harbour" not in review
     assert "Review (" not in asking.get(f"/?{THEN}").text
     assert "(1)" in asking.get("/").text.partition("<main")[0]

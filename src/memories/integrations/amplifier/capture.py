@@ -54,43 +54,42 @@ class Capture:
             "orchestrator:complete": self._answer,
             "session:end": self._end,
         }
-        register = self._coordinator.hooks.register
-        return [
-            register(event, handler, priority=PRIORITY, name=f"memories:{event}")
-            for event, handler in handlers.items()
-        ]
+        unregister = []
+        for event, handler in handlers.items():
+            name = f"memories:{event}"
+            hooks = self._coordinator.hooks
+            unregister.append(hooks.register(event, handler, priority=PRIORITY, name=name))
+        return unregister
 
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
         self._seen = len(await self._messages())  # a resumed session has old messages
         prompt = data.get("prompt")
         text = host_events.clean_prompt(prompt if isinstance(prompt, str) else "")
-        return await self._append("user-prompt", prompt=text) if text else _continue()
+        if not text:
+            return _continue()
+        return await self._append("user-prompt", prompt=text)
 
     async def _tool(self, _: str, data: dict[str, Any]) -> "HookResult":
         output = _output(data.get("result") or data.get("tool_response"))
-        if data.get("tool_name") == NAME:
-            return _continue()  # it is remembered already
-        return (
-            await self._append("tool", output=output) if len(output) >= _MIN_OUTPUT else _continue()
-        )
+        is_ours = data.get("tool_name") == NAME  # it is remembered already
+        if is_ours or len(output) < _MIN_OUTPUT:
+            return _continue()
+        return await self._append("tool", output=output)
 
     async def _answer(self, _: str, __: dict[str, Any]) -> "HookResult":
-        answer = await self._new_answer()
-        return await self._append("stop", answer=answer) if answer else _continue()
+        messages = await self._messages()
+        new, self._seen = messages[self._seen :], len(messages)
+        answers = [message for message in new if message.get("role") == "assistant"]
+        texts = [_output(message.get("content")) for message in answers]
+        answer = "\n\n".join(filter(None, texts))
+        if not answer:
+            return _continue()
+        return await self._append("stop", answer=answer)
 
     async def _end(self, _: str, __: dict[str, Any]) -> "HookResult":
         result = await self._append("session-end")
         await self._run(_start_flusher)
         return result
-
-    async def _new_answer(self) -> str:
-        """Return the agent's texts since the last call."""
-        messages = await self._messages()
-        new, self._seen = messages[min(self._seen, len(messages)) :], len(messages)
-        texts = (
-            _output(message.get("content")) for message in new if message.get("role") == "assistant"
-        )
-        return "\n\n".join(filter(None, texts))
 
     async def _messages(self) -> list[dict[str, Any]]:
         context = self._coordinator.get("context")
@@ -105,11 +104,10 @@ class Capture:
             if not (self._mounted.is_on(self._settings) and state.on and state.capture):
                 return
             _record_shown(home, self._name, self._mounted)
-            public = {
-                name: host_events.remove_private(text)[: inbox.MAX_TEXT]
-                for name, text in texts.items()
-            }
-            inbox.add(home, self._name, self._event(event) | public)
+            row = self._event(event)
+            for name, text in texts.items():
+                row[name] = host_events.remove_private(text)[: inbox.MAX_TEXT]
+            inbox.add(home, self._name, row)
 
         return await self._run(append)
 
@@ -153,8 +151,10 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
     """Record the memories that the session has seen, so that they are not captured again."""
     texts, mounted.shown_texts = mounted.shown_texts, {}
     if texts:
-        marks = sorted({mark for text in texts.values() for mark in sentences.hash_sentences(text)})
-        session.note(home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: marks})
+        marks: set[str] = set()
+        for text in texts.values():
+            marks |= set(sentences.hash_sentences(text))
+        session.note(home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: sorted(marks)})
 
 
 def _start_flusher(home: str) -> None:

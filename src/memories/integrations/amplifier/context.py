@@ -297,7 +297,12 @@ class MemoriesContext:
         first, messages = [], self._messages
         if self._factory:
             first.append({"role": "system", "content": await self._factory()})
-            messages = [message for message in messages if not _is_replaced(message)]
+            # The factory rebuilds these instructions; those of hooks stay.
+            messages = [
+                message
+                for message in messages
+                if message.get("role") != "system" or _is_from_hook(message)
+            ]
         if block := await self._read():
             first.append({"role": "system", "content": block})
         room = budget - sum(map(tokens_of, [*first, NOTICE]))
@@ -348,13 +353,6 @@ class MemoriesContext:
             return tokens
         limits = [limit for limit in (self._max_tokens, _limit_of(provider)) if limit is not None]
         return min(limits, default=MAX_TOKENS)
-
-
-def _is_replaced(message: Mapping[str, Any]) -> bool:
-    """Return whether a message is an instruction that the factory rebuilds; those of hooks are
-    not.
-    """
-    return message.get("role") == "system" and not _is_from_hook(message)
 
 
 def _limit_of(provider: Any) -> int | None:

@@ -77,10 +77,8 @@ class _Operation(NamedTuple):
 
 def _search(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
     results = memories.explain(arguments["query"], scope="all", **_filters(arguments))
-    return _Answer(
-        _fence(compact.hits(memories, results.hits, results.note)),
-        [hit.found for hit in results.hits],
-    )
+    text = compact.hits(memories, results.hits, results.note)
+    return _Answer(_fence(text), [hit.found for hit in results.hits])
 
 
 def _list(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:

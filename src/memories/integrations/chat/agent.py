@@ -254,8 +254,9 @@ def _with_one_call(message: Any) -> Any:
 
 def _describe_failure(exc: Exception) -> str:
     """Return the reason why a turn failed: the first line of the error."""
+    name = type(exc).__name__
     lines = str(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {lines[0][:300]}" if lines else type(exc).__name__
+    return f"{name}: {lines[0][:300]}" if lines else name
 
 
 @contextmanager

@@ -256,24 +256,26 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    path_names = re.findall(r"{(\w+)}", route.path)
+    words = re.findall(r"\w+", route.path.replace("-", "_"))
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
     operation: dict[str, Any] = {
-        "operationId": "_".join(
-            re.findall(r"\w+", f"{route.method.lower()} {route.path.replace('-', '_')}")
-        ),
+        "operationId": "_".join([route.method.lower(), *words]),
         "summary": route.summary,
         "description": f"Scope: {route.scope}.",
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in path_names
-        ],
+        "parameters": parameters,
         "responses": {str(status): _answer(schema) for status, schema in route.answers.items()},
     }
-    space = {} if route.scope in ("open", "signed", "store") else SPACE
-    operation["parameters"] += [
-        _parameter(name, field) for name, field in {**route.query, **space}.items()
-    ]
-    operation["parameters"] += [_header(name) for name in _HEADERS if _takes(route, name)]
+    fields = dict(route.query)
+    if route.scope not in ("open", "signed", "store"):
+        fields |= SPACE
+    parameters += [_parameter(name, field) for name, field in fields.items()]
+    if route.repeatable:
+        parameters.append(_header("Idempotency-Key"))
+    if f"{route.method} {route.path}" in _TAKES_IF_MATCH:
+        parameters.append(_header("If-Match"))
     if route.scope == "open":
         operation["security"] = []
     if route.body is not None:
@@ -290,12 +292,6 @@ def _operation(route: Route) -> dict[str, Any]:
         else:
             operation["responses"][status] = {"description": description, "content": problem}
     return operation
-
-
-def _takes(route: Route, header: str) -> bool:
-    if header == "If-Match":
-        return f"{route.method} {route.path}" in _TAKES_IF_MATCH
-    return route.repeatable
 
 
 def _answer(schema: str) -> dict[str, Any]:

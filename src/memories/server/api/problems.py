@@ -75,6 +75,9 @@ class Refused(Exception):
         self.status, self.headers, self.more = status, dict(headers or {}), dict(more or {})
 
 
+_RETRY = {"retry_after": "1"}
+
+
 def encoded(value: Any) -> bytes:
     """Return JSON in UTF-8; a lone surrogate, which UTF-8 can't hold, stays a JSON escape."""
     return _json(value).encode("utf-8", "backslashreplace")
@@ -111,22 +114,25 @@ def failed(exc: Exception) -> Response:
         return problem(exc.status, str(exc), exc.more, **exc.headers)
     for kind, status, code in STATUS:
         if isinstance(exc, kind):
-            more: dict[str, Any] = {"kind": _kind(exc), "exit_code": code}
+            public_kinds = [
+                kind for kind in type(exc).__mro__ if kind.__module__ == errors.__name__
+            ]
+            more: dict[str, Any] = {"kind": public_kinds[0].__name__, "exit_code": code}
             if matches := getattr(exc, "matches", ()):
                 more["matches"] = list(matches)
-            wait = {"retry_after": "1"} if isinstance(exc, _TEMPORARY) else {}
-            return problem(status, str(exc), more, **wait)
+            is_temporary = isinstance(exc, _TEMPORARY)
+            return problem(status, str(exc), more, **(_RETRY if is_temporary else {}))
     if isinstance(exc, ClientDisconnect):
         return problem(400, "the client left before its request was complete")
     if isinstance(exc, OSError):
-        wait = {"retry_after": "1"} if exc.errno in (errno.EMFILE, errno.ENFILE) else {}
+        is_temporary = exc.errno in (errno.EMFILE, errno.ENFILE)
         detail = f"the server met an error of its system: {exc.strerror or type(exc).__name__}"
         _logger.error("%s (%s)", detail, exc.filename)
-        return problem(507 if exc.errno in FULL else 503, detail, {"exit_code": 1}, **wait)
-    places = [
-        f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)
-    ]
-    _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
+        status = 507 if exc.errno in FULL else 503
+        return problem(status, detail, {"exit_code": 1}, **(_RETRY if is_temporary else {}))
+    frames = traceback.extract_tb(exc.__traceback__)[-5:]
+    places = [f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)]
+    _logger.error("%s at %s", type(exc).__name__, " < ".join(places))
     return problem(500, "something went wrong in the server; its log says where", {"exit_code": 1})
 
 
@@ -143,8 +149,3 @@ def stopped(*, in_doubt: bool) -> Response:
     return problem(
         503, f"the server is stopping; {advice}", more, retry_after="1", connection="close"
     )
-
-
-def _kind(exc: Exception) -> str:
-    """Return the name of the public class of an error, which clients know."""
-    return next(kind.__name__ for kind in type(exc).__mro__ if kind.__module__ == errors.__name__)

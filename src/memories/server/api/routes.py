@@ -292,9 +292,11 @@ async def _answer(route: Route, request: Request) -> Response:
         # In one thread if authorizing waits for nothing: starting another one takes a fifth of a
         # create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
-            return await anyio.to_thread.run_sync(
-                _authorize_and_run, server, route, request, arguments, limiter=limiter
-            )
+
+            def authorize_and_run() -> Response:
+                return _run(route, _authorize(server, route, request, arguments))
+
+            return await anyio.to_thread.run_sync(authorize_and_run, limiter=limiter)
         call = await anyio.to_thread.run_sync(
             _authorize, server, route, request, arguments, limiter=server.limits["sign"]
         )
@@ -394,12 +396,6 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
     return Call(server, who, memories, arguments, request, shared)
 
 
-def _authorize_and_run(
-    server: Server, route: Route, request: Request, arguments: dict[str, Any]
-) -> Response:
-    return _run(route, _authorize(server, route, request, arguments))
-
-
 def _run(route: Route, call: Call) -> Response:
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
@@ -418,7 +414,12 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
             answer = _revive(route, call, keyed.summary)
         if answer is None:
             answer = _handle(route, call._replace(begun_at=keyed.begun_at, again=keyed.again))
-            keyed.end(answer, _summarize(route, answer), len(encoded(answer.shape)))
+            summary = None
+            if answer.status < 300:
+                schema = route.answers[answer.status]
+                content_free = _without_content(schema, answer.shape)
+                summary = {"schema": schema, "status": answer.status, **content_free}
+            keyed.end(answer, summary, len(encoded(answer.shape)))
     return answer
 
 
@@ -438,14 +439,6 @@ def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
     if not findings:
         return answer
     return answer._replace(shape=answer.shape | {"damaged": store_shapes.damage_details(findings)})
-
-
-def _summarize(route: Route, answer: Answer) -> dict[str, Any] | None:
-    """Return the summary of an answer to save; None if it failed."""
-    if answer.status >= 300:
-        return None
-    schema = route.answers[answer.status]
-    return {"schema": schema, "status": answer.status, **_without_content(schema, answer.shape)}
 
 
 def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,14 +71,11 @@ class Handles:
             shared: Also read the namespace `shared`.
             channel: Used instead of `Principal.channel`.
         """
-        writer = None if who.id == OWNER.id else who.name
-        return self._of(namespace, shared, writer, self._identity(who), channel or who.channel)
-
-    def _identity(self, who: Principal) -> str | None:
-        """Return the sender's own namespace; for the server's user that of the settings, if they
-        name one.
-        """
-        return self.config.identity if who.id == OWNER.id else who.home(self.config.namespace)
+        writer: str | None = who.name
+        identity: str | None = who.home(self.config.namespace)
+        if who.id == OWNER.id:
+            writer, identity = None, self.config.identity
+        return self._of(namespace, shared, writer, identity, channel or who.channel)
 
     def _open_memories(
         self, namespace: str, shared: bool, writer: str | None, home: str | None, channel: str
@@ -177,7 +174,7 @@ class Server:
             number of open ones.
         create: Stores drafts; see `handles.Create`.
         submit: Stores a draft, and returns before; see `handles.Submit`.
-        preparers: The threads that prepare what is submitted.
+        preparers: The threads that prepare submitted drafts.
         closing: Set when streams have to end.
         once: The idempotency keys that were used.
         feed: Wakes the streams.
@@ -196,20 +193,17 @@ class Server:
         self.config, self.access, self.handles = config, access, handles
         self.create, self.submit = create, submit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        shared = getattr(
-            handles.store, "claims", None
-        )  # stores that servers on several machines share have it
-        self.once = Once(shared or (lambda: FileClaims(file_of(config))))
+        # Stores that servers on several machines share have it.
+        shared_claims = getattr(handles.store, "claims", None)
+        self.once = Once(shared_claims or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
 
     def begin(self) -> None:
         """Create the parts that need the event loop."""
-        self.limits = {
-            kind: anyio.CapacityLimiter(most)
-            for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()
-        }
+        limits = {**_AT_ONCE, "sign": 16, "poll": 4}
+        self.limits = {kind: anyio.CapacityLimiter(limit) for kind, limit in limits.items()}
         self.closing = anyio.Event()
         self.feed.begin()
 

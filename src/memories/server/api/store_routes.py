@@ -102,7 +102,10 @@ async def export_lines(call: Call) -> Response:
     """Stream an export; it is written to a temporary file first, so that a slow reader does not
     block writers.
     """
-    names = _namespaces_to_export(call)
+    names: tuple[str, ...] | None = call.readable
+    if call.arguments.get("all_namespaces"):
+        call.who.require("admin")
+        names = None
     where = call.arguments.get("where")
     chosen = None if where is None else _select(call, where)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
@@ -137,14 +140,6 @@ async def export_lines(call: Call) -> Response:
         spool.close()
         raise
     return StreamingResponse(pieces(), media_type="application/x-ndjson")
-
-
-def _namespaces_to_export(call: Call) -> tuple[str, ...] | None:
-    """Return the namespaces to export; None for all, which only managers of the store may."""
-    if call.arguments.get("all_namespaces"):
-        call.who.require("admin")
-        return None
-    return call.readable
 
 
 def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:

@@ -40,10 +40,11 @@ _MAX_FIELDS = 100
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOST = (
     "/{name}",
-    *(
-        f"/{view}/{{rest:path}}"
-        for view in ("memories", "conversations", "review", "tags", "status")
-    ),
+    "/memories/{rest:path}",
+    "/conversations/{rest:path}",
+    "/review/{rest:path}",
+    "/tags/{rest:path}",
+    "/status/{rest:path}",
 )
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
@@ -69,16 +70,16 @@ PAGES = (
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of all pages, of signing in and of what pages load."""
-    return [
-        *(
-            Named(page.path, _answer(page), methods=["GET"], name=f"page {page.path}")
-            for page in PAGES
-        ),
-        Named("/login", _login, methods=["GET"], name="page /login"),
-        *(Named(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
-        *(Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST),
-    ]
+    """Return the routes of all pages, of the sign-in page, and of the style sheet and script."""
+
+    def get(path: str, endpoint: Callable[[Request], object], name: str) -> BaseRoute:
+        return Named(path, endpoint, methods=["GET"], name=name)
+
+    pages = [get(page.path, _answer(page), f"page {page.path}") for page in PAGES]
+    login = get("/login", _login, "page /login")
+    parts = [get(f"/static/{name}", _static(name), name) for name in _STATIC]
+    lost = [Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST]
+    return [*pages, login, *parts, *lost]
 
 
 def _answer(page: Page) -> Callable[[Request], object]:

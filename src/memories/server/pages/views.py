@@ -60,9 +60,8 @@ class Facet(NamedTuple):
 def home(memories: "Memories", request: PageRequest) -> View:
     """Show the results of a search, or without a question everything by day, newest first."""
     view = _results(memories, request) if request.text("q") else _timeline(memories, request)
-    return view._replace(
-        more={**view.more, "narrowed": list(_narrowing(request)), **_shown_day(memories, request)}
-    )
+    filters = {"narrowed": list(_narrowing(request))}
+    return view._replace(more={**view.more, **filters, **_shown_day(memories, request)})
 
 
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
@@ -81,13 +80,12 @@ def _results(memories: "Memories", request: PageRequest) -> View:
     explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
     data = shapes.search_result(explanation, explain=bool(request.text("explain")))
     terms = explanation.terms
-    considered = {
-        candidate.id: candidate for candidate in explanation.considered if not candidate.dropped
-    }
+    kept = [candidate for candidate in explanation.considered if not candidate.dropped]
+    candidates = {candidate.id: candidate for candidate in kept}
     hits = []
     for shape, hit in zip(data["results"], explanation.hits, strict=True):
         text = mark(_around(shape["content"], terms), terms)
-        hits.append({"shape": shape, "text": text, "why": _why(considered.get(hit.id))})
+        hits.append({"shape": shape, "text": text, "why": _why(candidates.get(hit.id))})
     more = {
         "hits": hits,
         "facets": _facets(data["results"], request),
@@ -101,10 +99,12 @@ def _why(candidate: "Considered | None") -> list[tuple[str, float | int]]:
     if candidate is None:
         return []
     neutral = {"freshness": 1.0, "boost": 1.0, "confidence": 1.0}
-    numbers = ((name, candidate.features.get(name)) for name in _REASONS)
-    return [
-        (_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)
-    ]
+    parts = []
+    for name, label in _REASONS.items():
+        value = candidate.features.get(name)
+        if value and value != neutral.get(name):
+            parts.append((label, value))
+    return parts
 
 
 def _words(terms: Sequence[str]) -> set[str]:
@@ -149,7 +149,11 @@ def _facets(results: Sequence[Mapping[str, Any]], request: PageRequest) -> dict[
         rows = []
         for value, count in shown_counts.items():
             is_chosen = chosen.get(name) == value
-            link = _facet_link(request, name, value, add=not is_chosen)
+            if name in ("kind", "trust"):
+                changes = {name: None if is_chosen else value}
+                link = request.link(**changes)
+            else:
+                link = request.link_tag(name, value, is_added=not is_chosen)
             rows.append(Facet(value, count, link, is_chosen))
         if len(rows) > 1 or name in chosen:
             facets[name] = rows
@@ -160,13 +164,6 @@ def _facet_value(result: Mapping[str, Any], name: str) -> str:
     if name == "trust":
         return str((result.get("origin") or {}).get("trust", ""))
     return str(result.get(name) or result.get("tags", {}).get(name) or "")
-
-
-def _facet_link(request: PageRequest, name: str, value: str, *, add: bool) -> str:
-    if name in ("kind", "trust"):
-        changes: dict[str, str | None] = {name: value if add else None}
-        return request.link(**changes)
-    return request.link_tag(name, value, is_added=add)
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
@@ -199,17 +196,22 @@ def _conversations(
     """Return the conversations of the same time as the memories shown, and the address of a list of
     more.
     """
-    begins = to_iso(since) if since else request.text("since")
     ends = request.text("before") or request.text("until")
-    span = {name: text for name, text in (("since", begins), ("until", ends)) if text}
+    span = {}
+    if begins := to_iso(since) if since else request.text("since"):
+        span["since"] = begins
+    if ends:
+        span["until"] = ends
     page = memories.list_conversations(limit=limit, as_of=request.as_of, **span)  # type: ignore[arg-type] # some of them
     last = to_moment(ends or None, datetime.now(UTC), end_of_day=True)
-    talks = [
-        talk
-        for talk in page.conversations
-        if (since is None or talk.last_at >= since) and (last is None or talk.last_at < last)
-    ]
-    return talks, request.address("/conversations", **span) if page.next_cursor else None
+    talks = []
+    for talk in page.conversations:
+        is_too_old = since is not None and talk.last_at < since
+        is_too_new = last is not None and talk.last_at >= last
+        if not is_too_old and not is_too_new:
+            talks.append(talk)
+    more_link = request.address("/conversations", **span) if page.next_cursor else None
+    return talks, more_link
 
 
 def _by_day(
@@ -412,11 +414,8 @@ _REVIEW_PAGE = 50
 def review(memories: "Memories", request: PageRequest) -> View:
     """List the memories that wait for review, newest first."""
     if request.as_of:
-        return _of_now(
-            request,
-            "Review",
-            "When something stopped waiting is not kept, and decisions are about now.",
-        )
+        why = "When a memory stopped waiting is not stored, and decisions are about the present."
+        return _of_now(request, "Review", why)
     page = memories.review.page(
         limit=request.number("limit", _REVIEW_PAGE) or _REVIEW_PAGE,
         cursor=request.text("cursor") or None,
@@ -431,11 +430,8 @@ def review(memories: "Memories", request: PageRequest) -> View:
 def namespaces(memories: "Memories", request: PageRequest) -> View:
     """List the namespaces that the reader may see, with forms to import and export."""
     listed = memories.namespaces(as_of=request.as_of)
-    rows = [
-        shapes.without_none(namespace._asdict())
-        for namespace in listed
-        if request.reads(namespace.name)
-    ]
+    visible = [namespace for namespace in listed if request.reads(namespace.name)]
+    rows = [shapes.without_none(namespace._asdict()) for namespace in visible]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
@@ -450,19 +446,14 @@ def tags(memories: "Memories", request: PageRequest) -> View:
 def health(memories: "Memories", request: PageRequest) -> View:
     """Show the state of the store and statistics of its use."""
     if request.as_of:
-        readable = [
-            namespace for namespace in memories.namespaces(as_of=request.as_of) if namespace.read
-        ]
-        figures = [
-            ("memories", f"{sum(namespace.memory_count for namespace in readable):,}"),
-            ("turns of conversations", f"{sum(namespace.turn_count for namespace in readable):,}"),
-        ]
-        return _of_now(
-            request,
-            "Health",
-            "How the store was and what had been done with it is not kept.",
-            figures,
-        )
+        memory_count = turn_count = 0
+        for namespace in memories.namespaces(as_of=request.as_of):
+            if namespace.read:
+                memory_count += namespace.memory_count
+                turn_count += namespace.turn_count
+        figures = [("memories", f"{memory_count:,}"), ("turns of conversations", f"{turn_count:,}")]
+        why = "The state of the store and its statistics at earlier times are not stored."
+        return _of_now(request, "Health", why, figures)
     status = memories.status()
     stats = memories.stats(since=request.text("since") or None)
     figures = [
