@@ -271,6 +271,8 @@ def memory_document(hit: Hit) -> Document:
     document = to_document(memory.id, memory.content, metadata)
     document["similarity"], document["score"] = _similarity(hit), hit.score
     document["origin"] = memory.origin
+    if "project" in memory.tags:
+        document["project"] = memory.tags["project"]
     if memory.accepted_at is not None:
         document["accepted"] = True
     if memory.suspicious:

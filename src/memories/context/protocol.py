@@ -109,6 +109,7 @@ class MemoryItem:
         origin: Who wrote it, if the store records that; can't be passed in.
         shared: Whether it comes from the shared namespace while the reader has another one.
         suspicious: The rules by which the text may be an instruction to a model; see `Memory`.
+        project: The project in its tags, once it is stored.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -127,6 +128,7 @@ class MemoryItem:
     origin: Origin | None = field(default=None, init=False)
     shared: bool = field(default=False, init=False)
     suspicious: tuple[str, ...] = field(default=(), init=False)
+    project: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_text(self.text, MAX_MEMORY_CHARACTERS, "a memory", "summarize it")
@@ -284,6 +286,7 @@ def item_of(document: Document) -> MemoryItem:
     )
     item.origin, item.shared = document.get("origin"), document.get("shared", False)
     item.suspicious = document.get("suspicious", ())
+    item.project = document.get("project")
     return item
 
 

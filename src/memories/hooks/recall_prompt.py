@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from memories.context import rendering
 from memories.context.context import ContextBuilder, estimate_tokens
 from memories.context.engine import EngineBackend, translate_errors
 from memories.context.gateway import MemoryGateway
@@ -59,7 +60,7 @@ def recall_prompt(
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
     with contextlib.closing(_gateway(memories, projects, offline, seconds)) as gateway:
         recalled, text = _build(
-            gateway, config, str(request.prompt), in_context, characters, tokens
+            gateway, config, str(request.prompt), in_context, projects, (characters, tokens)
         )
     errors = recalled["metadata"]["errors"]
     if errors:
@@ -94,10 +95,14 @@ def _build(
     config: Config,
     prompt: str,
     in_context: set[str],
-    characters: int,
-    tokens: int,
+    projects: Sequence[str],
+    limits: tuple[int, int],
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits and its text, which is empty if nothing new was recalled."""
+    """Return a context that fits and its text, which is empty if nothing new was recalled.
+
+    `limits` are the maximum numbers of characters and of tokens.
+    """
+    characters, tokens = limits
     budget = min(tokens, config.context_token_budget or tokens)
     top_k = min(gate.MAX_MEMORIES, config.memory_top_k)
     # The hook records one event for all attempts.
@@ -107,7 +112,12 @@ def _build(
         context = _leave_out(builder.build_recall(prompt), in_context)
         text = ""
         if context["memories"] or context["recalled"]:
-            text = builder.format_for_prompt(context)
+            text = rendering.recall_block(
+                [memory for memory, _ in context["memories"]],
+                context["recalled"],
+                context["metadata"]["boundary"],
+                projects,
+            )
         if len(text) <= characters and estimate_tokens(text) <= tokens:
             return context, text
         budget = budget * 3 // 4
