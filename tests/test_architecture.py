@@ -62,7 +62,7 @@ ORDER = {
     "memories.write.compare": "vocabulary < reading < word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
-    "memories.transfer": "lines pages stats < audit export importing migrate < backup < doctor",
+    "memories.transfer": "lines pages stats < audit export intake migrate < importing < backup < doctor",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",

@@ -18,7 +18,8 @@ from memories.models import Page
 from memories.stores.records import Collection, Filter
 from memories.stores.sqlite import connection
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, import_
+from memories.transfer.importing import import_
+from memories.transfer.intake import Intake
 
 BEGINNING = "01a1fdf1-92cd-7000-8000-00000000000"
 START = datetime(2026, 5, 1, tzinfo=UTC)

@@ -37,6 +37,7 @@ from memories.transfer import migrate as reembedding
 from memories.transfer.backup import restore
 from memories.transfer.export import export
 from memories.transfer.importing import Imported, import_
+from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate, reembed
 from memories.transfer.pages import pages, places
 
@@ -431,7 +432,7 @@ def test_a_foreign_file_with_another_version_of_an_own_memory_is_a_conflict(open
     """What waited once is known, whatever was decided of it; what never waited was not brought by
     such a file.
     """
-    store, foreign = opened(), importing.Intake(foreign="import-1")
+    store, foreign = opened(), Intake(foreign="import-1")
     take_in(store, [HEADER, line_of(fields={"confidence": 0.9})])
     take_in(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
     steps = [line_of(group=group, fields={"confidence": 0.1}) for group in IDS[:2]]

@@ -14,7 +14,8 @@ from memories.errors import RequestError
 from memories.stores import open_store
 from memories.stores.records import Collection, Filter, Patch
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, import_
+from memories.transfer.importing import import_
+from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
 from memories.write.compare.corrections import corrects
 

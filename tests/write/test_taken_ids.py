@@ -13,7 +13,8 @@ from memories.answers import compact, shapes
 from memories.cli import text
 from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, import_
+from memories.transfer.importing import import_
+from memories.transfer.intake import Intake
 
 ID, OTHER = (f"01a1fdf1-92cd-7000-8000-00000000000{number}" for number in (1, 2))
 REASON = f"the id {ID} belongs to a memory with other content; give this text another one"

@@ -208,8 +208,9 @@ def import_(
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
     from memories.transfer.export import own_key
-    from memories.transfer.importing import Intake, check
+    from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
+    from memories.transfer.intake import Intake
 
     into = None if into is None else namespace(into)
     namespaces = None if into is not None else _namespaces(config, all_namespaces, no_shared)

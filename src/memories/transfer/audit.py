@@ -237,7 +237,10 @@ def _names(
     """
     names: dict[tuple[str, str], str] = {}
     for namespace in {link.namespace for link in links}:
-        items = [item for link in links if link.namespace == namespace for item in _items(link)]
+        items: list[str] = []
+        for link in links:
+            if link.namespace == namespace:
+                items += _items(link)
         if not any(parse_item(item).digest for item in items):
             continue
         turns = Filter(Collection.HISTORY, (namespace,), state="any")
@@ -293,12 +296,12 @@ class _Address(NamedTuple):
 def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
     check = _ChainCheck(namespace)
     # The records are read before the log, so that each of them was logged by then.
-    addresses = [
-        _Address(collection, record.ref.group, record.ref.position, record.created_at)
-        for collection in SEARCHED
-        for page in pages(store, Place(collection, namespace))
-        for record in page
-    ]
+    addresses: list[_Address] = []
+    for collection in SEARCHED:
+        for page in pages(store, Place(collection, namespace)):
+            for record in page:
+                ref = record.ref
+                addresses.append(_Address(collection, ref.group, ref.position, record.created_at))
     for record in _scan(store, chain_of(namespace)):
         check.add(record)
     check.compare(addresses)

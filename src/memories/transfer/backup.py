@@ -23,7 +23,8 @@ from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, check, import_
+from memories.transfer.importing import check, import_
+from memories.transfer.intake import Intake
 from memories.transfer.lines import read_header
 from memories.transfer.pages import Progress, count_records, places
 
@@ -92,7 +93,7 @@ def back_up(
     now: datetime,
     progress: Progress,
 ) -> BackedUp:
-    """Copy the store of the settings into one file, and read the copy back; writers need not wait.
+    """Copy the store of the settings into one file, and read it back, while others may write.
 
     Args:
         config: The settings.
@@ -100,7 +101,7 @@ def back_up(
             default it is the folder `backups` of the home.
         keep: In a folder, remove the oldest backups of this store until this many are left.
         now: The current time.
-        progress: Called with how much is done.
+        progress: Called after each step.
 
     Raises:
         RequestError: There is no store yet, or the target is another file.
@@ -195,8 +196,8 @@ def _name(url: str) -> str:
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"
-    kind, _, rest = without_password(url).partition("://")
-    last = rest.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition("@")[2]
+    kind, _, address = without_password(url).partition("://")
+    last = address.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition("@")[2]
     return _UNSAFE.sub("-", f"{kind}-{last}").strip("-.")
 
 
@@ -239,9 +240,12 @@ def read_mark(file: Path) -> "Mark | None":
 def backups_of(config: Config) -> tuple[str, ...]:
     """Return the backups in the folder `backups`, which still contain forgotten memories."""
     store = _mark(config.store, datetime.now(UTC)).store
-    files = sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*"))
-    marks = [(file, read_mark(file)) for file in files]
-    return tuple(str(file) for file, mark in marks if mark is not None and mark.store == store)
+    backups: list[str] = []
+    for file in sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*")):
+        mark = read_mark(file)
+        if mark is not None and mark.store == store:
+            backups.append(str(file))
+    return tuple(backups)
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:

@@ -229,8 +229,10 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         return
     from memories.stores.sqlite.connection import COPIES
 
-    copies = [file for kind in COPIES for file in place.parent.glob(f"{place.name}.{kind}")]
-    examined.facts["older_copies"] = sorted(str(file) for file in copies)
+    copies: list[str] = []
+    for kind in COPIES:
+        copies += map(str, place.parent.glob(f"{place.name}.{kind}"))
+    examined.facts["older_copies"] = sorted(copies)
     for file in sorted(place.parent.glob(f".{place.name}*.*")):
         try:
             age = time.time() - file.stat().st_mtime
@@ -340,7 +342,11 @@ def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
         with scratch_beside(target.absolute()) as scratch:
             with scratch.open("wb") as stream:
                 lines = Lines(lambda line: stream.write(line.encode()), None)
-                for number, record in enumerate(_salvage_records(config, lost), 1):
+                path = sqlite_file(config.store)
+                records = (
+                    _salvage_store(config, lost) if path is None else _salvage_file(path, lost)
+                )
+                for number, record in enumerate(records, 1):
                     lines.add(record)
                     progress("saving", number, number)
                 saved = lines.end()
@@ -350,11 +356,6 @@ def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
     except OSError as exc:
         raise write_error(target, exc) from exc
     return Salvaged(saved, lost)
-
-
-def _salvage_records(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
-    path = sqlite_file(config.store)
-    return _salvage_store(config, lost) if path is None else _salvage_file(path, lost)
 
 
 def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
@@ -446,7 +447,10 @@ def kinds_in(record: Record, redactor: Redactor) -> list[str]:
     texts = [record.text, record.ref.group, record.key or "", record.ended_by or ""]
     texts += [*record.labels, *record.labels.values()]
     texts += [value for value in record.fields.values() if isinstance(value, str)]
-    return [kind for text in texts if text for kind in _removable_kinds(text, redactor)]
+    kinds: list[str] = []
+    for text in filter(None, texts):
+        kinds += _removable_kinds(text, redactor)
+    return kinds
 
 
 def _removable_kinds(text: str, redactor: Redactor) -> tuple[str, ...]:

@@ -117,15 +117,15 @@ def _in_order(store: Store, place: Place) -> Iterator[Record]:
     if place.collection is Collection.MEMORY:  # all groups are ids
         return (record for page in pages(store, place) for record in page)
 
-    def with_ids(wanted: bool) -> Iterator[Record]:
+    def by_kind(*, ids: bool) -> Iterator[Record]:
         for page in pages(store, place):
             for record in page:
-                if is_id(record.ref.group) is wanted:
+                if is_id(record.ref.group) is ids:
                     yield record
 
     return heapq.merge(
-        with_ids(False),
-        with_ids(True),
+        by_kind(ids=False),
+        by_kind(ids=True),
         key=lambda record: (record.ref.group, record.ref.position),
     )
 

@@ -1,39 +1,35 @@
 """Import: store the records of an export, and leave existing records as they are.
 
-It can be interrupted at any moment and run again. Nothing proves who wrote a foreign file, so its
-records get the origin `imported` instead of their own, and its memories wait for review.
+It can be interrupted at any moment and run again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder
-from memories.errors import Conflict, InvalidInput
+from memories.errors import Conflict
 from memories.guard.origin import (
-    CONTINUED,
-    HELD,
-    IMPORT,
     IMPORTED,
-    PART,
     TRUST,
-    is_reserved,
-    tags_of,
 )
 from memories.models import PENDING
-from memories.read.conversations import ABOUT
-from memories.read.versions import LINK
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref, immutable_parts
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.transfer.intake import (
+    Intake,
+    Line,
+    hold_for_review,
+    is_same,
+    owner_of,
+    read_lines,
+    redact,
+    rename,
+    without_acceptance,
+)
 from memories.transfer.lines import (
     Header,
-    Tally,
-    content_hash,
-    is_last,
-    read_header,
-    read_line,
-    refuse_other_files,
 )
 from memories.transfer.pages import PAGE, Place, with_vectors
 from memories.write.suspicion import mark_record
@@ -44,9 +40,7 @@ if TYPE_CHECKING:
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
-_HASH = "line_hash"  # of a foreign record, by which it is recognized later
-_ACCEPTANCE = ("accepted_at", "accepted_by")
-_OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)  # fields that no foreign file sets
+_ADDS = "would add to what is there; if you know where the file is from, add --trusted"
 
 
 class Rejected(NamedTuple):
@@ -95,41 +89,6 @@ class Checked(NamedTuple):
     proven: bool
 
 
-class _Line(NamedTuple):
-    """A line of an export.
-
-    Attributes:
-        number: The number of the line.
-        record: The record.
-        original: The record before secrets were removed, if there were any.
-    """
-
-    number: int
-    record: Record
-    original: Record | None = None
-
-
-class Intake(NamedTuple):
-    """How the records of a file are changed before they are stored.
-
-    Attributes:
-        foreign: The id of this import if nothing proves that the file is ours. Then the origins in
-            the file don't count, its memories wait for review, and it adds nothing to existing
-            memories and conversations. None stores records as they are; a `LoggedStore` decides
-            about their origins.
-        redactor: Removes secrets; None to keep them.
-        own: The file is a backup; see `lines.read_line`.
-        into: The namespace that all records get; they must have the same one. None keeps it.
-        accepted: Keep who accepted a record.
-    """
-
-    foreign: str | None = None
-    redactor: "Redactor | None" = None
-    own: bool = False
-    into: str | None = None
-    accepted: bool = True
-
-
 _UNCHANGED = Intake()
 
 
@@ -158,14 +117,16 @@ def import_(
             stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
-    read_lines: Iterator[_Line] = _read(lines, importer.begin, namespaces, own=intake.own)
+    records: Iterator[Line] = read_lines(lines, importer.begin, namespaces, own=intake.own)
     if intake.into is not None:
-        read_lines = _renamed(read_lines, intake.into)
-    for batch in _batches(read_lines):
-        accepted = batch if intake.accepted else [_without_acceptance(line) for line in batch]
+        records = rename(records, intake.into)
+    if not intake.accepted:
+        records = map(without_acceptance, records)
+    for batch in _batches(records):
+        lines_to_store = batch
         if intake.foreign is not None:
-            accepted = _held_for_review(accepted, intake.foreign)
-        importer.store_batch(list(_redacted(accepted, intake.redactor)))
+            lines_to_store = hold_for_review(batch, intake.foreign)
+        importer.store_batch(list(redact(lines_to_store, intake.redactor)))
     return importer.result
 
 
@@ -193,120 +154,28 @@ def check(
     """
     proven = False
 
-    def read_and_prove() -> Iterator[_Line]:
+    def read_and_prove() -> Iterator[Line]:
         nonlocal proven
-        proven = yield from _read(lines, lambda _header: None, namespaces, key, own=own)
+        proven = yield from read_lines(lines, lambda _header: None, namespaces, key, own=own)
 
-    read_lines = read_and_prove()
+    records: Iterator[Line] = read_and_prove()
     if into is not None:
-        read_lines = _renamed(read_lines, into)
-    count = sum(1 for _ in _redacted(read_lines, redactor))
+        records = rename(records, into)
+    count = sum(1 for _ in redact(records, redactor))
     return Checked(count, proven=proven)
 
 
-# --- lines
-
-
-def _read(
-    lines: Iterable[bytes],
-    begin: Callable[[Header], object],
-    namespaces: Sequence[str] | None,
-    key: bytes | None = None,
-    *,
-    own: bool,
-) -> Generator[_Line, None, bool]:
-    """Yield the records of an export; `begin` gets its header.
-
-    Returns:
-        Whether the export was written with the key.
-
-    Raises:
-        InvalidInput: A line is not acceptable, or the last one is missing.
-    """
-    number, has_ended, proven = 0, False, False
-    tally, header = None, Header(None, ends=False)
-    for number, line in enumerate(lines, 1):
-        try:
-            text = _decode(line, is_first=number == 1)
-            if tally is None:
-                header, tally = read_header(text), Tally(text)
-                begin(header)
-            elif has_ended and text.strip():
-                raise InvalidInput(
-                    "comes after the last line of the export; import one export at a time"
-                )
-            elif is_last(text):
-                proven = tally.compare(text, key)
-                has_ended = True
-            elif text.strip():
-                record = read_line(text, own=own)
-                _check_namespace(record, namespaces)
-                tally.add(text)
-                yield _Line(number, record)
-        except UnicodeDecodeError as exc:
-            raise InvalidInput(
-                f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8"
-            ) from None
-        except InvalidInput as exc:
-            raise InvalidInput(f"line {number} {exc}; {_consequence(number, exc)}") from exc
-    if not number:
-        raise InvalidInput("no records: the export is empty, without even a header")
-    if header.ends and not has_ended:
-        raise InvalidInput(
-            f"the export is incomplete: it was cut after line {number}; use another copy"
-        )
-    return proven
-
-
-def _consequence(number: int, error: InvalidInput) -> str:
-    if number == 1 and str(error).startswith("is not JSON"):
-        return "this is not an export; for plain text run: memory create --lines FILE"
-    return "nothing of its batch was stored"
-
-
-def _decode(line: bytes, *, is_first: bool) -> str:
-    if is_first:
-        refuse_other_files(line)
-    return line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
-
-
-def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
-    if namespaces is not None and record.ref.namespace not in namespaces:
-        raise InvalidInput(
-            f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
-        )
-
-
-def _renamed(lines: Iterable[_Line], namespace: str) -> Iterator[_Line]:
-    """Yield lines with another namespace.
-
-    Raises:
-        InvalidInput: They are from more than one namespace.
-    """
-    first: str | None = None
-    for line in lines:
-        ref = line.record.ref
-        first = first or ref.namespace
-        if ref.namespace != first:
-            raise InvalidInput(
-                f"line {line.number} is of namespace {ref.namespace} and those before it of "
-                f"{first}; --as takes the export of one namespace: memory export --namespace NAME "
-                "--no-shared"
-            )
-        yield line._replace(record=line.record._replace(ref=ref._replace(namespace=namespace)))
-
-
-def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
+def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
     """Yield batches of lines that end between two memories, so that no memory is half stored.
 
     Only the lines of a very large memory are divided.
     """
-    batch: list[_Line] = []
+    batch: list[Line] = []
     size = 0
     for line in lines:
         is_full = len(batch) >= MAX_BATCH or size >= MAX_BATCH_CHARACTERS
         if len(batch) >= PAGE:
-            is_full = is_full or _owner(batch[-1].record.ref) != _owner(line.record.ref)
+            is_full = is_full or owner_of(batch[-1].record.ref) != owner_of(line.record.ref)
         if is_full:
             yield batch
             batch, size = [], 0
@@ -314,135 +183,6 @@ def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
         size += len(line.record.text)
     if batch:
         yield batch
-
-
-# --- secrets
-
-
-def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:
-    """Yield lines without the secrets of their records.
-
-    Raises:
-        InvalidInput: A record can't be stored without them.
-    """
-    for line in lines:
-        if redactor is None:
-            yield line
-            continue
-        try:
-            record = _without_secrets(line.record, redactor)
-        except InvalidInput as exc:
-            raise InvalidInput(
-                f"line {line.number}: {exc}; to import it all the same, add --no-redact"
-            ) from exc
-        if record is line.record:
-            yield line
-        else:
-            yield line._replace(record=record, original=line.record)
-
-
-def _without_secrets(record: Record, redactor: "Redactor") -> Record:
-    """Return a record without secrets; the same one if it has none."""
-    redactor.refuse(record.ref.group, "the name of a conversation or a memory")
-    text, kinds = redactor.text(record.text)
-    tags, tag_kinds = redactor.pairs(tags_of(record.labels))
-    scope, separator, name = (record.key or "").rpartition("\x1f")
-    key_name = "key" if record.ref.collection is Collection.MEMORY else "message id"
-    key, key_kinds = redactor.name(name, key_name)
-    texts = {
-        name: value
-        for name, value in record.fields.items()
-        if isinstance(value, str) and name not in _OURS
-    }
-    data, data_kinds = redactor.data(texts.pop("data", ""))
-    fields, field_kinds = redactor.pairs(texts)
-    if data_kinds:
-        fields = {**fields, "data": data}
-    ended_by, end_kinds = redactor.text(record.ended_by or "")
-    reserved = {name: value for name, value in record.labels.items() if is_reserved(name)}
-    original = record._replace(vectors=None)
-    clean = original._replace(
-        text=text,
-        labels={**tags, **reserved},
-        key=record.key and f"{redactor.text(scope).text}{separator}{key}",
-        fields={**record.fields, **fields},
-        ended_by=record.ended_by and ended_by,
-    )
-    if clean == original:
-        return record
-    all_kinds = (*kinds, *tag_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
-    return clean._replace(
-        fields={**clean.fields, "redacted": " ".join(all_kinds)},
-        vectors=record.vectors if text == record.text else None,  # they were made of the old text
-    )
-
-
-# --- foreign files
-
-
-def _held_for_review(batch: Sequence[_Line], import_id: str) -> list[_Line]:
-    """Return the lines of a foreign file as they are stored."""
-    latest: dict[Ref, int] = {}
-    for line in batch:
-        owner = _owner(line.record.ref)
-        latest[owner] = max(line.record.ref.position, latest.get(owner, 0))
-    lines: list[_Line] = []
-    for line in batch:
-        is_latest = line.record.ref.position == latest[_owner(line.record.ref)]
-        record = _as_foreign(line.record, import_id, is_latest=is_latest)
-        lines.append(line._replace(record=record))
-    return lines
-
-
-def _without_acceptance(line: _Line) -> _Line:
-    fields = {name: value for name, value in line.record.fields.items() if name not in _ACCEPTANCE}
-    return line._replace(record=line.record._replace(fields=fields))
-
-
-def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
-    """Return a record of a foreign file as it is stored: a memory waits, and was never current."""
-    fields = {name: value for name, value in record.fields.items() if name not in _OURS}
-    fields[_HASH] = _statement_hash(record)
-    parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}
-    labels = {**tags_of(record.labels), **parts, IMPORT: import_id}
-    record = record._replace(labels=labels, fields=fields)
-    if record.ref.collection is not Collection.MEMORY:
-        return record
-    ended_by = record.ended_by
-    if record.ended_at is None or ended_by in (None, PENDING):
-        ended_by = PENDING if is_latest else "update"
-    return record._replace(
-        ended_at=record.created_at, ended_by=ended_by, labels={**record.labels, HELD: "1"}
-    )
-
-
-def _is_same(existing: Record, record: Record) -> bool:
-    """Return whether a record exists already, even if it was accepted or refused since."""
-    existing_hash = existing.fields.get(_HASH, _statement_hash(existing))
-    if existing_hash == record.fields.get(_HASH, _statement_hash(record)):
-        return True
-    if _statement_hash(existing) == _statement_hash(record):
-        return True
-    if record.ended_by != PENDING or HELD not in existing.labels:
-        return False
-    return immutable_parts(_with_tags_only(existing)) == immutable_parts(_with_tags_only(record))
-
-
-def _with_tags_only(record: Record) -> Record:
-    return record._replace(labels=tags_of(record.labels))
-
-
-def _statement_hash(record: Record) -> str:
-    """Return a hash of a record without its origin and without later notes about it."""
-    plain = _with_tags_only(record)
-    noted = (*LINK, *ABOUT, *_ACCEPTANCE)
-    fields = {name: value for name, value in plain.fields.items() if name not in noted}
-    return f"{content_hash(plain._replace(fields=fields)):032x}"
-
-
-def _owner(ref: Ref) -> Ref:
-    """Return the memory or the conversation that a record belongs to."""
-    return ref._replace(position=0)
 
 
 # --- storing
@@ -470,13 +210,13 @@ class _Importer:
         """Read the header."""
         self.model, self.result.unchecked = header.model, not header.ends
 
-    def store_batch(self, batch: Sequence[_Line]) -> None:
+    def store_batch(self, batch: Sequence[Line]) -> None:
         """Store the new records of a batch, those of a memory or conversation all or none."""
         new = self._select_new(batch)
         if self._dry_run:
             self._check_readable(batch)
-            taken = {_owner(line.record.ref) for line in new if self._is_key_taken(line.record)}
-            self._count(new, taken)
+            refused = {owner_of(line.record.ref) for line in new if self._is_key_taken(line.record)}
+            self._count(new, refused)
             return
         records = [mark_record(line.record) for line in new]
         vectors = {record.ref: record.vectors for record in records if record.vectors is not None}
@@ -494,7 +234,7 @@ class _Importer:
             refused = self._append(new)
         self._count(new, refused)
 
-    def _check_readable(self, batch: Sequence[_Line]) -> None:
+    def _check_readable(self, batch: Sequence[Line]) -> None:
         """Raise if a place of the batch is damaged; a transaction would create the store."""
         refs = [line.record.ref for line in batch]
         batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
@@ -502,11 +242,11 @@ class _Importer:
             self._store.info(place.everything())
         self._checked |= batch_places
 
-    def _select_new(self, batch: Sequence[_Line]) -> list[_Line]:
+    def _select_new(self, batch: Sequence[Line]) -> list[Line]:
         """Return the lines of new records; count existing ones, and reject conflicting ones."""
         refs = [line.record.ref for line in batch]
         existing = {record.ref: record for record in self._store.read(refs)}
-        new: list[_Line] = []
+        new: list[Line] = []
         for line in batch:
             ref = line.record.ref
             if ref not in existing:
@@ -514,32 +254,29 @@ class _Importer:
                 new.append(line)
                 continue
             versions = [line.record] if line.original is None else [line.record, line.original]
-            if any(_is_same(existing[ref], record) for record in versions):
+            if any(is_same(existing[ref], record) for record in versions):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")
-                self._blocked.add(_owner(ref))
+                self._blocked.add(owner_of(ref))
         if self._foreign is not None:
-            new = self._without_additions(new)
-        return self._without_blocked(new, "belongs to what has a conflict")
+            new = self._reject_additions(new)
+        return self._reject_blocked(new, "belongs to what has a conflict")
 
-    def _without_additions(self, lines: Sequence[_Line]) -> list[_Line]:
+    def _reject_additions(self, lines: Sequence[Line]) -> list[Line]:
         """Reject the lines of a foreign file that would add to a memory or conversation of ours."""
-        owners = {_owner(line.record.ref) for line in lines}
+        owners = {owner_of(line.record.ref) for line in lines}
         for line in lines:
             if line.record.ref.collection is Collection.MEMORY and line.record.ref.position == 1:
-                owners.discard(_owner(line.record.ref))
-        taken = {owner for owner in owners - self._blocked if self._is_ours(owner)}
-        accepted: list[_Line] = []
+                owners.discard(owner_of(line.record.ref))
+        existing = set(filter(self._is_ours, owners - self._blocked))
+        accepted: list[Line] = []
         for line in lines:
-            if _owner(line.record.ref) in taken:
-                reason = (
-                    "would add to what is there; if you know where the file is from, add --trusted"
-                )
-                self._reject(line, reason)
+            if owner_of(line.record.ref) in existing:
+                self._reject(line, _ADDS)
             else:
                 accepted.append(line)
-        self._blocked |= taken
+        self._blocked |= existing
         return accepted
 
     def _is_ours(self, owner: Ref) -> bool:
@@ -550,16 +287,17 @@ class _Importer:
             return count > 0
         return count > self._store.count(records._replace(labels={TRUST: IMPORTED}))
 
-    def _without_blocked(self, lines: Sequence[_Line], reason: str) -> list[_Line]:
-        accepted: list[_Line] = []
+    def _reject_blocked(self, lines: Sequence[Line], reason: str) -> list[Line]:
+        """Reject the lines of blocked memories and conversations, and return the others."""
+        accepted: list[Line] = []
         for line in lines:
-            if _owner(line.record.ref) in self._blocked:
+            if owner_of(line.record.ref) in self._blocked:
                 self._reject(line, reason)
             else:
                 accepted.append(line)
         return accepted
 
-    def _append(self, lines: Sequence[_Line]) -> set[Ref]:
+    def _append(self, lines: Sequence[Line]) -> set[Ref]:
         """Append records; return the memories and conversations whose key is taken."""
         try:
             self._store.append([line.record for line in lines])
@@ -567,10 +305,10 @@ class _Importer:
             return self._append_by_owner(lines)
         return set()
 
-    def _append_by_owner(self, lines: Sequence[_Line]) -> set[Ref]:
+    def _append_by_owner(self, lines: Sequence[Line]) -> set[Ref]:
         by_owner: dict[Ref, list[Record]] = {}
         for line in lines:
-            by_owner.setdefault(_owner(line.record.ref), []).append(line.record)
+            by_owner.setdefault(owner_of(line.record.ref), []).append(line.record)
         refused: set[Ref] = set()
         for owner, records in by_owner.items():
             try:
@@ -579,9 +317,9 @@ class _Importer:
                 refused.add(owner)
         return refused
 
-    def _count(self, lines: Sequence[_Line], refused: set[Ref]) -> None:
+    def _count(self, lines: Sequence[Line], refused: set[Ref]) -> None:
         self._blocked |= refused
-        stored = self._without_blocked(lines, "its key is in use by another record")
+        stored = self._reject_blocked(lines, "its key is in use by another record")
         self.result.imported += len(stored)
         for line in stored:
             if line.record.ended_by == PENDING:
@@ -592,7 +330,7 @@ class _Importer:
         if self._embedder is None:
             self.result.without_vector += len(stored)
 
-    def _reject(self, line: _Line, reason: str) -> None:
+    def _reject(self, line: Line, reason: str) -> None:
         self.result.conflict_count += 1
         if len(self.result.conflicts) < MAX_SHOWN:
             self.result.conflicts.append(Rejected(line.number, line.record.ref, reason))

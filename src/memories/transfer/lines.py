@@ -261,9 +261,8 @@ def read_line(line: str, *, own: bool = False) -> Record:
         raise InvalidInput(
             f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
         )
-    validate.content(
-        shape["text"]
-    )  # stored unchanged, not in its normal form: it was accepted once
+    # stored unchanged, not in its normal form: it was accepted once
+    validate.content(shape["text"])
     record = Record(
         ref=_ref(shape),
         text=shape["text"],

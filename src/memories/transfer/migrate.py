@@ -109,12 +109,12 @@ def migrate(
         written_before = migration.written
         sources = all_places(source)
         all_seen.update(sources)
-        total, done = count_records(source, sources), 0
+        total, copied = count_records(source, sources), 0
         for place in sources:
             for page in pages(source, place):
                 migration.copy(page)
-                done += len(page)
-                progress("copying", min(done, total), total)
+                copied += len(page)
+                progress("copying", min(copied, total), total)
         if migration.written - written_before <= FEW_CHANGES:
             break
     with source.transaction():
@@ -213,7 +213,7 @@ class _Migration:
             StoreError: They differ.
         """
         total = sum(contents.records for contents in self.result.contents.values())
-        done = 0
+        verified = 0
         for place, original in self.result.contents.items():
             if place.collection in SEARCHED:
                 info = self._target.info(place.everything())
@@ -223,8 +223,8 @@ class _Migration:
                 records = [record for record in page if record.ref not in self._damaged_in_source]
                 count += len(records)
                 digest += sum(map(content_hash, records))
-                done += len(page)
-                progress("verifying", min(done, total), total)
+                verified += len(page)
+                progress("verifying", min(verified, total), total)
             if Contents(count, digest % 2**128) != original:
                 raise StoreError(
                     f"the copy is not the same: {place.collection} of {place.namespace} has "

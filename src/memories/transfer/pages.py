@@ -37,12 +37,13 @@ def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]
         store: The store.
         namespaces: Only places in these; None for all.
     """
-    all_of_store = [
-        Place(collection, name)
-        for collection in sorted(SEARCHED)
-        for name in store.namespaces(collection)
-    ]
-    return [place for place in all_of_store if namespaces is None or place.namespace in namespaces]
+    selected: list[Place] = []
+    for collection in sorted(SEARCHED):
+        names = store.namespaces(collection)
+        if namespaces is not None:
+            names = [name for name in names if name in namespaces]
+        selected += [Place(collection, name) for name in names]
+    return selected
 
 
 def all_places(store: Store) -> list[Place]:

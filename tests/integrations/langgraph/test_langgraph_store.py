@@ -29,7 +29,8 @@ from memories.embedders.fake import FakeEmbedder
 from memories.guard.redactor import Redactor
 from memories.langgraph import MemoriesStore
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, import_
+from memories.transfer.importing import import_
+from memories.transfer.intake import Intake
 
 OURS = ("sqlite", "files", "qdrant")
 ANN = ("users", "ann")

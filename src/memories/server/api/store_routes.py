@@ -34,7 +34,8 @@ from memories.stores.logged import LoggedStore
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, own_key
-from memories.transfer.importing import Imported, Intake, check, import_
+from memories.transfer.importing import Imported, check, import_
+from memories.transfer.intake import Intake
 from memories.transfer.lines import MAX_LINE_BYTES
 from memories.write.queue import count_waiting
 from memories.write.quota import admission
