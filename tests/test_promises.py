@@ -28,17 +28,17 @@ PROMISES = {
     "neither `kill -9`": ["test_an_acknowledged_write_survives_kill_9"],
     "nor a power cut undoes it": ["test_an_acknowledged_write_survives_a_power_cut"],
     "sixteen processes writing at once": ["test_processes_that_write_at_once_lose_nothing"],
-    "Nothing is deleted, merged or rebuilt by": [
+    "Nothing is deleted, merged or rebuilt unless": [
         "test_nothing_is_deleted_merged_or_rebuilt_by_itself"
     ],
     "**A correction is kept**": ["test_a_correction_is_kept"],
-    "refused as a duplicate is never refused silently": [
+    "No text is silently refused as a duplicate": [
         "test_a_refused_duplicate_names_the_memory_and_the_ways_on"
     ],
     "**It finds what was said**": ["test_it_finds_what_was_said"],
     "**It is fast from a cold shell**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
-    "no telemetry, no network": ["test_no_command_opens_a_network_connection"],
+    "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
     "`memory forget` removes every": ["test_forget_leaves_no_byte"],
     "reads bob's memories and the shared ones, writes bob's": [
         "test_an_agent_never_sees_the_memories_of_another"
