@@ -132,22 +132,22 @@ def link_of(record: Record) -> Link:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError("its number is not a whole number from 1")
         return Link(
-            number,
-            record.ref.namespace,
-            from_millis(to_millis(record.created_at)),
-            Actor(*map(_check_text, actor)),
-            tuple(tuple(map(_check_text, change)) for change in changes),
-            _check_text(salt[0]) if salt else "",
-            _from_base64(_check_text(digest)).hex(),
+            number=number,
+            namespace=record.ref.namespace,
+            at=from_millis(to_millis(record.created_at)),
+            actor=Actor(*map(_check_text, actor)),
+            changes=tuple([tuple(map(_check_text, change)) for change in changes]),
+            salt=_check_text(salt[0]) if salt else "",
+            hash=_from_base64(_check_text(digest)).hex(),
         )
     except (ValueError, TypeError, LookupError, RecursionError) as exc:
         raise ValueError(f"it is not an entry of a log ({exc})") from exc
 
 
-def _check_text(value: object) -> str:
-    if not isinstance(value, str):
+def _check_text(part: object) -> str:
+    if not isinstance(part, str):
         raise ValueError("a part of it is not text")  # noqa: TRY004 - of a record, not an argument
-    return value
+    return part
 
 
 def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
@@ -242,7 +242,9 @@ def to_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 def split_into_entries(items_by_action: Mapping[str, Sequence[str]]) -> list[Changes]:
     """Return the changes of each entry, at most `MAX_ITEMS` items in each."""
-    pairs = [(action, item) for action, items in items_by_action.items() for item in items]
+    pairs: list[tuple[str, str]] = []
+    for action, items in items_by_action.items():
+        pairs += [(action, item) for item in items]
     entries: list[Changes] = []
     for start in range(0, len(pairs), MAX_ITEMS):
         by_action: dict[str, list[str]] = {}

@@ -138,7 +138,8 @@ def find_import_problem(record: Record) -> str | None:
         )
     ended_by = (record.ended_by or _ENDS[0]).partition(" (")[0]
     operation = record.fields.get("operation", _OPERATIONS[0])
-    for word, name, words in ((ended_by, "ended_by", _ENDS), (operation, "operation", _OPERATIONS)):
+    vocabularies = (("ended_by", ended_by, _ENDS), ("operation", operation, _OPERATIONS))
+    for name, word, words in vocabularies:
         if word not in words:
             return (
                 f'has the {name} "{shown(word)}", which this program does not know; '
@@ -153,7 +154,7 @@ def _find_group_problem(record: Record) -> str | None:
         if _is_id(group):
             return None
         return f"has an id that is not text of 1 to {_MAX_NAME} characters"
-    if _is_name(group, _MAX_NAME):
+    if _is_name(group):
         return None
     return "has a conversation id that is not text on one line"
 
@@ -167,7 +168,7 @@ def _find_part_problem(record: Record) -> str | None:
         ("session", record.session or 0),
     )
     for name, number in numbers:
-        if not _is_whole(number):
+        if not _is_integer(0, 2**53 - 1, number):
             return f"has a {name} that is not a whole number from 0"
     if record.ended_by is not None and not _is_word(record.ended_by):
         return "has an ended_by that is not a word"
@@ -193,7 +194,7 @@ def _find_labels_problem(record: Record) -> str | None:
 
 
 def _find_label_problem(key: object, value: object) -> str | None:
-    if not _is_name(key, _MAX_NAME):
+    if not _is_name(key):
         return "has a label whose name is not text on one line"
     if value != "" and not _is_name(value, _MAX_VALUE):
         return f'has a label "{shown(str(key))}" that is not text on one line'
@@ -220,99 +221,83 @@ def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
 def _find_fields_problem(fields: object) -> str | None:
     if not isinstance(fields, Mapping):
         return "has fields that are not pairs of a name and a value"
-    for name, value in fields.items():
-        if not _is_name(name, _MAX_NAME) or not _is_scalar(value):
+    for name, field in fields.items():
+        if not _is_name(name) or not _is_scalar(field):
             return f'has a field "{shown(str(name))}" that is not text, a number, true or false'
         rule = _FIELD_RULES.get(name)
         if rule is None:
             continue
         is_valid, expected = rule
-        if not is_valid(value):
-            return f'has the {name} "{shown(str(value))}", which is not {expected}'
+        if not is_valid(field):
+            return f'has the {name} "{shown(str(field))}", which is not {expected}'
     return None
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and (value.isascii() or storable(value))
+def _is_text(field: object) -> bool:
+    return isinstance(field, str) and (field.isascii() or storable(field))
 
 
-def _is_name(value: object, max_length: int) -> bool:
+def _is_name(field: object, max_length: int = _MAX_NAME) -> bool:
     """Return whether a value is storable text on one line, without control characters."""
-    if not isinstance(value, str) or not 1 <= len(value) <= max_length:
+    if not isinstance(field, str) or not 1 <= len(field) <= max_length:
         return False
-    return value.isprintable() or (_is_text(value) and not validate.has_control(value))
+    return field.isprintable() or (_is_text(field) and not validate.has_control(field))
 
 
-def _is_one_line(value: object) -> bool:
-    return _is_name(value, _MAX_NAME)
-
-
-def _is_key(value: object) -> bool:
-    if not isinstance(value, str):
+def _is_key(field: object) -> bool:
+    if not isinstance(field, str):
         return False
-    return all(_is_name(part, _MAX_KEY) for part in value.split(_SCOPE, 1))
+    return all(_is_name(part, _MAX_KEY) for part in field.split(_SCOPE, 1))
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**53
+def _is_integer(lowest: int, highest: int, field: object) -> bool:
+    return type(field) is int and lowest <= field <= highest
 
 
-def _is_scalar(value: object) -> bool:
-    if isinstance(value, str):
-        return _is_text(value)
-    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+def _is_scalar(field: object) -> bool:
+    if isinstance(field, str):
+        return _is_text(field)
+    return isinstance(field, bool | int) or (isinstance(field, float) and math.isfinite(field))
 
 
-def _is_time(value: object) -> bool:
-    if type(value) is not int:
+def _is_time(field: object) -> bool:
+    if type(field) is not int:
         return False
     try:
-        from_millis(value)
+        from_millis(field)
     except (ValueError, OverflowError, OSError):
         return False
     return True
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+def _is_share(field: object) -> bool:
+    return isinstance(field, int | float) and not isinstance(field, bool) and 0 <= field <= 1
 
 
-def _is_decay(value: object) -> bool:
-    return value in tuple(DecayPolicy)
+def _is_word(field: object) -> bool:
+    return isinstance(field, str) and bool(_WORD.fullmatch(field))
 
 
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and bool(_WORD.fullmatch(value))
+def _is_id(field: object) -> bool:
+    return isinstance(field, str) and 1 <= len(field) <= _MAX_NAME and _is_text(field)
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= _MAX_NAME and _is_text(value)
-
-
-def _is_json_object(value: object) -> bool:
+def _is_json_object(field: object) -> bool:
     try:
-        return isinstance(value, str) and bool(validate.data(value))
+        return isinstance(field, str) and bool(validate.data(field))
     except InvalidInput:
         return False
 
 
-def _is_utc_offset(value: object) -> bool:
-    return type(value) is int and abs(value) < 86_400
-
-
-def _is_part_count(value: object) -> bool:
-    return type(value) is int and 1 < value <= 10_000
-
-
-# For each known field, a test of its value and the words for what the value should be.
+# For each known field, a test of its value and a description of the right one.
 _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "decay": (_is_decay, f"one of {', '.join(DecayPolicy)}"),
+    "decay": (tuple(DecayPolicy).__contains__, f"one of {', '.join(DecayPolicy)}"),
     "confidence": (_is_share, "a number from 0 to 1"),
     "first_at": (_is_time, "a time in milliseconds"),
     "aging_from": (_is_time, "a time in milliseconds"),
     "reinforced_at": (_is_time, "a time in milliseconds"),
     "accepted_at": (_is_time, "a time in milliseconds"),
-    "accepted_by": (_is_one_line, "a name on one line"),
+    "accepted_by": (_is_name, "a name on one line"),
     "operation": (_is_word, "a word"),
     "supersedes": (_is_id, "an id"),
     "superseded_by": (_is_id, "an id"),
@@ -324,10 +309,13 @@ _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "rolled_back_to": (_is_time, "a time in milliseconds"),
     "source": (_is_id, "a conversation or a turn"),
     "data": (_is_json_object, "a JSON object"),
-    "utc_offset": (_is_utc_offset, "the offset of a time zone in seconds"),
-    "parts": (_is_part_count, "a number of parts"),
-    "message_id": (_is_one_line, "an id on one line"),
-    "title": (_is_one_line, "text on one line"),
-    "user": (_is_one_line, "a name on one line"),
+    "utc_offset": (
+        functools.partial(_is_integer, -86_399, 86_399),
+        "the offset of a time zone in seconds",
+    ),
+    "parts": (functools.partial(_is_integer, 2, 10_000), "a number of parts"),
+    "message_id": (_is_name, "an id on one line"),
+    "title": (_is_name, "text on one line"),
+    "user": (_is_name, "a name on one line"),
     "conversation_tags": (_is_text, "text"),
 }

@@ -277,8 +277,7 @@ class LoggedStore(StoreWrapper):
             # Two look-ups by address cost a third of a search for the end.
             if namespace in self._heads:
                 entry, link = self._heads[namespace]
-                is_last = self._is_last(entry)
-                if is_last and not self._has_met_damage(namespace, mark):
+                if self._is_last(entry) and not self._has_met_damage(namespace, mark):
                     return entry.ref.position, link
             entries = self._store.scan(where, limit=1, newest_first=True)
             if not self._has_met_damage(namespace, mark):

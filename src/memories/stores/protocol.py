@@ -401,9 +401,4 @@ def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tup
     while page := scan(where, limit=_PAGE, after=after):
         used += [(record.ref, record.accesses) for record in page if record.accesses]
         after = page[-1].ref.group, page[-1].ref.position
-    return sorted(used, key=_most_read_first)
-
-
-def _most_read_first(pair: tuple[Ref, int]) -> tuple[int, Ref]:
-    ref, count = pair
-    return -count, ref
+    return sorted(used, key=lambda pair: (-pair[1], pair[0]))

@@ -117,17 +117,20 @@ class Filter(NamedTuple):
 
     def fits(self, record: Record) -> bool:
         """Return whether a record meets all conditions."""
-        return (
-            record.ref.collection is self.collection
-            and record.ref.namespace in self.namespaces
-            and self._fits_state(record)
-            and self._fits_group(record.ref.group)
-            and (self.key is None or (record.key == self.key and record.ended_at is None))
-            and (self.ended_by is None or record.ended_by == self.ended_by)
-            and (self.since is None or record.created_at >= self.since)
-            and (self.until is None or record.created_at <= self.until)
-            and self.labels.items() <= record.labels.items()
-        )
+        ref = record.ref
+        if ref.collection is not self.collection or ref.namespace not in self.namespaces:
+            return False
+        if self.key is not None and (record.key != self.key or record.ended_at is not None):
+            return False
+        if self.ended_by is not None and record.ended_by != self.ended_by:
+            return False
+        is_late_enough = self.since is None or record.created_at >= self.since
+        is_early_enough = self.until is None or record.created_at <= self.until
+        if not is_late_enough or not is_early_enough:
+            return False
+        if not self._fits_state(record) or not self._fits_group(ref.group):
+            return False
+        return self.labels.items() <= record.labels.items()
 
     def _fits_state(self, record: Record) -> bool:
         ended_at = record.ended_at

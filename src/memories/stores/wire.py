@@ -34,19 +34,19 @@ KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
 _DTYPES = ("float32", "float64", "int64", "bool")
 
 
-def to_wire(value: Any) -> Any:
+def to_wire(content: Any) -> Any:
     """Return a value as JSON; a type that JSON lacks becomes an object with its name as the key."""
-    if isinstance(value, Collection):
-        return {"collection": str(value)}
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, datetime):
-        return {"time": value.isoformat()}
-    if isinstance(value, Mapping):
-        return {"map": [[to_wire(key), to_wire(member)] for key, member in value.items()]}
-    if hasattr(value, "dtype"):
-        return {"array": _array_to_wire(value)}
-    return _sequence_to_wire(value)
+    if isinstance(content, Collection):
+        return {"collection": str(content)}
+    if content is None or isinstance(content, str | bool | int | float):
+        return content
+    if isinstance(content, datetime):
+        return {"time": content.isoformat()}
+    if isinstance(content, Mapping):
+        return {"map": [[to_wire(key), to_wire(member)] for key, member in content.items()]}
+    if hasattr(content, "dtype"):
+        return {"array": _array_to_wire(content)}
+    return _sequence_to_wire(content)
 
 
 def _sequence_to_wire(sequence: Iterable[Any]) -> Any:
@@ -87,25 +87,25 @@ def _create(kind: str, members: Any) -> Any:
         return {from_wire(key): from_wire(member) for key, member in members}
     if kind == "array":
         return _array_from_wire(*members)
-    value = KINDS[kind](*(from_wire(member) for member in members))
-    if not _has_valid_address(value):
-        raise ValueError(type(value).__name__)
-    return value
+    created = KINDS[kind](*map(from_wire, members))
+    if not _has_valid_address(created):
+        raise ValueError(kind)
+    return created
 
 
-def _has_valid_address(value: Any) -> bool:
+def _has_valid_address(part: Any) -> bool:
     """Return whether a value's namespaces have the right types: access rights depend on it."""
-    if isinstance(value, Ref):
-        types: Any = (Collection, str, str, int)
-        return all(isinstance(part, kind) for part, kind in zip(value, types, strict=True))
-    if isinstance(value, Filter):
+    if isinstance(part, Ref):
+        has_names = isinstance(part.namespace, str) and isinstance(part.group, str)
         return (
-            isinstance(value.collection, Collection)
-            and isinstance(value.namespaces, tuple)
-            and all(isinstance(name, str) for name in value.namespaces)
+            isinstance(part.collection, Collection) and has_names and isinstance(part.position, int)
         )
-    if isinstance(value, Record | Patch):
-        return isinstance(value.ref, Ref)
+    if isinstance(part, Filter):
+        if not isinstance(part.collection, Collection) or not isinstance(part.namespaces, tuple):
+            return False
+        return all(isinstance(name, str) for name in part.namespaces)
+    if isinstance(part, Record | Patch):
+        return isinstance(part.ref, Ref)
     return True
 
 
@@ -125,18 +125,18 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
     return np.frombuffer(b64decode(data), dtype=name).reshape(shape).copy()
 
 
-def namespaces_of(value: Any) -> set[str]:
+def namespaces_of(argument: Any) -> set[str]:
     """Return all namespaces in the arguments of a call."""
-    if isinstance(value, Ref):
-        return {value.namespace}
-    if isinstance(value, Filter):
-        return set(value.namespaces)
-    if isinstance(value, Record | Patch):
-        return {value.ref.namespace}
-    if isinstance(value, Mapping):
-        return namespaces_of([*value.keys(), *value.values()])
+    if isinstance(argument, Ref):
+        return {argument.namespace}
+    if isinstance(argument, Filter):
+        return set(argument.namespaces)
+    if isinstance(argument, Record | Patch):
+        return {argument.ref.namespace}
+    if isinstance(argument, Mapping):
+        return namespaces_of([*argument.keys(), *argument.values()])
     names: set[str] = set()
-    if isinstance(value, list | tuple) and type(value).__name__ not in KINDS:
-        for member in value:
+    if isinstance(argument, list | tuple) and type(argument).__name__ not in KINDS:
+        for member in argument:
             names |= namespaces_of(member)
     return names

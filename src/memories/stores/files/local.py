@@ -367,7 +367,7 @@ class LocalFiles:
             "mend the line or put it aside; nothing was changed",
         )
 
-    def refuse_damaged(self, collection: Collection, namespaces: Sequence[str]) -> None:
+    def refuse_damaged_files(self, collection: Collection, namespaces: Sequence[str]) -> None:
         """Check that the files of some namespaces can be read.
 
         Raises:

@@ -160,9 +160,9 @@ class Mover:
 
     def is_unfinished(self) -> bool:
         """Return whether a move was interrupted."""
-        return bool(self._list_unfinished())
+        return bool(self._list_unfinished_moves())
 
-    def _list_unfinished(self) -> list[str]:
+    def _list_unfinished_moves(self) -> list[str]:
         names = self._folder.list_names(self._folder.inner)
         return [name for name in names if name.endswith(_UNFINISHED)]
 
@@ -347,7 +347,7 @@ class Mover:
         self._folder.remove(*(name for name in names if name.endswith(FORMER_MARKER)))
         inner_names = self._folder.list_names(self._folder.inner)
         failed = [name for name in inner_names if name.endswith(".failed")]
-        self._folder.discard(*failed, *self._list_unfinished())
+        self._folder.discard(*failed, *self._list_unfinished_moves())
 
     def _put_aside(self, name: str) -> None:
         if self._folder.stamp(name) is None:
@@ -360,7 +360,7 @@ class Mover:
 
     def remove_copies(self, refs: Container[Ref] | None = None) -> None:
         """Remove what an interrupted move has copied; with `refs`, only these records."""
-        for name in self._list_unfinished():
+        for name in self._list_unfinished_moves():
             store, copies = self._read_copies(name)
             if refs is not None:
                 copies = [ref for ref in copies if ref in refs]
@@ -415,7 +415,7 @@ class Mover:
             self.open_target(Marker(store, ())).close()
             for namespace, marker in markers.items():
                 note = f"{stem(namespace)}{_UNFINISHED}"
-                if note in self._list_unfinished():  # the files were not put aside yet
+                if note in self._list_unfinished_moves():  # the files were not put aside yet
                     for name in marker.originals:
                         self._put_aside(name)
                     self._folder.discard(note)

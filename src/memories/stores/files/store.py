@@ -248,7 +248,7 @@ class FilesStore:
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         if self._larger_store() is None:
-            self._files.refuse_damaged(where.collection, where.namespaces)
+            self._files.refuse_damaged_files(where.collection, where.namespaces)
         with self._current(where) as (store, readable):
             info = store.info(readable)
         size: int | None = self._folder.size_bytes()

@@ -163,7 +163,7 @@ def _guard(
         yield Finding(f"{what} can't be read ({exc})", remedy, derived=can_rebuild)
 
 
-def _derived(what: str) -> Finding:
+def _derived_finding(what: str) -> Finding:
     """Return a finding about a part that can be rebuilt."""
     return Finding(what, FIX, derived=True)
 
@@ -275,7 +275,7 @@ class DerivedTable(NamedTuple):
         )
         count = fetch_value(inspection.db, f"SELECT count(*) FROM ({sql})")
         if count:
-            yield _derived(f"{self.what} differs from the records in {count} places")
+            yield _derived_finding(f"{self.what} differs from the records in {count} places")
 
     def rebuild(self, inspection: Inspection) -> None:
         """Replace the rows by those that follow from the records."""
@@ -307,7 +307,7 @@ def _check_accesses(db: apsw.Connection) -> Iterator[Finding]:
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
     count = int(fetch_value(db, sql))
     if count:
-        yield _derived(f"access has {count} rows of records that do not exist")
+        yield _derived_finding(f"access has {count} rows of records that do not exist")
 
 
 def _drop_orphaned_accesses(db: apsw.Connection) -> None:
@@ -318,7 +318,9 @@ def _check_last_seq(db: apsw.Connection) -> Iterator[Finding]:
     newest = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
     last = fetch_value(db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")
     if newest and (type(last) is not int or last < newest):
-        yield _derived(f"the number of the last record is {last}, but record {newest} exists")
+        yield _derived_finding(
+            f"the number of the last record is {last}, but record {newest} exists"
+        )
 
 
 def _rebuild_last_seq(db: apsw.Connection) -> None:
@@ -392,7 +394,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
     """Yield the reason why the index of words can't be used, if there is one."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
-        yield _derived(f"the index of words is damaged: {damage}")
+        yield _derived_finding(f"the index of words is damaged: {damage}")
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
@@ -418,7 +420,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         count = len(wrong - inspection.damaged)
         if count:
             inspection.has_bad_words = True
-            yield _derived(f"the index of words and the records differ in {count} records")
+            yield _derived_finding(f"the index of words and the records differ in {count} records")
         for seq in pools.keys() & sizes.keys():
             corpus = pools[seq], kind == "ended"
             documents[corpus] += 1
@@ -427,7 +429,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         expected = {(*corpus, count, tokens[corpus]) for corpus, count in documents.items()}
         sql = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
         if expected != {*fetch(inspection.db, sql)}:
-            yield _derived("the counts of words of a namespace are wrong")
+            yield _derived_finding("the counts of words of a namespace are wrong")
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
@@ -453,7 +455,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
     count = len(wrong - inspection.damaged)
     if count:
-        yield _derived(f"the index has other words than the text of {count} records")
+        yield _derived_finding(f"the index has other words than the text of {count} records")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:

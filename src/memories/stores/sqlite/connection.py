@@ -131,7 +131,7 @@ class SQLiteFile:
                     raise
                 finally:
                     self._local.depth = 0
-                self._refuse_changed()
+                self._refuse_changed_parts()
                 if has_changed and durable:
                     self._note(side, marker)
 
@@ -287,7 +287,7 @@ class SQLiteFile:
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             return self._connection_to_empty_store()
-        self._refuse_changed()
+        self._refuse_changed_parts()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         # A connection that isn't in the list was closed by another thread.
         if connection is None or all(connection is not opened for _, opened in self._opened):
@@ -386,7 +386,7 @@ class SQLiteFile:
         """Return the current identities of the file, its log and its shared memory."""
         return tuple(map(identity, self._parts))
 
-    def _refuse_changed(self) -> None:
+    def _refuse_changed_parts(self) -> None:
         """Refuse to go on if a part was removed or replaced while it was open.
 
         SQLite would go on with the parts that it has open, which no other process sees and which
@@ -453,14 +453,14 @@ class SQLiteFile:
         for file in list(_files):
             if not file._guard.forked:
                 continue
-            is_dropped = file._drop_inherited()
+            is_dropped = file._drop_inherited_connections()
             if not is_dropped and file.path == self.path:
                 raise StoreError(
                     f"{self.path} was in use when this process was forked; start processes before, "
                     "or by spawn"
                 )
 
-    def _drop_inherited(self) -> bool:
+    def _drop_inherited_connections(self) -> bool:
         """Close the parent's connections without touching the file; return False if one is in use.
 
         A connection that another thread of the parent was using stays in use in the child for ever.
@@ -485,7 +485,7 @@ class SQLiteFile:
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
             # Before the lock, which would create again a folder that was moved away.
-            self._refuse_changed()
+            self._refuse_changed_parts()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     engine.refuse_unsafe(self.path)

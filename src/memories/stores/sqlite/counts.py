@@ -223,7 +223,7 @@ def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
             f"UNION ALL SELECT * FROM ({stored} EXCEPT {expected}))"
         ).fetchall()
         if count:
-            findings.append(_derived(f"{name} differ from the records ({count} rows)"))
+            findings.append(_derived_finding(f"{name} differ from the records ({count} rows)"))
     return findings
 
 
@@ -242,7 +242,7 @@ def find_wrong_triggers(db: apsw.Connection) -> list[Finding]:
         elif stored[name] != expected.get(name):
             problems[name] = "damaged"
     return [
-        _derived(f"{name}, which keeps counts, is {problem}")
+        _derived_finding(f"{name}, which keeps counts, is {problem}")
         for name, problem in sorted(problems.items())
     ]
 
@@ -257,7 +257,7 @@ def _read_triggers(db: apsw.Connection) -> dict[str, str]:
     }
 
 
-def _derived(problem: str) -> Finding:
+def _derived_finding(problem: str) -> Finding:
     return Finding(problem, "Run memory doctor --fix, which counts again.", derived=True)
 
 

@@ -180,22 +180,19 @@ def _find_folder_in_the_way(path: Path) -> str:
 
 
 def _why_it_cannot_open(path: Path) -> str:
+    folder = path.parent
     problem = "it is a folder" if path.is_dir() else _find_folder_in_the_way(path)
-    if not problem and _is_full(path.parent):
-        problem = "no room is left on its disk, which even reading needs; make room and try again"
-    if not problem and len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        problem = "its path is too long for SQLite; choose a folder nearer to the root"
-    if not problem and not _is_writable(path):
-        problem = "it or its folder can't be written; check who owns it and its permissions"
-    if not problem and _is_out_of_descriptors():
-        problem = "this process has too many files open; close some, or raise its limit (ulimit -n)"
-    return problem or (
-        "the system did not say why; check the permissions and the room of its folder"
-    )
-
-
-def _is_writable(path: Path) -> bool:
-    return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)
+    if problem:
+        return problem
+    if _is_full(folder):
+        return "no room is left on its disk, which even reading needs; make room and try again"
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        return "its path is too long for SQLite; choose a folder nearer to the root"
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
+        return "it or its folder can't be written; check who owns it and its permissions"
+    if _is_out_of_descriptors():
+        return "this process has too many files open; close some, or raise its limit (ulimit -n)"
+    return "the system did not say why; check the permissions and the room of its folder"
 
 
 def _is_out_of_descriptors() -> bool:

@@ -174,8 +174,12 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
         StoreDamaged: The file is too damaged to decide.
     """
     log_path = Path(f"{path}-wal")
-    if commit_note is not None and _is_as_noted(path, log_path, commit_note):
-        return  # nearly always
+    if commit_note is not None:
+        status = path.stat()
+        noted_file = commit_note.inode, commit_note.changed
+        is_same_file = noted_file == (status.st_ino, status.st_mtime_ns)
+        if is_same_file and commit_note.log == salt_of(log_path):
+            return  # nearly always
     log = read_log(log_path)
     if log is None:
         return
@@ -190,12 +194,6 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
         "FILE, and make the store of that with: memory restore FILE --replace; or put the file "
         "that was there before back, for what is in the log"
     )
-
-
-def _is_as_noted(path: Path, log_path: Path, commit_note: CommitNote) -> bool:
-    status = path.stat()
-    is_same_file = (commit_note.inode, commit_note.changed) == (status.st_ino, status.st_mtime_ns)
-    return is_same_file and commit_note.log == salt_of(log_path)
 
 
 def continues(log_path: Path, path: Path) -> bool:

@@ -122,13 +122,19 @@ def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[A
     for name in names:
         is_text = f"typeof({name}) = 'text'"
         parts += [is_text, f"iif({is_text}, CAST({name} AS BLOB), {name})"]
-    rows = db.execute(
+    rows: list[Any] = db.execute(
         f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {', '.join(parts)} FROM found", values
     ).fetchall()
-    return [
-        tuple(_decode(is_text, value) for is_text, value in zip(row[::2], row[1::2], strict=True))
-        for row in rows
-    ]
+    decoded: list[Any] = []
+    for row in rows:
+        columns: list[Any] = []
+        for is_text, column in zip(row[::2], row[1::2], strict=True):
+            columns.append(column)
+            if is_text:
+                with contextlib.suppress(UnicodeDecodeError):
+                    columns[-1] = column.decode()
+        decoded.append(tuple(columns))
+    return decoded
 
 
 def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
@@ -144,13 +150,6 @@ def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
     with contextlib.suppress(apsw.ExecTraceAbort):
         cursor.execute(sql, values)
     return columns
-
-
-def _decode(is_text: Any, value: Any) -> Any:
-    if is_text:
-        with contextlib.suppress(UnicodeDecodeError):
-            return value.decode()
-    return value
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:

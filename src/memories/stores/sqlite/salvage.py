@@ -83,17 +83,15 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
                 yield from _salvage_without_sqlite(path, exc)
                 return
             lost[-1] = Lost(0, None, f"it is unknown how many more there were: {exc}")
-    if lost:
-        yield from _salvage_lost(
-            path, {seq: loss for seq, loss in lost.items() if seq not in saved}
-        )
-
-
-def _salvage_lost(path: Path, lost: Mapping[int, Lost]) -> Iterator[Record | Lost]:
-    """Yield lost records that are in any page, then the losses of the others."""
+    lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
+    if not lost:
+        return
+    # Lost records that are in any page, then the losses of the others.
     records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
     yield from records.values()
-    yield from (loss for seq, loss in lost.items() if seq not in records)
+    for seq, loss in lost.items():
+        if seq not in records:
+            yield loss
 
 
 def _has_foreign_log(path: Path) -> bool:

@@ -158,14 +158,6 @@ INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed w
 WORDS_EPOCH = "words_epoch"  # in `meta`: how often the index of words was rebuilt
 
 
-def _keep_words_apart(db: apsw.Connection) -> None:
-    """Index the words of each namespace separately, and note the namespaces in blocks."""
-    db.execute(_OWN_WORDS)
-    _index_words(db)
-    for table in BLOCKS.values():
-        _note_pools(db, table)
-
-
 def _make_words_erasable(db: apsw.Connection) -> None:
     """Rebuild the index of words so that FTS5 can erase a word without rewriting all of it."""
     for table in (*WORDS.values(), WORDS_ENDED):
@@ -242,8 +234,13 @@ SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 
 def _add_checksums(db: apsw.Connection) -> None:
     """Add checksums of the changing parts of records and of vector codes, also to old rows."""
+
+    def codes_crc(*columns: Any) -> int:
+        [codes] = columns
+        return zlib.crc32(codes if isinstance(codes, bytes) else str(codes).encode())
+
     db.create_scalar_function("state_crc", _state_crc_of_bytes, 5, deterministic=True)
-    db.create_scalar_function("codes_crc", _codes_crc, 1, deterministic=True)
+    db.create_scalar_function("codes_crc", codes_crc, 1, deterministic=True)
     try:
         db.execute("""
             ALTER TABLE record ADD COLUMN state_crc INTEGER;  -- of the changing parts: see `state_crc`
@@ -260,15 +257,25 @@ def _add_checksums(db: apsw.Connection) -> None:
         db.execute(SECURE)  # a new file
 
 
-def _fourth(db: apsw.Connection) -> None:
+def _add_counts_and_checksums(db: apsw.Connection) -> None:
     _add_checksums(db)
     db.execute(_COUNTED)
-    _keep_words_apart(db)
+    # Index the words of each namespace separately, and note the namespaces in blocks.
+    db.execute(_OWN_WORDS)
+    _index_words(db)
+    for table in BLOCKS.values():
+        _note_pools(db, table)
     db.execute(counts.MIGRATION)  # last, since its triggers go with a table that is dropped
 
 
 Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth, _make_words_erasable)
+MIGRATIONS: tuple[Migration, ...] = (
+    _FIRST,
+    _TURNS,
+    _STAGED,
+    _add_counts_and_checksums,
+    _make_words_erasable,
+)
 
 # Faster than a call of the enum.
 _COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
@@ -500,11 +507,6 @@ def _state_crc_of_bytes(*columns: Any) -> int:
 
 def _decode(text: bytes | None) -> str | None:
     return None if text is None else text.decode("utf-8", "surrogateescape")
-
-
-def _codes_crc(*columns: Any) -> int:
-    [codes] = columns
-    return zlib.crc32(codes if isinstance(codes, bytes) else str(codes).encode())
 
 
 def _crc(record: Record, created_at: int) -> int:

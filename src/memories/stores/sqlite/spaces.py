@@ -78,7 +78,7 @@ _REEMBED = "embed again with: memory reembed"
 _MAX_DIMENSION = 1_000_000
 
 
-def as_stored(space: Space, *, compact: bool) -> StoredSpace:
+def storage_space(space: Space, *, compact: bool) -> StoredSpace:
     """Return a space as it is stored."""
     return StoredSpace(space.model, space.dimension, compact)
 
@@ -129,7 +129,7 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
     """
     stored = space_in_use(db)
     if stored is None:
-        _write_space(db, IN_USE, as_stored(space, compact=compact))
+        _write_space(db, IN_USE, storage_space(space, compact=compact))
     elif (stored.model, stored.dimension) != (space.model, space.dimension):
         raise other_space(stored.model, stored.dimension, space)
 
@@ -196,7 +196,7 @@ class StoredVectors:
         """Return the index of the vectors in use, even if the store was opened for another one."""
         space = form_in_use(db)
         if space is None:
-            space = as_stored(require_space(self._space), compact=self._compact)
+            space = storage_space(require_space(self._space), compact=self._compact)
         key = (collection, *space.form)
         if key not in self._indexes:
             self._indexes[key] = _index(space, collection)
@@ -261,7 +261,7 @@ def stage(
     if read_space(db) is None:
         _write_space(db, IN_USE, space)
     if space not in (read_space(db), read_space(db, STAGED_PREFIX)):
-        drop_staged(db)
+        drop_staged_vectors(db)
         _write_space(db, STAGED_PREFIX, space)
     is_in_use = read_space(db) == space
     for collection, vectors_by_seq in vectors.items():
@@ -285,7 +285,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     if read_space(db) in (None, space):
         return
     if read_space(db, STAGED_PREFIX) != space:
-        drop_staged(db)  # of a third space, in a store without records
+        drop_staged_vectors(db)  # of a third space, in a store without records
     with counts.suspend(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
@@ -300,7 +300,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     _write_space(db, IN_USE, space)
 
 
-def drop_staged(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
+def drop_staged_vectors(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
     """Remove staged vectors, all of them or those of these records."""
     for table in STAGED.values():
         if seqs is None:

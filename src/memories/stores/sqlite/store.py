@@ -213,7 +213,7 @@ class SQLiteStore:
         sql = f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))"
         sound = records_of(db, fetch(db, sql, (json.dumps(seqs),)), Damaged())
         index.remove(db, ((seq, sound.get(seq)) for seq in seqs))
-        spaces.drop_staged(db, seqs)
+        spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
         # Each erasure has a number of its own, so that none ends another one.
         schema.count_epoch(db, "erasing")
@@ -222,7 +222,7 @@ class SQLiteStore:
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        stored = spaces.as_stored(space, compact=self._compact)
+        stored = spaces.storage_space(space, compact=self._compact)
         key = (stored, collection)
         with self._file.read() as db:
             after = self._staged_up_to.get(key, 0)
@@ -241,12 +241,12 @@ class SQLiteStore:
                 if seq is not None:
                     by_collection.setdefault(ref.collection, {})[seq] = windows
             if by_collection:
-                spaces.stage(db, spaces.as_stored(space, compact=self._compact), by_collection)
+                spaces.stage(db, spaces.storage_space(space, compact=self._compact), by_collection)
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._file.write() as db:
-            spaces.switch(db, spaces.as_stored(space, compact=self._compact), self.damaged)
+            spaces.switch(db, spaces.storage_space(space, compact=self._compact), self.damaged)
 
     # --- reading
 

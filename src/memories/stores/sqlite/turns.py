@@ -114,16 +114,14 @@ class TurnSearch(NamedTuple):
             rows = self._read_seqs(self._find_best(words))
             searched = index.document_count(self.db, self.selected)
         else:
-            rows = self._read_all()
+            codes, join = self._codes()
+            sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {self.selected.find}"
+            values = self.selected.values
+            rows = self.rows.read(self.db, sql, values, self.vectors, self.damaged)
             seqs = rows.places.seqs.tolist()
             words = self._search_words(seqs)
             searched = len(seqs)
         return matches_at(rows.places, words, self._similarity(rows), searched)
-
-    def _read_all(self) -> _Rows:
-        codes, join = self._codes()
-        sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {self.selected.find}"
-        return self.rows.read(self.db, sql, self.selected.values, self.vectors, self.damaged)
 
     def _read_seqs(self, seqs: Iterable[int]) -> _Rows:
         codes, join = self._codes()

@@ -87,7 +87,7 @@ class _Blocks(NamedTuple):
     windows: _Windows
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
-    def count_labelled(self) -> int:
+    def count_label_indexes(self) -> int:
         """Return how many indexes are cached by label."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
@@ -258,7 +258,7 @@ class VectorIndex:
             label, _ = selected.labels[0]
             rows = fetch(db, "SELECT seq FROM record_label WHERE label = ?", (label,))
             seqs = [seq for (seq,) in rows]
-            return highest(self._score_selected(db, selected, seqs, query, k), k)
+            return highest(self._score_selected_records(db, selected, seqs, query, k), k)
         sql = (
             f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq "
             f"WHERE {selected.find}"
@@ -290,7 +290,7 @@ class VectorIndex:
             if wanted < len(coarse):
                 candidates = seqs[np.argpartition(-coarse, wanted)[:wanted]]
             new_seqs = sorted(set(candidates.tolist()) - scored)
-            scores.update(self._score_selected(db, selected, new_seqs, query, k))
+            scores.update(self._score_selected_records(db, selected, new_seqs, query, k))
             # If the filter left few of the candidates, go further down the list.
             enough = k if selected.is_plain else min(wanted, max(MIN_MATCHING, 4 * k))
             if wanted >= window_count or len(scores) >= enough:
@@ -302,7 +302,7 @@ class VectorIndex:
             scored.update(new_seqs)
             wanted *= 4
 
-    def _score_selected(
+    def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
         """Return the scores of those records that are selected, by their int8 codes.
@@ -347,7 +347,7 @@ class VectorIndex:
         """
         blocks = self._load_blocks(db)
         windows = blocks.windows
-        indexes = self._find_selected(db, blocks, selected)
+        indexes = self._find_selected_windows(db, blocks, selected)
         if indexes is not None and 2 * len(indexes) < len(windows.seqs):
             windows, indexes = windows.take(indexes), None
         window_count = len(windows.seqs) if indexes is None else len(indexes)
@@ -362,13 +362,13 @@ class VectorIndex:
         scores = self.quantizer.coarse_scores(query, windows.bits, windows.counts)
         return windows.seqs, scores, window_count
 
-    def _find_selected(
+    def _find_selected_windows(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
     ) -> "NDArray[np.int64] | None":
         """Return the indexes of windows with these namespaces and labels; None for all windows."""
         indexes: NDArray[np.int64] | None = None
         for label, _ in selected.labels:
-            having = self._find_labelled(db, blocks, label)
+            having = self._find_labelled_windows(db, blocks, label)
             if indexes is not None:
                 having = np.intersect1d(indexes, having, assume_unique=True)
             indexes = having
@@ -378,7 +378,7 @@ class VectorIndex:
             return indexes
         return np.flatnonzero(is_own) if indexes is None else indexes[is_own]
 
-    def _find_labelled(
+    def _find_labelled_windows(
         self, db: apsw.Connection, blocks: "_Blocks", label: int
     ) -> "NDArray[np.int64]":
         """Return the indexes of windows with a label, from the cache as far as it goes.
@@ -395,7 +395,7 @@ class VectorIndex:
             indexes = np.concatenate([indexes, new_indexes])
         with self._lock:
             blocks.labelled[label] = blocks.hi, indexes
-            while len(blocks.labelled) > 1 and blocks.count_labelled() > _MAX_LABELLED:
+            while len(blocks.labelled) > 1 and blocks.count_label_indexes() > _MAX_LABELLED:
                 blocks.labelled.pop(next(iter(blocks.labelled)))
         return indexes
 
