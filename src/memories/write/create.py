@@ -4,11 +4,11 @@ memory with the same text, or refuses a duplicate.
 A draft takes these steps, in this order:
 
 1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it
-happens before any transaction. The result is a `Prepared`. 2. `Batch.write` opens one transaction
-for a batch and takes each draft through the next steps. 3. A retried draft is recognised, and the
-memory that it supersedes is looked up. 4. `Writer.compare` finds the stored memories that resemble
-it: a `Comparison`. 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes
-it, or it is refused.
+   happens before any transaction. The result is a `Prepared`.
+2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
+3. A retried draft is recognised, and the memory that it supersedes is looked up.
+4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
+5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it, or it is refused.
    The result is a `Created`.
 """
 
