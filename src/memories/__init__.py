@@ -9,10 +9,10 @@
         memories.update(created.memory.id, "The user prefers Rust for CLI tools")
         memories.history(created.memory.id)
 
-Importing this package loads nothing heavy: each name is imported when it is first used.
+Importing this package loads nothing heavy: each name is imported on first use.
 """
 
-# As in `typing`, whose import would take longer than a command that a server answers.
+# As in `typing`, but importing that takes longer than a whole command answered by a server.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memories.config import load_config
@@ -99,7 +99,7 @@ __all__ = [
 ]
 # fmt: on
 
-# The module of each public name, which is imported when the name is first used.
+# The module of each public name, imported when the name is first used.
 _HOMES = {
     name: home
     for home, names in {

@@ -1,4 +1,4 @@
-"""The entry point of the `memory` command; it imports nothing heavy before it knows the command."""
+"""The entry point of the `memory` command; imports nothing heavy until it knows the command."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-# Imports make many objects that stay; collecting them costs a tenth of a command.
+# Imports create many permanent objects; garbage-collecting them costs a tenth of a command.
 _GC_THRESHOLD = 100_000
 
 
@@ -35,14 +35,14 @@ def main() -> None:
         try:
             stream.flush()
         except OSError:
-            continue  # the error was reported, or the reader has left
+            continue  # the error was reported, or the reader closed the pipe
     _start_wanted_server(arguments)
-    # The store is closed; taking the interpreter down would cost another 15 ms.
+    # The store is closed; shutting down the interpreter would cost another 15 ms.
     os._exit(code)
 
 
 def _recall(request: bytes) -> bytes | None:
-    """Ask the server of the store to answer a hook; None if the hook has to do it itself."""
+    """Ask the store's server to answer a hook; None if the hook has to answer by itself."""
     from memories import __version__
     from memories.warm import client
 
@@ -50,14 +50,14 @@ def _recall(request: bytes) -> bytes | None:
 
 
 def ask(arguments: list[str]) -> int:
-    """Ask the server of the store to run the command, else run it here; return the exit code."""
+    """Ask the store's server to run the command, else run it here; return the exit code."""
     from memories import __version__
     from memories.warm import client
 
     try:
         code = client.ask(arguments, __version__)
     except client.AnswerLost as lost:
-        if lost.create_id:  # with this id the memory is stored once, whatever the server has done
+        if lost.create_id:  # the id prevents a second copy
             return answer(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
@@ -66,7 +66,7 @@ def ask(arguments: list[str]) -> int:
 
 
 def _start_wanted_server(arguments: list[str]) -> None:
-    """Start a server for the store of the command, if a setting asks for one."""
+    """Start a server for the command's store, if a setting asks for one."""
     options = sys.modules.get("memories.cli.options")
     if options is not None and options.STORES_TO_SERVE and arguments[:1] != ["serve"]:
         _start_server(options.STORES_TO_SERVE[-1])
@@ -83,7 +83,7 @@ def answer(
     open_memory: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run the command for a client of a server, or again after a server was lost.
+    """Run the command for a server's client, or again after the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.
@@ -93,7 +93,7 @@ def answer(
     Returns:
         The exit code, and what it changed, as part of a sentence.
     """
-    if arguments[:1] == ["hook"]:  # a request of a hook, not a command
+    if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.recall import answer_as_server
 
         sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))
@@ -114,11 +114,11 @@ def run(arguments: "Sequence[str]") -> int:
     output.begin_run()
     try:
         code = _run(arguments)
-        sys.stdout.flush()  # here, to notice a reader who has left
+        sys.stdout.flush()  # flush here, to notice a closed pipe
     except (MemoriesError, OSError, MemoryError) as exc:
         return output.report_error(exc)
     except ImportError as exc:
-        if "failed to map segment" not in str(exc):  # the loader's words for a lack of memory
+        if "failed to map segment" not in str(exc):  # the loader's message when out of memory
             raise
         return output.report_error(MemoryError())
     return code if isinstance(code, int) else 0
@@ -201,7 +201,7 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
 
     from memories.cli.output import note
 
-    # The SDK makes many objects that stay; without collecting them it loads 70 ms faster.
+    # The SDK creates many permanent objects; without garbage collection it loads 70 ms faster.
     gc.disable()
     from memories.mcp.stdio import serve
 
@@ -228,7 +228,7 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 def _report_interrupt() -> int:
     import signal
 
-    # An impatient second Ctrl-C must not cut the sentence off.
+    # An impatient second Ctrl-C must not cut off the sentence.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from memories.cli import output
 
@@ -236,7 +236,7 @@ def _report_interrupt() -> int:
 
 
 def _open_missing_streams() -> None:
-    """Open an empty stream for each closed one, before a file takes its number.
+    """Open an empty stream for each closed one, before a file gets its descriptor.
 
     Writing to a closed standard output still fails, so that a command reports what it changed.
     """

@@ -1,5 +1,5 @@
-"""Loads the settings: an option overrides the environment, then `.env`, then `config.toml`, then the
-default.
+"""Loads the settings: options override the environment, then come `.env`, `config.toml` and the
+defaults.
 """
 
 import os
@@ -18,10 +18,10 @@ from memories.settings import namespace as parse_namespace
 if TYPE_CHECKING:
     from memories.guard.rules import Rule
 
-Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and its values by name
+Layer = tuple[str, Mapping[str, Any]]  # a source of settings and its values by name
 _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
-# The ends of the names of files beside a store.
+# Suffixes of the files next to a store.
 _STORE_FILE_ENDS = ("-wal", "-shm", "-journal", "-requests", ".")
 _XDG = {
     "data": ("XDG_DATA_HOME", ".local/share"),
@@ -42,7 +42,7 @@ def load_config(
     Args:
         flags: Settings by name, as text; None values count as not given.
         environment: Used instead of the process's own.
-        folder: The folder of `.env`, by default the working directory; its parents are not
+        folder: The folder of `.env`, by default the working directory; parent folders are not
             searched. Settings that could do harm require `memory trust`.
         tell: Called with a sentence on ignored settings, if there are any.
 
@@ -118,9 +118,7 @@ def _refuse_doubtful_home(home: Path) -> None:
 
 
 def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
-    """Return the store that follows from other settings: Chroma if its host or port is set, else a
-    file.
-    """
+    """Return the store implied by other settings: Chroma if its host or port is set, or a file."""
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
             return f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}", sources[
@@ -130,9 +128,9 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
 
 
 def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
-    """Return the namespace that is set by anything but a flag.
+    """Return the namespace set by any source except a flag.
 
-    A value that a flag overrides need not be acceptable.
+    A value overridden by a flag need not be acceptable.
     """
     if source == "default":
         return None
@@ -148,7 +146,7 @@ def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str 
 
 
 def variables_of(variables: Mapping[str, str]) -> list[str]:
-    """Return those of the variables that are settings."""
+    """Return the variables that are settings."""
     return [setting.variable for setting in SETTINGS if setting.variable in variables]
 
 
@@ -193,7 +191,8 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
 
 
 def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
-    """Return whether there is an acceptable value: other programs may use the name differently."""
+    """Return whether the value is set and acceptable: other programs may use the name
+    differently."""
     if setting.name not in settings:
         return False
     try:
@@ -204,8 +203,8 @@ def _is_acceptable(setting: Setting, settings: Mapping[str, str]) -> bool:
 
 
 def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
-    """Return the sentence on the ignored settings of a `.env`, or an empty string."""
-    # Many projects have keys in that file for their own programs; a local embedder needs none.
+    """Return a sentence about the ignored settings in a `.env`, or an empty string."""
+    # Many projects keep their own programs' keys in that file; a local embedder doesn't need one.
     needs_no_key = embedder in ("minilm", "e5", "none", "fake")
     names = [
         setting.variable
@@ -239,7 +238,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     rule_tables = values.pop("redact") if isinstance(values.get("redact"), list) else []
-    if "redaction" in values:  # with `[[redact]]` tables, the setting itself needs another name
+    if "redaction" in values:  # the name `redact` belongs to the tables `[[redact]]`
         values["redact"] = values.pop("redaction")
     _refuse_unknown(file, text, values)
     settings: dict[str, Any] = {}
@@ -278,7 +277,7 @@ def _parse_redact_rules(file: Path, tables: Sequence[Any]) -> "tuple[Rule, ...]"
 
 
 def registers(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of the user's `config.toml` and approvals, which no `.env` can change."""
+    """Return the folder with the user's `config.toml` and approvals, which no `.env` can change."""
     variables = _by_name(os.environ if environment is None else environment)
     home, _ = _find_value(_HOME, [("environment", variables)])
     return home or _platform_folder("config")
@@ -293,7 +292,7 @@ def _working_folder() -> Path | None:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        return None  # it was removed under us
+        return None  # another process removed it
 
 
 def _platform_folder(kind: str) -> Path:
@@ -316,8 +315,8 @@ def _platform_folder(kind: str) -> Path:
 
 
 def is_own_name(namespace: str, config: Config) -> bool:
-    """Return whether the folder of a namespace would take the place of a file of the program or of
-    its store.
+    """Return whether a namespace's folder would have the name of a file of the program or its
+    store.
     """
     file = local_path(config.store)
     if file is not None and file.parent == config.home:

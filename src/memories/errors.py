@@ -1,4 +1,4 @@
-"""The exceptions of Memories. Each message is one sentence: the problem, its place, and the remedy.
+"""All exceptions. Each message is one sentence: the problem, its place, and the remedy.
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed
@@ -84,15 +84,15 @@ class ErasureUnfinished(StoreBusy):
 
 
 class StoreFull(StoreError):
-    """The disk of the store is full."""
+    """The store's disk is full."""
 
 
 class StoreDamaged(StoreError):
-    """The contents of the store are damaged or unreadable; they were left as they are."""
+    """The store's contents are damaged or unreadable; they were left unchanged."""
 
 
 class SchemaTooNew(StoreError):
-    """A newer program wrote this store; it was left as it is."""
+    """A newer program wrote this store; it was left unchanged."""
 
 
 class EmbedderError(SystemFault):

@@ -1,6 +1,4 @@
-"""The class `Memories`: one method per verb, over any store. The work is done in the packages that
-each method calls.
-"""
+"""The class `Memories`: one method per verb, over any store. Each method delegates to a package."""
 
 import contextlib
 import copy
@@ -69,7 +67,7 @@ class Memories:
     """Stores memories, finds them by meaning and by word, and keeps every version.
 
     An object may be shared by threads, and a store by processes. It is a context manager. The store
-    is opened, and the model loaded, when they are first needed.
+    is opened, and the model loaded, on first use.
 
         with Memories() as memories:
             memories.create("The user prefers Python", tags={"type": "preference"})
@@ -96,20 +94,20 @@ class Memories:
             namespace: The namespace to write to and to read from.
             shared: Also read the namespace `shared`.
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
-            config: Settings to use instead of those of the environment and the files.
+            config: Settings to use instead of those in the environment and the files.
             clock: Returns the current time, aware.
-            channel: The channel of changes, for origins and the audit log: see `Origin`. Any other
+            channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
                 name marks the writer as an agent.
-            client: The name and the version of the MCP client that writes.
+            client: The name and version of the MCP client that writes.
             place: Returns where the writer works; called for each write. Its project is the default
-                project of new memories, and its branch goes into origins. See
+                project of new memories, and origins record its branch. See
                 `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is not acceptable.
             InvalidInput: The namespace is not acceptable.
-            StoreError: The namespace has the name of one of our own files, and the store fails to
-                say whether it is in use.
+            StoreError: The namespace has the name of one of our own files, and the store can't
+                check whether it is in use.
         """
         flags = {
             "store": store if isinstance(store, str) else None,
@@ -144,7 +142,7 @@ class Memories:
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
-        """Log writes, and give them an origin, as those of a client."""
+        """Log writes, and give them an origin, as a client's."""
         self._client = client
         self._agent = client[0] if client else self.config.identity
         self._origins: dict[str | None, Origin] = {}
@@ -168,14 +166,14 @@ class Memories:
         self._scratchpads.flush_accesses = self.flush_accesses
 
     def of_client(self, name: str, version: str) -> Self:
-        """Return a twin of this memory whose writes name a client of a server.
+        """Return a twin of this memory whose writes are attributed to a server's client.
 
         Args:
-            name: The name that the client gives itself.
+            name: The client's own name.
             version: The version that the client reports.
         """
         if self._scratchpads.is_home:
-            _ = self._scratchpads.mirror  # make it now, so that all twins share it
+            _ = self._scratchpads.mirror  # created now, so that all twins share it
         twin = self._twin()
         twin._write_as((name, version))
         return twin
@@ -187,7 +185,7 @@ class Memories:
         return twin
 
     def _twin(self) -> Self:
-        """Return another object over the same open store, which it does not close."""
+        """Return another object over the same open store, without ownership of it."""
         twin = copy.copy(self)
         twin._scratchpads = copy.copy(self._scratchpads)
         twin._owns_store = twin._scratchpads.owns_store = False
@@ -211,7 +209,7 @@ class Memories:
         redact: bool = True,
         within: Sequence[str] = (),
     ) -> "Created":
-        """Store a memory, unless the same one is stored already.
+        """Store a memory, unless the same one is already stored.
 
         Args:
             content: The text, at most 1 MiB.
@@ -219,8 +217,7 @@ class Memories:
                 a meaning.
             decay: `stable` (the default), `contextual` or `reinforceable`.
             key: A stable key such as `user/editor`, unique within a project. If a memory has the
-                key, it gets a new version, which keeps the tags, decay and confidence that are
-                not given.
+                key, it gets a new version, which keeps any tags, decay and confidence not given.
             supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: The writer's confidence, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
@@ -228,7 +225,7 @@ class Memories:
                 memory is accepted. Memories from the channel `hook` always wait, except session
                 notes: their type is `session` and their key begins with `session/`. Contexts leave
                 those out too.
-            source: The conversation, or the turn such as `standup#3`, that it was made from.
+            source: The conversation, or the turn such as `standup#3`, from which it was made.
                 `forget_turns` can erase it together with them.
             force: Skip the duplicate check.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
@@ -243,7 +240,7 @@ class Memories:
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
-            NotFound: There is no memory `supersedes`.
+            NotFound: There is no memory with the id `supersedes`.
         """
         draft = Draft(
             content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source
@@ -305,7 +302,8 @@ class Memories:
 
     @property
     def review(self) -> "Review":
-        """The memories in your own namespace that await review, and the decisions about them."""
+        """The memories in your own namespace that await review, with methods to decide about
+        them."""
         from memories.write.review import Review
 
         def note(name: str) -> AbstractContextManager[dict[str, Any]]:
@@ -334,19 +332,19 @@ class Memories:
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
-            not_corrects: The id of a memory that this one was wrongly taken to correct: both hold.
-                This adds no version.
+            not_corrects: The id of a memory that this one was wrongly assumed to correct: both are
+                true. This adds no version.
             if_version: Update only if this is still the latest version.
             decay: A new decay policy.
-            confidence: A new confidence of the writer, 0 to 1.
+            confidence: The writer's new confidence, 0 to 1.
 
         Returns:
             The memory. If nothing changes, no version is added.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it.
-            Conflict: Its latest version isn't `if_version`.
+            RequestError: Another memory has replaced this one.
+            Conflict: The latest version isn't `if_version`.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         from memories.write import change
@@ -369,8 +367,8 @@ class Memories:
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it, or only another namespace has it.
-            NotReinforceable: Its decay policy is not `reinforceable`.
+            RequestError: Another memory has replaced this one, or only another namespace has it.
+            NotReinforceable: The decay policy is not `reinforceable`.
         """
         from memories.write import change
 
@@ -380,7 +378,7 @@ class Memories:
         """Delete a memory. It is no longer found; `restore` brings it back.
 
         Raises:
-            NotFound: There is no such memory, or it was deleted already.
+            NotFound: There is no such memory, or it was already deleted.
         """
         from memories.write import change
 
@@ -395,8 +393,9 @@ class Memories:
                 bring back.
 
         Raises:
-            NotFound: There is no such memory, or version.
-            RequestError: It is neither deleted nor superseded, or another memory has its key now.
+            NotFound: There is no such memory or version.
+            RequestError: The memory is neither deleted nor superseded, or another memory now has
+                its key.
         """
         from memories.write import change
 
@@ -406,12 +405,13 @@ class Memories:
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
-        """Erase a memory with all its versions. Every byte leaves the store. This can't be undone.
+        """Erase a memory with all its versions. No byte of it stays in the store. This can't be
+        undone.
 
         A damaged memory can be erased too.
 
         Raises:
-            NotFound: There is no such memory; deleted ones are found.
+            NotFound: There is no such memory, not even a deleted one.
             ErasureUnfinished: The memory was erased, but something failed afterwards, for example
                 because another process is reading the store. Some bytes may still be in the files.
                 Forget it again to finish the erasure.
@@ -432,16 +432,16 @@ class Memories:
         return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
 
     def _has_forgotten(self, memory_id: str) -> bool:
-        """Return whether the log records an erasure of a memory in our own namespace."""
+        """Return whether the log records the erasure of a memory in our own namespace."""
         entries = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
         return any(entry.namespace == self.namespace for entry in entries)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run a block as one transaction: everything written inside is stored, or nothing.
+        """Run a block as one transaction: all its writes are stored, or none.
 
-        Other writers wait until it ends. Stores without transactions (Chroma, Qdrant) only keep
-        each single write atomic.
+        Other writers wait until it ends. In stores without transactions (Chroma, Qdrant) only each
+        single write is atomic.
         """
         self._open_transactions += 1
         try:
@@ -454,11 +454,11 @@ class Memories:
     # --- changing many ---
 
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
-        """Delete all memories of your own namespace that meet an expression.
+        """Delete all memories in your own namespace that meet an expression.
 
-        All are deleted at one moment, so the rollback that the result names restores exactly these.
-        Up to 10,000 memories are deleted in one transaction. If a larger run is interrupted, some
-        are deleted; run it again for the rest.
+        All are deleted at the same moment, so the rollback named in the result restores exactly
+        these. Up to 10,000 memories are deleted in one transaction. If a larger run is interrupted,
+        some are deleted; run it again for the rest.
 
         Args:
             where: The expression, such as "by = claude-code and updated > 7d". Only current
@@ -475,13 +475,13 @@ class Memories:
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
     ) -> "Affected":
-        """Erase all memories or turns of your own namespace that meet an expression. This can't
-        be undone.
+        """Erase all memories or turns in your own namespace that meet an expression. This can't be
+        undone.
 
         Args:
             where: The expression. It is applied to the latest version of a memory in any state; all
-                versions are erased. If it is just "conversation = NAME", queued turns of that
-                conversation are erased too.
+                versions are erased. If it is just "conversation = NAME", that conversation's queued
+                turns are erased too.
             scope: `memories`, `history` (turns) or `all`.
             dry_run: Change nothing; only return what would change.
 
@@ -507,14 +507,14 @@ class Memories:
         rename_tags: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> "Affected":
-        """Set, remove or rename tags of all memories of your own namespace that meet an expression.
+        """Set, remove or rename tags on all memories in your own namespace that meet an expression.
 
         Args:
             where: The expression; None for all memories.
             tags: Tags to set.
             remove_tags: Keys of tags to remove.
             rename_tags: New keys by old keys, or new `key=value` by old `key=value`. A memory that
-                has the new key already keeps its value.
+                already has the new key keeps its value.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -529,17 +529,17 @@ class Memories:
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False
     ) -> "Affected":
-        """Return the memories of your own namespace to their state at a time, by new versions and
+        """Roll back the memories in your own namespace to a given time, by new versions and
         deletions.
 
-        Memories created since are deleted, changed ones get a version with the old content, and
-        deleted or replaced ones are restored. Turns never change, so they stay. The result names
-        the rollback that undoes this one. Up to 10,000 memories change in one transaction. If a
-        larger run is interrupted, some are rolled back; run it again for the rest.
+        Memories created later are deleted, changed ones get a version with the old content, and
+        deleted or replaced ones are restored. Turns never change, so they are kept. The result
+        names the rollback that undoes this one. Up to 10,000 memories change in one transaction. If
+        a larger run is interrupted, some are rolled back; run it again for the rest.
 
         Args:
             to: The time, not in the future; a date means its beginning.
-            where: Only memories of which a version since then, or else the latest one, meets this
+            where: Only memories with a version since then (or, if none, the latest) that meets this
                 expression.
             dry_run: Change nothing; only return what would change.
 
@@ -550,7 +550,7 @@ class Memories:
 
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
-        # Restored versions keep the origins that they had.
+        # Restored versions keep their origins.
         store = LoggedStore(
             self._raw_store, self._channel, self._clock, None, on_change=self._scratchpads.tell
         )
@@ -616,7 +616,7 @@ class Memories:
 
         Raises:
             NotFound: There is no such conversation.
-            RequestError: Only another namespace has it.
+            RequestError: Only another namespace has the conversation.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         from memories.write.turns import Naming
@@ -632,16 +632,17 @@ class Memories:
         with_memories: bool = False,
         dry_run: bool = False,
     ) -> Forgotten:
-        """Erase a conversation, or one of its turns. Every byte leaves the store. This can't be undone.
+        """Erase a conversation or one of its turns, leaving no byte in the store. This can't be
+        undone.
 
         Queued turns of the conversation are erased too; see `MemoryGateway`.
 
         Args:
             conversation_id: A conversation in your own namespace.
             index: Erase only this turn; the others keep their indexes.
-            with_memories: Also erase your memories of which a version was made from these turns;
-                see `create`.
-            dry_run: Erase nothing; only return how much there is.
+            with_memories: Also erase your memories with a version made from these turns; see
+                `create`.
+            dry_run: Erase nothing; only return how much would be erased.
 
         Raises:
             NotFound: There is no such conversation or turn.
@@ -664,7 +665,7 @@ class Memories:
         Queued turns come last and have `waiting` set; see `waiting_turns`.
 
         Args:
-            conversation_id: The conversation. Your own one wins over one in `shared`.
+            conversation_id: The conversation. Your own takes precedence over one in `shared`.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
             **filters: See `TurnFilters`.
 
@@ -707,13 +708,14 @@ class Memories:
         return [*stored, *(turn for turn in queued if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the queued turns, oldest first: those that an agent added while the store did not
+        """Return the queued turns, oldest first: turns that agents added while the store did not
         answer.
 
-        It reads only the queue on disk (see `MemoryGateway`), so it works while the store is down.
+        It reads only the queue on disk (see `MemoryGateway`), so it works even while the store is
+        down.
 
         Args:
-            conversation_id: Only those of this conversation.
+            conversation_id: Only turns of this conversation.
         """
         from memories.read.turns import conversation_id as checked_id
         from memories.write.waiting import waiting_turns
@@ -728,7 +730,7 @@ class Memories:
         cursor: str | None = None,
         **filters: "Unpack[ConversationFilters]",
     ) -> "list[Conversation]":
-        """Return the conversations of one page of `list_conversations`.
+        """Return the conversations on one page of `list_conversations`.
 
         Args:
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
@@ -775,7 +777,7 @@ class Memories:
             as_of: Return it as it was at this time.
 
         Raises:
-            NotFound: There is no such conversation, or with `as_of` there was none.
+            NotFound: There is no such conversation or, with `as_of`, it did not exist yet.
         """
         from memories.read.conversations import find
         from memories.read.turns import conversation_id as checked_id
@@ -809,15 +811,16 @@ class Memories:
 
         Args:
             key: The key, such as `user/editor`.
-            project: The project that the memory belongs to; each project has its own keys. By
-                default the project where you work, then none.
+            project: The memory's project; each project has its own keys. By default your current
+                project, then no project.
 
         Raises:
-            NotFound: No readable memory has it. Your own namespace wins over `shared`.
+            NotFound: No readable memory has the key. Your own namespace takes precedence over
+                `shared`.
         """
         place = None if project is not None else self._place()
         if place is not None:
-            with contextlib.suppress(NotFound):  # then look outside of projects
+            with contextlib.suppress(NotFound):  # then search outside projects
                 return self._lookup.id_of_key(key, place.project)
         return self._lookup.id_of_key(key, project)
 
@@ -826,7 +829,7 @@ class Memories:
         return self._lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return the ids with a prefix of memories in any state, in the order of creation.
+        """Return ids with a prefix, of memories in any state, in the order of creation.
 
         Args:
             prefix: The prefix, 8 or more characters.
@@ -838,10 +841,10 @@ class Memories:
         return self._lookup.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
-        """Return all namespaces of the store, sorted, with how much each holds; never any content.
+        """Return all namespaces in the store, sorted, with the size of each; never any content.
 
         Args:
-            as_of: Only the namespaces that held something at this time, and how much that was.
+            as_of: Only the namespaces that were not empty at this time, with their sizes then.
         """
         names = {
             *self._store.namespaces(Collection.MEMORY),
@@ -861,7 +864,7 @@ class Memories:
             as_of: Return it as it was at this time, without later versions.
 
         Raises:
-            NotFound: There is no such memory, or with `as_of` there was none.
+            NotFound: There is no such memory or, with `as_of`, it did not exist yet.
         """
         moment = self._past(as_of)
         records = self._lookup.versions(memory_id, moment)
@@ -899,8 +902,8 @@ class Memories:
 
         Args:
             tags: Tags that each memory must have.
-            written_by: Only memories whose latest version was written by this client, or user of
-                the operating system: a name as in `Origin.by`.
+            written_by: Only memories whose latest version was written by this client or
+                operating-system user: a name as in `Origin.by`.
             trust: Only memories whose latest version has this trust; see `Origin`.
             since: Only memories last written at this time or later: an aware datetime, or text such
                 as "7d".
@@ -909,11 +912,11 @@ class Memories:
             deleted: List deleted memories instead.
             pending: List memories that await review instead; see `review`.
             where: An expression such as "type = fact and not by = ann".
-            project: Only memories of this project (all of its names), and global ones, which have
-                the tag `global`.
+            project: Only memories of this project (under any of its names), and global ones, which
+                have the tag `global`.
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or
-                `version`, newest or largest first; or `key`, in alphabetical order. All but the
-                first read every memory.
+                `version`, newest or largest first; or `key`, in alphabetical order. All orders
+                except `created` read every memory.
             reverse: Reverse the order.
             limit: The maximum number, up to 1,000.
             cursor: `next_cursor` of the previous page.
@@ -965,9 +968,7 @@ class Memories:
     def explain(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
     ) -> "Explanation":
-        """Search, and return every candidate with its numbers and why it was dropped; see
-        `search`.
-        """
+        """Search; return every candidate with its numbers and, if dropped, why; see `search`."""
         return self._search_or_fall_back(query, filters, offline=offline)
 
     def _search_or_fall_back(
@@ -985,7 +986,7 @@ class Memories:
             return explanation._replace(tier="hot", error=str(exc))
 
     def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
-        """Search the scratchpad, the store, or both, as the filter `tier` says."""
+        """Search the scratchpad, the store, or both, depending on the filter `tier`."""
         from memories.search.filters import TIERS
 
         tier = filters.get("tier") or "deep"
@@ -1035,10 +1036,10 @@ class Memories:
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None
     ) -> "Iterator[Repeat]":
-        """Yield memories of your own namespace that repeat older ones, which `create` would have
-        refused.
+        """Yield memories in your own namespace that repeat older ones, so that `create` would
+        refuse them.
 
-        Every memory is compared, which takes some milliseconds each. Nothing is changed.
+        Every memory is compared, which takes a few milliseconds each. Nothing is changed.
 
         Args:
             where: Only memories that meet this expression; they are compared with all.
@@ -1055,17 +1056,17 @@ class Memories:
     # --- the scratchpad ---
 
     def pin(self, memory_id: str) -> Memory:
-        """Keep a memory in the scratchpad, by a new version with the same content.
+        """Pin a memory to the scratchpad, through a new version with the same content.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it, only another namespace has it, or 50 are
-                pinned.
+            RequestError: Another memory has replaced this one, only another namespace has it, or 50
+                are already pinned.
         """
         return self._pin(memory_id, pinned=True)
 
     def unpin(self, memory_id: str) -> Memory:
-        """Stop keeping a memory in the scratchpad; see `pin`."""
+        """Unpin a memory from the scratchpad; see `pin`."""
         return self._pin(memory_id, pinned=False)
 
     def _pin(self, memory_id: str, *, pinned: bool) -> Memory:
@@ -1076,22 +1077,22 @@ class Memories:
 
     def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier: the pinned, recent and often used memories of your own namespace and
-        of `shared`.
+        `shared`.
 
-        Edits of the file are taken over first. The store is opened only if a file is out of date.
+        Edits to the file are applied first. The store is opened only if a file is out of date.
 
         Args:
             refresh: Update the file of your namespace even if it seems up to date.
-            rebuild: Choose again from all of its memories, including those that were removed from
+            rebuild: Choose again from all of the namespace's memories, including any removed from
                 the file.
 
         Raises:
-            InvalidInput: With `rebuild`: the file isn't safe to read, such as a symbolic link.
+            InvalidInput: With `rebuild`, the file isn't safe to read, for example a symbolic link.
         """
         return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier if that needs no access to the store; else None."""
+        """Return the hot tier if the store isn't needed for it; else None."""
         return self._scratchpads.at_hand()
 
     def search_scratchpad(
@@ -1101,35 +1102,35 @@ class Memories:
 
         Args:
             query: The question.
-            offline: Read the files as they are, because the store can't be reached.
-            **filters: As for `search`, except those that only a store can answer.
+            offline: Read the files without updating them, because the store can't be reached.
+            **filters: As for `search`, except filters that only a store supports.
 
         Raises:
-            InvalidInput: A value is not acceptable, only a store can answer this, or a file is
+            InvalidInput: A value is not acceptable, only a store supports the search, or a file is
                 unreadable.
         """
         return self._scratchpads.search(query, filters, offline=offline)
 
     def edits(self) -> tuple[str, ...]:
-        """Take over the edits of the scratchpad's file; return a sentence for each that failed.
+        """Apply the edits made to the scratchpad's file; return a sentence for each that failed.
 
-        Without edits it costs one look at the file. If the store is read-only, the edits stay for
+        Without edits it costs one stat of the file. If the store is read-only, the edits stay for
         later.
         """
         return self._scratchpads.edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return the contents of the scratchpads' files, from any store that they mirror; None without
+        """Return the contents of the scratchpads' files, whichever store they mirror; None without
         files.
 
-        Decaying memories are left out if an older program wrote the file, which lacks the fields
-        that their confidence depends on.
+        If an older program wrote the file, decaying memories are left out, since the fields needed
+        for their confidence are missing.
         """
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return a sentence if the file of the store is gone although its scratchpad has memories,
-        else None.
+        """Return a sentence if the store's file is gone although its scratchpad has memories, else
+        None.
         """
         return self._scratchpads.missing()
 
@@ -1141,14 +1142,13 @@ class Memories:
     def ask_store(
         self, ask: "Callable[[], Answer]", fallback: "Callable[[], Answer | None]"
     ) -> "tuple[Answer, str | None]":
-        """Return the answer of the store and None; or a fallback, and why the store can't be
-        reached.
+        """Return the store's answer and None, or a fallback and why the store can't be reached.
 
-        If there is a scratchpad, the store has the time of the setting `memory_timeout_seconds`.
+        If there is a scratchpad, the store gets the time in the setting `memory_timeout_seconds`.
 
         Args:
             ask: Asks the store.
-            fallback: Answers from the scratchpad; None if it can't.
+            fallback: Answers from the scratchpad; None if that is impossible.
 
         Raises:
             StoreError: The store can't be reached, and there is no fallback.
@@ -1186,7 +1186,7 @@ class Memories:
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads: the store that was passed in is the one that the settings name."""
+        """Enable scratchpads: the store that was passed in is the one in the settings."""
         self._scratchpads.is_home = True
         return self
 
@@ -1199,7 +1199,7 @@ class Memories:
         content.
 
         Args:
-            memory_id: Only changes of this memory, which may have been forgotten: its id, or a
+            memory_id: Only changes to this memory, which may have been forgotten: its id, or a
                 prefix of 8 or more characters.
             **filters: See `LogFilters`.
 
@@ -1213,8 +1213,7 @@ class Memories:
         return tuple(read_entries(self._store, self._lookup.readable, query))
 
     def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
-        """Check the audit log of each readable namespace: that no entry was changed, removed or
-        moved.
+        """Check the audit log of each readable namespace for changed, removed or moved entries.
 
         Args:
             against: A hash that an earlier check returned as `head`. Anyone who can write to the
@@ -1236,13 +1235,12 @@ class Memories:
         trust: str | None = None,
         as_of: Moment | None = None,
     ) -> dict[str, int]:
-        """Return the tag keys in use, or the values of one key, with the number of memories that
-        have each.
+        """Return the tag keys in use, or one key's values, with the number of memories for each.
 
         Args:
             key: The key whose values are returned.
             written_by: Count only memories that this client or user wrote; see `list`.
-            trust: Count only memories of this trust.
+            trust: Count only memories with this trust.
             as_of: Count the memories that were current at this time.
         """
         from memories.read.listing import count_tags
@@ -1253,8 +1251,7 @@ class Memories:
         return count_tags(self._lookup, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
-        """Return how the memory was used: operations, times and the memories that were read; see
-        `Stats`.
+        """Return usage figures: operations, times and the memories read; see `Stats`.
 
         Args:
             since: Count only operations and writes at this time or later: an aware datetime, or
@@ -1266,7 +1263,7 @@ class Memories:
         return stats(self._lookup, self.config, to_moment(since, self._now()))
 
     def days(self) -> "dict[date, int]":
-        """Return the number of versions written on each UTC day, oldest first, without unreviewed
+        """Return the number of versions written on each UTC day, oldest first, except unreviewed
         memories.
         """
         from memories.read.listing import count_days
@@ -1274,22 +1271,18 @@ class Memories:
         return count_days(self._lookup)
 
     def status(self) -> "Status":
-        """Return where memories are stored, how many there are, and the damage that a quick check
-        finds.
-        """
+        """Return where memories are stored, how many there are, and damage from a quick check."""
         from memories.read.listing import status
 
         return status(self._lookup, self.config, self._embedder)
 
     @property
     def damaged(self) -> Damaged:
-        """The damaged records that were left out of answers since the store was opened; see
-        `Damaged.since`.
-        """
+        """The damaged records left out of answers since the opening; see `Damaged.since`."""
         return self._store.damaged
 
     def close(self) -> None:
-        """Close the store, unless it was passed in; sessions count their reads first."""
+        """Close the store, unless it was passed in; waiting reads are counted first."""
         is_one_command = self._channel in ("cli", "hook")
         if self._accesses is not None and not is_one_command:
             self.flush_accesses()
@@ -1308,8 +1301,8 @@ class Memories:
     def event_figures(self) -> dict[str, str | None]:
         """Return the writer, the channel and the last known project, for `core.events`.
 
-        The project is that of the place, never one that a memory or a query names: those may be
-        forgotten.
+        The project comes from the place, never from a memory or query, which may be forgotten
+        later.
         """
         return {
             "namespace": self.namespace,
@@ -1385,12 +1378,12 @@ class Memories:
     # Reads are counted in batches; see `write.accesses`.
 
     def flush_accesses(self) -> None:
-        """Count the waiting reads, unless a transaction is open; writes and `status` do it too."""
+        """Count the waiting reads, unless a transaction is open; writes and `status` do so too."""
         if self.config.count_accesses and not self._open_transactions:
             self._waiting_accesses().flush(self._store)
 
     def _flush_before(self, where: str | None) -> None:
-        """Count the waiting reads if an expression uses their number."""
+        """Count the waiting reads if an expression uses access counts."""
         if where is not None and "access_count" in where:
             self.flush_accesses()
 
@@ -1402,7 +1395,7 @@ class Memories:
             self.flush_accesses()
 
     def _with_waiting_accesses(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records as they were before they were just read, with the waiting reads added."""
+        """Return records with the waiting reads added, but without the read that just happened."""
         if not self.config.count_accesses or not records:
             return records
         return self._waiting_accesses().include_waiting(records)
@@ -1431,9 +1424,7 @@ class Memories:
         return narrow_turns(where, filters, self._now())
 
     def _queued_turns(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
-        """Return the queued turns of a conversation that match a filter, numbered after the stored
-        ones.
-        """
+        """Return a conversation's queued turns that match a filter, numbered after stored ones."""
         waiting = self.waiting_turns(conversation_id)
         if not waiting:
             return []

@@ -1,4 +1,4 @@
-"""Memories, versions and other values that users see. The records of stores are in
+"""Memories, versions and other values that users see. For the stores' own records see
 `stores.records`.
 
 Only values that nearly every command needs are here, since each dataclass costs a millisecond at
@@ -22,16 +22,16 @@ SESSION_KEY = "session/"  # the prefix of the key of a session note that hooks w
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
-MAX_MESSAGE_CHARACTERS = 4_000_000  # as much text as the redactor searches
+MAX_MESSAGE_CHARACTERS = 4_000_000  # the most text that the redactor searches
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
-    """Return whether tags and a key are those of a session note; see `hooks.session_note`."""
+    """Return whether tags and a key mark a session note; see `hooks.session_note`."""
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 
 class DecayPolicy(StrEnum):
-    """How confidence decays: never, since it was written, or since it was last reinforced."""
+    """How confidence decays: never, from the time of writing, or from the last reinforcement."""
 
     STABLE = "stable"
     CONTEXTUAL = "contextual"
@@ -60,7 +60,7 @@ class Memory:
         superseded_by: The id of the memory that replaced it; a search no longer finds it.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
-        source: The conversation that it was made from, or a turn such as `standup#3`, if recorded.
+        source: The conversation from which it was made, or a turn such as `standup#3`, if recorded.
         origin: Who wrote its latest version; None for versions older than origins.
         pending: Whether it awaits review. Searches, lists and contexts leave it out, unless asked
             for pending memories.
@@ -72,7 +72,7 @@ class Memory:
         corrects: The id of the memory that it corrects, which stays unchanged.
         corrected_by: The id of the memory that corrects it, which a search shows first.
         data: A JSON object that a program stores with it, as text. It is removed if the content
-            changes without it.
+            changes without new data.
         pinned: Whether it stays in the scratchpad of its namespace.
     """
 
@@ -133,7 +133,7 @@ class Version(NamedTuple):
 
 
 class History(NamedTuple):
-    """All versions of a memory, oldest first, and the memories that it is linked with.
+    """All versions of a memory, oldest first, and its links to other memories.
 
     Attributes:
         supersedes: The memory that it replaced.
@@ -160,10 +160,10 @@ class Draft:
     Attributes:
         pending: Wait for review; the key and `supersedes` take effect when it is accepted.
         data: A JSON object that a program stores with it, as text; "" removes an existing one.
-        id: The id of the new memory, a unique UUIDv7. Writing the same draft again, when it is
-            unknown whether it was written, stores nothing twice. If the memory with this id began
-            with another text, the draft is refused.
-        fresh: The id was never written, so it need not be looked for.
+        id: The id of the new memory, a unique UUIDv7. Writing the same draft again, when the first
+            result is unknown, stores nothing twice. If the memory with this id began with another
+            text, the draft is refused.
+        fresh: Whether the id is new, so it need not be looked up.
     """
 
     content: str
@@ -188,7 +188,7 @@ class Page(NamedTuple):
 
 
 class NamespaceCounts(NamedTuple):
-    """The contents of a namespace in numbers, now or at a time; None is unknown for the past.
+    """The size of a namespace, now or at a past time; None if unknown for the past.
 
     Attributes:
         name: The namespace.
@@ -196,7 +196,7 @@ class NamespaceCounts(NamedTuple):
         pending_count: The number of memories that await review.
         deleted_count: The number of deleted memories, which can be restored.
         turn_count: The number of turns of conversations.
-        read: Whether the caller reads it.
+        read: Whether the caller can read it.
     """
 
     name: str
@@ -214,7 +214,7 @@ class Forgotten(NamedTuple):
         id: The memory, or the conversation.
         versions: The number of its versions or turns; 0 if only their bytes were left to erase.
         also_in: Files that may still contain it: backups, and snapshots from before an upgrade.
-        memories: The number of memories that were erased because they were made from these turns.
+        memories: The number of memories erased because they were made from these turns.
     """
 
     id: str
@@ -228,7 +228,7 @@ class Actor(NamedTuple):
 
     Attributes:
         channel: The channel of the change: `cli`, `python` or `mcp`.
-        user: The user of the operating system.
+        user: The operating-system user.
         host: The name of the machine.
         program: The version of this program.
     """
@@ -240,7 +240,7 @@ class Actor(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a memory or a conversation, in the audit log.
+    """A change to a memory or a conversation, in the audit log.
 
     Attributes:
         action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`,
@@ -250,7 +250,7 @@ class Change(NamedTuple):
         conversation: The conversation of turns, if it still exists and is readable; else its
             digest, after a `#`.
         first: The first version or turn index.
-        last: The last one.
+        last: The last version or turn index.
     """
 
     action: str
@@ -269,8 +269,8 @@ class LogEntry(NamedTuple):
         namespace: The changed namespace.
         actor: The author of the changes.
         changes: The changes.
-        previous: The hash of the entry before it, empty for the first one; None if the chain is
-            broken here.
+        previous: The previous entry's hash, empty for the first one; None if the chain is broken
+            here.
         hash: Its own hash, SHA-256 in hexadecimal digits.
     """
 
@@ -291,11 +291,11 @@ class LogCheck(NamedTuple):
         entries: The number of entries.
         since: When the first one was written.
         until: When the last one was written.
-        head: The hash of the last one. Keep it elsewhere: it proves later that nothing before it
+        head: The hash of the last entry. Keep it elsewhere: it later proves that nothing before it
             was changed or cut.
-        forks: Numbers that two entries share, because two copies of the store were written to and
-            then merged.
-        unlogged: The number of records that were written after the log began and are missing in it.
+        forks: Numbers that two entries share because two copies of the store were written and then
+            merged.
+        unlogged: The number of records written after the log began that are missing from it.
         problem: The first problem; None if there is none.
     """
 

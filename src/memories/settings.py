@@ -19,13 +19,13 @@ RANKS = ("relevance", "similarity", "formula")
 
 
 class HalfLife(float):
-    """A half life in hours, with another one for reinforceable memories."""
+    """A half life in hours, with a separate one for reinforceable memories."""
 
     __slots__ = ("reinforceable",)
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Create it from the hours of decaying memories, and those of reinforceable ones."""
+        """Create it from the hours for decaying memories, and the hours for reinforceable ones."""
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
         return half_life
@@ -38,12 +38,12 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Returns the value of a text, or raises ValueError with the end of a sentence.
+        parse: Returns the value of a text, or raises ValueError with the end of an error sentence.
         purpose: The purpose, in a phrase.
-        secret: It is never shown. Other programs use the same variables, so an empty one counts as
-            not set.
-        harmless: Any folder's `.env` may set it. All other settings would let the folder choose
-            where texts go, and which files are read and written.
+        secret: Whether it is never shown. Other programs use the same variables, so an empty one
+            counts as unset.
+        harmless: Whether any folder's `.env` may set it. All other settings would let the folder
+            choose where texts go, and which files are read and written.
     """
 
     name: str
@@ -77,8 +77,8 @@ class Config(NamedTuple):
     Attributes:
         sources: The source of each setting: `flag`, `environment`, `.env`, the path of
             `config.toml`, or `default`.
-        identity: The namespace that is set by anything but a flag: it identifies the
-            writer in every namespace; None if unset.
+        identity: The namespace set by any source except a flag, which identifies the writer in
+            every namespace; None if unset.
         redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
     """
 
@@ -176,7 +176,7 @@ def _share(text: str) -> float:
 
 
 def _to_float(text: str) -> float:
-    """Return a number, or NaN, which is in no range."""
+    """Return a number, or NaN, which is outside any range."""
     try:
         return float(text)
     except ValueError:
@@ -265,7 +265,8 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return the nearest of our levels, since other programs use this variable with other names."""
+    """Return the nearest of our levels, since other programs use other level names in this
+    variable."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     return level if level in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(level, "INFO")
@@ -277,7 +278,7 @@ def namespace(text: str) -> str:
     `Memories` also refuses the names of our own files, unless they are in use.
 
     Raises:
-        ValueError: It is not acceptable; the message is the end of a sentence.
+        ValueError: The namespace is not acceptable; the message is the end of a sentence.
     """
     try:
         return validate.canonical_namespace(text)
@@ -295,7 +296,7 @@ def _collection(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name that only another system can judge, such as that of a host."""
+    """Return a name that only another system can validate, such as a host name."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("must be Unicode text without control characters")
     return text
@@ -309,8 +310,8 @@ def _folder(text: str) -> Path:
 
 
 def _patterns(text: str) -> str:
-    """Return patterns of folders. A pattern that allows must be a whole path, since anyone can
-    choose the name of a folder.
+    """Return folder patterns. A pattern that allows a folder must be a full path, since anyone can
+    choose a folder's name.
     """
     for pattern in map(str.strip, _name(text).split(",")):
         is_path = pattern.startswith(("/", "~")) or Path(pattern).is_absolute()

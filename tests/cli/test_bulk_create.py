@@ -207,11 +207,11 @@ def test_secrets_are_taken_out_of_lines_too(memory: Command, home: Path) -> None
         ((), "Missing argument 'CONTENT'; see memory create --help"),
         (
             ("x", "--lines", "-"),
-            "CONTENT, --jsonl and --lines do not go together; give one of them",
+            "CONTENT, --jsonl and --lines can't be combined; give one of them",
         ),
         (
             ("--jsonl", "-", "--lines", "-"),
-            "CONTENT, --jsonl and --lines do not go together; give one of them",
+            "CONTENT, --jsonl and --lines can't be combined; give one of them",
         ),
         (("--lines", "-", "--key", "a"), "with --jsonl each line has its own"),
         (("--lines", "-"), "the input has no lines; write one memory on each"),

@@ -66,7 +66,7 @@ def test_on_names_other_switches_that_keep_it_off(memory: Command, folder: Path)
 
 def test_two_of_them_do_not_go_together(memory: Command) -> None:
     done = memory("off", "--session", "--all")
-    assert (done.code, "do not go together" in done.error) == (2, True)
+    assert (done.code, "can't be combined" in done.error) == (2, True)
 
 
 def test_a_home_that_cannot_be_written(memory: Command, tmp_path: Path) -> None:

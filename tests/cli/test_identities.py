@@ -190,12 +190,12 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
         (["alias", "one", "one"], '"one" is already a name of "one"; give two projects'),
         (["unalias", "one"], '"one" is not an alias; memory projects lists them'),
         (["paint"], 'projects has no action "paint"; use list, show, alias, unalias, merge'),
-        (["list", "--dry-run"], "projects list has neither --dry-run nor --show; leave them out"),
+        (["list", "--dry-run"], "projects list takes neither --dry-run nor --show; leave them out"),
         (
             ["alias", "a\nb", "c"],
             'value of tag "project" has a line break or another control character',
         ),
-        (["show", "/"], "/ is in no git repository of yours, so it has no project"),
+        (["show", "/"], "/ is not in a git repository of yours, so it has no project"),
     ],
 )
 def test_wrong_words_about_projects_get_one_sentence(

@@ -32,12 +32,12 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     ),
     "review reject": (["review", "reject", "--yes", "WAITING"], "1 memories were rejected"),
     "rollback": (["rollback", "--to", "2020-01-01"], "1 deleted"),
-    "forget": (["forget", "ID", "--yes"], "ID was forgotten for good"),
+    "forget": (["forget", "ID", "--yes"], "ID was permanently forgotten"),
     "turns add": (["turns", "add", "trip", "hello"], "stored as trip#1"),
     "turns update": (["turns", "update", "trip", "--title", "Ferries"], "trip was updated"),
     "turns forget": (
         ["turns", "forget", "trip", "--yes"],
-        "the conversation trip was forgotten for good",
+        "the conversation trip was permanently forgotten",
     ),
     "export": (["export", "--output", "out.jsonl"], "4 records were exported to out.jsonl"),
     "import": (["import", "in.jsonl"], "1 records were imported"),
@@ -158,11 +158,11 @@ def test_a_turn_with_a_message_id_may_be_sent_again(memory: Command, process: Co
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("stored as trip#0, ")
     assert answer.error.endswith(
-        "; its message id is known now, so running it again stores nothing twice"
+        "; its message id is now known, so running it again stores nothing twice"
     )
     answer = process("turns", "add", "trip", "hello", "--message-id", "a", shell=">/dev/full")
     assert answer.error.startswith("nothing new was stored, ")
-    assert answer.error.endswith("; running it again does no harm")
+    assert answer.error.endswith("; running it again is harmless")
     assert memory("turns", "tail", "trip").json["count"] == 1
     answer = process("turns", "add", "trip", "hello", shell=">/dev/full")
     assert answer.error.endswith("; running it again would store it twice")

@@ -140,11 +140,11 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
     ("arguments", "error"),
     [
         (("get",), "Missing argument 'ID', or --key; see memory get --help"),
-        (("get", "--key", "a", "b" * 8), "ID and --key do not go together; give one of them"),
-        (("get", "b" * 8, "--project", "shop"), "--project goes with --key here"),
+        (("get", "--key", "a", "b" * 8), "ID and --key can't be combined; give one of them"),
+        (("get", "b" * 8, "--project", "shop"), "--project requires --key here"),
         (("get", "-"), "standard input has no ids; write one on each line"),
         (("get", "--key", " "), "key is empty"),
-        (("delete", "--key", "a", "--where", "a = b"), "--key and --where do not go together"),
+        (("delete", "--key", "a", "--where", "a = b"), "--key and --where can't be combined"),
         (
             ("history", "a" * 8, "b" * 8),
             "history shows one memory at a time; give one ID",

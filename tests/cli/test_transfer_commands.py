@@ -111,7 +111,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path
         answer = memory("export", "--output", "disk/backup.jsonl")
         assert answer.code == 1
         assert answer.error == (
-            "cannot write disk/backup.jsonl: No space left on device; make room on its disk and try again; "
+            "cannot write disk/backup.jsonl: No space left on device; free some space on its disk and try again; "
             "nothing was written; name another file"
         )
         assert [found.name for found in (folder / "disk").iterdir()] == ["filler"]

@@ -112,7 +112,7 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
-    assert (known.code, known.out.splitlines()[-1]) == (0, "Known already: not stored again.")
+    assert (known.code, known.out.splitlines()[-1]) == (0, "Already known: not stored again.")
     refused = memory(*add, "second", "--message-id", "a", "--format", "text")
     assert refused.code == 1
     assert (
@@ -654,8 +654,8 @@ def test_forget_asks_on_a_terminal(
 ) -> None:
     shown = terminal("turns", "forget", "trip", typed=typed)
     assert shown.code == (0 if gone else 1)
-    assert "Forget the conversation trip for good? [y/N]" in shown.out
-    assert ("Forgotten for good: 3 turns of trip" in shown.out) is gone
+    assert "Permanently forget the conversation trip? [y/N]" in shown.out
+    assert ("Permanently forgotten: 3 turns of trip" in shown.out) is gone
     assert ("Nothing was forgotten." in shown.out) is not gone
     assert memory("status").json["turn_count"] == (0 if gone else 3)
 

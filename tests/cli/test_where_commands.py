@@ -135,11 +135,11 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(
         (("forget",), "Missing argument 'ID', or --where; see memory forget --help"),
         (
             ("delete", "01a1fdf1", "--where", "a = b"),
-            "ID and --where do not go together; give one of them",
+            "ID and --where can't be combined; give one of them",
         ),
         (
             ("delete", "01a1fdf1", "--dry-run"),
-            "--dry-run goes with --where; memory get shows one memory",
+            "--dry-run requires --where; memory get shows one memory",
         ),
         (
             ("delete", "--where", "deleted"),

@@ -543,8 +543,8 @@ def test_forget_asks_on_a_terminal(
     memory_id = stored("the secret word")
     shown = terminal("forget", memory_id, typed=typed)
     assert shown.code == (0 if gone else 1)
-    assert "Forget for good (1 version): the secret word [y/N]" in shown.out
-    assert ("Forgotten for good" in shown.out) is gone
+    assert "Permanently forget (1 version): the secret word [y/N]" in shown.out
+    assert ("Permanently forgotten" in shown.out) is gone
     assert ("Nothing was forgotten." in shown.out) is not gone
     assert memory("status").json["memory_count"] == (0 if gone else 1)
 

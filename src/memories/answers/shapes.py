@@ -66,7 +66,7 @@ _ACTIONS = {
     "update": "put back",
     "pend": "waiting for review again",
     "tag": "tagged",
-    "forget": "forgotten for good",
+    "forget": "permanently forgotten",
     "left": "left as they are",
 }
 

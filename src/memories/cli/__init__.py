@@ -1,6 +1,6 @@
 """The `memory` command: it parses, calls one method of `Memories`, and prints the result.
 
-This module has only the table of commands and the page that lists them, so that the page loads
+This module contains only the table of commands and the page that lists them, so that the page loads
 neither click nor any command.
 """
 
@@ -28,7 +28,7 @@ COMMANDS = {
     ),
     "review": ("review", "Change", "Decide about memories that wait: list, accept, edit, reject."),
     "rollback": ("bulk", "Change", "Put memories back as they were at a time."),
-    "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
+    "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("turns", "Agents", "Assemble what a model needs to answer a message."),
     "prompt": ("agents", "Agents", "Print the block that a session's prompt begins with."),

@@ -1,4 +1,4 @@
-"""Commands around the sessions of agents: scratchpad, prompt, hook, capture, off, on."""
+"""Commands for agents' sessions: scratchpad, prompt, hook, capture, off, on."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +134,7 @@ def edit(memories: "Memories") -> int:
     file = memories.scratchpad(refresh=True).file
     if file is None:
         raise InvalidInput(
-            "the scratchpad of a store that --store names has no file; leave --store out"
+            "the scratchpad of a store named by --store has no file; leave --store out"
         )
     contents: list[Scratchpad] = []
 
@@ -233,7 +233,7 @@ def prompt(
 
     It names the agent, lists its scratchpad and the notes of the project's last sessions, and
     explains how to reach the memory. Memories are fenced as data; captured or imported ones that
-    nobody has accepted, and texts that look like orders to a model, are left out. If the store
+    have not been accepted, and texts that look like orders to a model, are left out. If the store
     can't be reached, the scratchpad's file answers, and the exit code is 4.
     """
     from memories.identity.prompt import shape
@@ -275,7 +275,7 @@ def _build_prompt(
 
 
 def _project_name(config: "Config", name: str | None) -> str | None:
-    """Return the current name of a project, by default of the working folder's; None if blank."""
+    """Return the current name of a project, by default the working folder's; None if blank."""
     from memories.identity.place import here, names_of
 
     if name is not None:
@@ -400,9 +400,9 @@ _session_option = option(
 def off(config: "Config", for_session: bool, everywhere: bool) -> None:
     """Switch hooks off: nothing is recalled or captured by itself.
 
-    This holds for the project with all its clones and working trees, or for the folder if it is in
-    no git repository. Commands and tools that an agent calls go on working. A file .memories-off in
-    a folder, or MEMORY_OFF=1 in the environment, does the same.
+    This applies to the project with all its clones and working trees, or to the folder if it isn't
+    in a git repository. Commands and tools that an agent calls keep working. A file .memories-off
+    in a folder, or MEMORY_OFF=1 in the environment, does the same.
     """
     _switch(config, for_session, everywhere, on=False)
 
@@ -420,7 +420,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     from memories.hooks import session, switch
 
     if for_session and everywhere:
-        raise InvalidInput("--session and --all do not go together; name one of them")
+        raise InvalidInput("--session and --all can't be combined; name one of them")
     home, folder = str(config.home), os.path.realpath(str(Path.cwd()))
     session_name = None
     if for_session:
@@ -477,7 +477,7 @@ def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
 
 
 def _current_session(home: str, folder: str) -> str:
-    """Return the session that runs this command, or was last active in the folder."""
+    """Return the session that runs this command, or the one last active in the folder."""
     from memories.hooks import files, session
 
     if session_id := os.environ.get("CLAUDE_CODE_SESSION_ID"):

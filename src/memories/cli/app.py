@@ -1,4 +1,4 @@
-"""The click application: it finds a command, runs it, and lays out its help."""
+"""The click application: finds a command, runs it, and lays out its help."""
 
 import functools
 import os
@@ -25,7 +25,7 @@ class App(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return a command, or None if there is none of that name."""
+        """Return a command, or None if there is none with that name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}")
@@ -46,12 +46,12 @@ def run(arguments: Sequence[str]) -> object:
     """Run a command; return its exit code, or any other value for 0.
 
     Raises:
-        InvalidInput: Click rejects the arguments. The message says why, and where to read on.
+        InvalidInput: Click rejects the arguments. The message says why, and where to find help.
     """
     if "_MEMORY_COMPLETE" in os.environ:
         return _complete(arguments)
     try:
-        # `app.main` would print a blank line of its own at Ctrl-C.
+        # `app.main` would print an extra blank line at Ctrl-C.
         with app.make_context("memory", list(arguments)) as context:
             return app.invoke(context)
     except click.exceptions.Exit as exc:
@@ -65,7 +65,7 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
     path = "memory"
     if isinstance(error, click.UsageError) and error.ctx:
         path = error.ctx.command_path
-    elif arguments and arguments[0] in COMMANDS:  # the parser of a command knows no context
+    elif arguments and arguments[0] in COMMANDS:  # a command's parser has no context
         path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         message += "; if it is text, put -- before it"
@@ -87,10 +87,10 @@ def _complete(arguments: Sequence[str]) -> object:
 
 
 def completing(kind: str) -> Callable[..., Any]:
-    """Return the completion of a value to names in the store; see `complete.completion`."""
+    """Return completions of a value from names in the store; see `complete.completion`."""
 
     def complete(*arguments: Any) -> Any:
-        from memories.cli.complete import completion  # only shells ask for it
+        from memories.cli.complete import completion  # only shells need it
 
         return completion(kind)(*arguments)
 
@@ -98,7 +98,7 @@ def completing(kind: str) -> Callable[..., Any]:
 
 
 class Option(click.Option):
-    """An option in a section of the help, whose value may be parsed and put into a group.
+    """An option in a section of the help; its value may be parsed and put into a group.
 
     An option that takes one value may be given only once: click would silently use the last one.
     """
@@ -118,11 +118,11 @@ class Option(click.Option):
         Args:
             *declarations: See `click.Option`.
             section: Its heading in the help.
-            values: Words that a shell completes its value to; other values are accepted as well.
+            values: Words that a shell offers as completions; other values are also accepted.
             kind: The names in the store that a shell completes its value to; see `completing`.
             parse: Converts the text of a value.
-            group: The parameter of the command that collects this option with others in a dict;
-                empty if the option is a parameter itself.
+            group: The command's parameter that collects this and other options in a dict; empty if
+                the option is itself a parameter.
             **settings: See `click.Option`.
         """
         self.section = section
@@ -144,7 +144,7 @@ class Option(click.Option):
         super().__init__(*declarations, callback=self._accept, **settings)
 
     def collect(self, context: click.Context, value: Any) -> None:
-        """Put the value into the group of the option; None stands for an option not given."""
+        """Put the value into the option's group; None means that the option was not given."""
         group = context.params.setdefault(self.group, {})
         if value is not None:
             group[self.name] = value
@@ -163,7 +163,7 @@ class Option(click.Option):
 
 
 class _Page:
-    """Lays out the help of a command: options by section, the meaning of TIME, and examples."""
+    """Lays out a command's help: options by section, the meaning of TIME, and examples."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = self.get_params(ctx)  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memories.transfer.doctor import Examined, Salvaged
 
 _KEEP = "--keep must be a whole number from 1 to 10000"
-_MAX_LOST = 100  # lost records that are listed
+_MAX_LOST = 100  # number of lost records listed
 _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
 
@@ -74,7 +74,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
 
 
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
-    """Restore the store of the settings from a file, and print the result."""
+    """Restore the configured store from a file, and print the result."""
     from memories.embedders import open_embedder
     from memories.scratchpad.file import mark_all_stale
     from memories.transfer.backup import restore
@@ -127,7 +127,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
     """Find out what is wrong with a store, and what to do.
 
-    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if it finds a
+    Nothing is changed without --fix, which leaves records unchanged. Exits 1 if it finds a
     problem.
     """
     from memories.transfer.doctor import examine
@@ -219,7 +219,7 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
     facts, findings = examined.facts, examined.findings
     facts["queued"] = count_waiting(config)
     for file, count in count_refused(config).items():
-        problem = f"{count} queued turns were refused for good and are in {file}"
+        problem = f"{count} queued turns were permanently refused and are in {file}"
         findings.append(Finding(problem, f"read them, then run: rm {file}"))
     hook_facts, hook_findings = examine_hooks(str(config.home))
     facts.update(hook_facts)
@@ -232,7 +232,7 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
 
 
 def _examine_hosts(examined: "Examined") -> None:
-    """Examine which agents are connected, and whether the programs that they start exist."""
+    """Check which agents are connected, and whether the programs that they start exist."""
     from memories.config import registers
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where
@@ -264,7 +264,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Examine which `memory` is first on PATH, since agents start that one."""
+    """Check which `memory` is first on PATH, since agents start that one."""
     first, ours = shutil.which("memory"), Path(sys.executable).with_name("memory")
     is_ours = first is not None and ours.exists() and Path(first).samefile(ours)
     examined.facts["program"] = {
@@ -284,7 +284,7 @@ def _examine_program(examined: "Examined") -> None:
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Return the problems of the files beside the store; reading each shows its problem."""
+    """Return the problems of the files next to the store, found by reading each."""
     from memories.config import registers
     from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret
@@ -309,7 +309,7 @@ def examine_home(config: "Config") -> list[Finding]:
 
 
 def _folders(folder: Path) -> list[str]:
-    """Return the names of the folders that may be those of namespaces."""
+    """Return the names of the folders that may belong to namespaces."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -319,7 +319,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield the folders that have the name of a file of the program or its store."""
+    """Yield the folders that have the name of one of the program's or the store's files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
@@ -333,7 +333,7 @@ def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
     for path in sorted(folders):
         if path == store or path.name in OWN_FOLDERS:
             continue
-        problem = f"{path} is a folder in the place of a file"
+        problem = f"{path} is a folder where a file should be"
         if path in needed:
             problem += ", so nothing can be written to the store"
         moved = path.with_name(f".{path.name}.moved")

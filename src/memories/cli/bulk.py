@@ -1,4 +1,4 @@
-"""Commands on several memories: those selected by id or key, by --where, or new ones from lines."""
+"""Commands on several memories: selected by id or key, by --where, or created from lines."""
 
 import contextlib
 import sys
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 REFUSED, NOT_STORED = 1, 3  # exit codes
-MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take six times as many bytes in JSON
+MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take up to six bytes in JSON
 _MAX_BATCH_BYTES = 4_194_304
 _MAX_ERRORS = 20  # errors that are printed
 _MAX_ID_BYTES = 4_194_304
@@ -52,11 +52,11 @@ _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
 class Selection(NamedTuple):
-    """The memories that a command line selects.
+    """The memories selected on a command line.
 
     Attributes:
-        ids: Their ids as they were written, each once.
-        is_list: Whether the answer is a list: there are several ids, or standard input has them.
+        ids: Their ids as given, each once.
+        is_list: Whether the answer is a list: several ids were given, or ids on standard input.
     """
 
     ids: Sequence[str]
@@ -72,16 +72,16 @@ def select(
     """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
 
     Raises:
-        InvalidInput: None is selected, or some in two ways.
-        NotFound: None has the key.
+        InvalidInput: No memory is selected, or some are selected in two ways.
+        NotFound: No memory has the key.
     """
     projects = names_of(project)
     if key is not None:
         if arguments:
-            raise InvalidInput("ID and --key do not go together; give one of them")
+            raise InvalidInput("ID and --key can't be combined; give one of them")
         return Selection([_id_of_key(memories, key, projects)], is_list=False)
     if projects:
-        raise InvalidInput("--project goes with --key here, since each project has its own keys")
+        raise InvalidInput("--project requires --key here, since each project has its own keys")
     if not arguments:
         raise click.UsageError("Missing argument 'ID', or --key.")
     ids: list[str] = []
@@ -102,7 +102,7 @@ def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
 
 
 def read_ids() -> list[str]:
-    """Return the ids on standard input, separated by blanks or line ends."""
+    """Return the ids on standard input, separated by spaces or line ends."""
     return read_argument("-", "ids", _MAX_ID_BYTES).split()
 
 
@@ -123,7 +123,7 @@ def for_each(
         run: Takes an id.
         shape: Returns the JSON of a result.
         text: Returns the text of a result.
-        verb: What happens to a memory, such as `deleted`; empty if nothing is changed.
+        verb: The change to a memory, such as `deleted`; empty if nothing is changed.
         compact: Returns the text of a result for a model; by default models get the JSON.
     """
     if not selection.is_list:
@@ -191,15 +191,15 @@ def check_selection(
     """Check that a command names memories or has an expression.
 
     Raises:
-        InvalidInput: It has both, or neither, or --dry-run for named memories.
+        InvalidInput: The command has both or neither, or --dry-run with named memories.
     """
     if (arguments or key is not None) and where is not None:
         name = "ID" if arguments else "--key"
-        raise InvalidInput(f"{name} and --where do not go together; give one of them")
+        raise InvalidInput(f"{name} and --where can't be combined; give one of them")
     if not arguments and key is None and where is None:
         raise click.UsageError("Missing argument 'ID', or --where.")
     if dry_run and where is None:
-        raise InvalidInput("--dry-run goes with --where; memory get shows one memory")
+        raise InvalidInput("--dry-run requires --where; memory get shows one memory")
 
 
 def forget_where(
@@ -233,7 +233,7 @@ def note_copies(files: Sequence[str]) -> None:
     """Note which files may still hold the forgotten records."""
     if files:
         note(
-            "Backups, and copies from an upgrade, a move or a server, may still hold it: "
+            "Backups, and copies from an upgrade, a move or a server, may still contain it: "
             + ", ".join(files)
         )
 
@@ -268,15 +268,15 @@ def rollback(
 
     It deletes memories created since, restores those deleted or replaced, and adds a version with
     the old text to those changed. Nothing is lost: the answer names the command that undoes it.
-    Turns stay as they are. With --where, only memories that match, now or in any version since
-    TIME. Exits 1 if some could not be put back.
+    Turns are not changed. With --where, only memories that match, now or in any version since TIME.
+    Exits 1 if some could not be put back.
     """
     return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
 
 # --- new memories from lines ---
 
-# Names of fields in other programs, and in answers.
+# Names of the fields in other programs and in answers.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
 _FIELDS = ("content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source")
 _ANSWERED = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
@@ -289,7 +289,7 @@ class Plan(NamedTuple):
         as_json: Whether each line is a JSON object; otherwise it is the content.
         default: The values for fields that a line leaves out.
         force: Store them without comparing them with existing memories.
-        redact: Take out secrets.
+        redact: Remove secrets.
     """
 
     as_json: bool
@@ -299,7 +299,7 @@ class Plan(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line: its number, its size, and its draft or the reason why it has none."""
+    """A line: its number, its size, and its draft or the reason why there is none."""
 
     number: int
     size: int
@@ -310,8 +310,8 @@ class _Line(NamedTuple):
 def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     """Store the lines of a file, or of standard input if it is `-`; return the exit code.
 
-    Each batch is reported after its transaction, so a line that is printed as stored is stored. A
-    refused line does not stop the others.
+    Each batch is reported after its transaction, so a line reported as stored is on disk. A refused
+    line does not stop the others.
     """
     from memories.write.create import BATCH, BATCH_COMPARED
 
@@ -424,7 +424,7 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 
 def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
-    """Yield lines in groups as they arrive, so that a slow writer is answered at once."""
+    """Yield lines in groups as they arrive, so that a slow writer gets immediate answers."""
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # waits for the first byte
     partial_line = bytearray()
     number = 0
@@ -448,7 +448,7 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
 
 
 def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:
-    """Return a line with its draft or its error; nothing for a blank line."""
+    """Return a line with its draft or its error; None for a blank line."""
     try:
         if is_too_long or len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"it has more than {MAX_LINE_BYTES} bytes, the limit")
@@ -475,7 +475,7 @@ def _draft(line: str, plan: Plan) -> Draft:
     """Return the draft of a line.
 
     Raises:
-        InvalidInput: It describes none.
+        InvalidInput: The line doesn't describe a draft.
     """
     if not plan.as_json:
         return replace(plan.default, content=line)
@@ -504,7 +504,7 @@ def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a line under our names.
 
     Raises:
-        InvalidInput: One is unknown, or there under both of its names.
+        InvalidInput: A field is unknown, or appears under both of its names.
     """
     fields: dict[str, Any] = {}
     for key, field in value.items():
@@ -519,7 +519,7 @@ def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a line; known ones may be fields of their own, as in answers."""
+    """Return the tags of a line; known ones may be separate fields, as in answers."""
     tags = fields.get("tags") or {}
     if type(tags) is not dict:
         raise InvalidInput('its "tags" are not a JSON object')

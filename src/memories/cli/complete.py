@@ -1,4 +1,4 @@
-"""Shell completion of names that only the store knows: ids, keys, tags, namespaces.
+"""Shell completion of names from the store: ids, keys, tags, namespaces.
 
 It runs while the user types, so it prints no errors, changes nothing, and asks no server.
 """
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     _Finder = Callable[[Memories, str], list["CompletionItem"]]
 
 _MAX_MEMORIES = 1_000  # the newest ones
-_MAX_EXCERPT = 60  # characters of a text beside an id
+_MAX_EXCERPT = 60  # characters of the text shown next to an id
 
 
 def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return the completion for a kind: one of `_FINDERS`, or a tag whose values complete."""
+    """Return the completion for a kind: one of `_FINDERS`, or a tag whose values are offered."""
     find: _Finder = _FINDERS.get(kind) or partial(_find_values, kind)
 
     def complete(
         context: click.Context, _parameter: click.Parameter, beginning: str
     ) -> list[CompletionItem]:
         items: list[CompletionItem] = []
-        # The command itself reports problems of the store.
+        # The command itself reports problems with the store.
         with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
             items = find(memories, beginning)
         return [
@@ -45,7 +45,7 @@ def _open(context: click.Context) -> "Iterator[Memories]":
     """Open the store that the command line names, if it exists on this machine.
 
     Raises:
-        MemoriesError: It does not, or can't be read.
+        MemoriesError: The store does not exist or can't be read.
     """
     from memories.config import load_config
     from memories.memories import Memories
@@ -115,13 +115,15 @@ _FINDERS: "dict[str, _Finder]" = {
 
 
 class Bash(BashComplete):
-    """Joins the words that Bash splits: `project=shop` is three, and it replaces the last."""
+    """Joins the words that Bash splits: `project=shop` becomes three, and Bash replaces the
+    last."""
 
     name = "bash"
     _prefix = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words and the begun one; see `BashComplete.get_completion_args`."""
+        """Return the complete words and the incomplete one; see
+        `BashComplete.get_completion_args`."""
         words, beginning = super().get_completion_args()
         if beginning == "=":
             words, beginning = [*words, "="], ""
@@ -132,5 +134,5 @@ class Bash(BashComplete):
         return words, beginning
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for the shell, without the part that it keeps."""
+        """Return a line for the shell, without the part that the shell keeps."""
         return f"{item.type},{item.value.removeprefix(self._prefix)}"

@@ -152,9 +152,9 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return the variables of this run that the server's entry needs.
+    """Return the environment variables of this run that the server's entry needs.
 
-    There are none for a project, since others clone it.
+    A project gets none, since others clone it.
     """
     from memories.core.urls import without_password
     from memories.stores import local_path
@@ -183,7 +183,7 @@ def _connect(
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
-    # Before connecting, which makes the host's folder.
+    # Check before connecting, which creates the host's folder.
     notes = _notes(connector, request, program, is_changed=bool(changes))
     backups = {}
     if changes and not dry_run:
@@ -219,7 +219,7 @@ def _describe(change: Change) -> str:
 
 
 def _diff(change: Change) -> str:
-    """Return how a file changes, without anything that may be a secret."""
+    """Return a description of a file's changes, without anything that may be a secret."""
     from memories.guard.redactor import redact
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
@@ -237,7 +237,7 @@ def _notes(
     host = request.host
     notes = []
     if not is_changed:
-        notes.append(f"{host.title} is connected already; nothing to change.")
+        notes.append(f"{host.title} is already connected; nothing to change.")
     if not is_installed(host, connector.where):
         notes.append(
             f"{host.title} is not installed here; it reads these files once it is installed."
@@ -263,7 +263,7 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     notes = []
     if not (request.root / ".git").exists():
         notes.append(
-            f"{request.root} is in no git repository; the files are for this folder alone."
+            f"{request.root} is not in a git repository; the files are for this folder alone."
         )
     notes.append(
         "Others who clone this project get these files. They hold no secret and no path of yours; "
@@ -297,7 +297,8 @@ def _has_hooks(host: str) -> bool:
 
 
 def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:
-    """Print which hosts are installed and connected; return the exit code, 1 at a problem."""
+    """Print which hosts are installed and connected; return the exit code, 1 if there is a
+    problem."""
     project = _project()
     root = None if project == Path.home() else project
     connected = find_connections(connector, root)
@@ -367,7 +368,7 @@ def _render_answers(answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _render_answer(answer: Mapping[str, Any]) -> str:
-    """Return the changes of one host."""
+    """Return the changes for one host."""
     if answer.get("dry_run"):
         lines = [*answer["diff"].splitlines(), *answer["notes"]]
         return "\n".join(map(safe, lines))

@@ -1,4 +1,4 @@
-"""Let a person edit a text in an editor; what they saved is never lost."""
+"""Lets a person edit text in an editor; saved text is never lost."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ def _find_editor() -> list[str]:
     """Return the editor and its arguments.
 
     Raises:
-        ConfigError: There is none, or the variable that names it can't be parsed.
+        ConfigError: There is no editor, or the variable that names it can't be parsed.
     """
     import shlex
     import shutil
@@ -88,15 +88,15 @@ def _find_editor() -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Run an editor without a shell and wait for it; Ctrl-C is for the editor.
+    """Run an editor without a shell and wait for it; Ctrl-C goes to the editor.
 
     Raises:
-        ConfigError: It can't be started.
-        RequestError: It failed.
+        ConfigError: The editor can't be started.
+        RequestError: The editor failed.
     """
     import subprocess
 
-    def ignore(*_: object) -> None:  # the editor would inherit SIG_IGN
+    def ignore(*_: object) -> None:  # because the editor would inherit SIG_IGN
         pass
 
     before = signal.signal(signal.SIGINT, ignore)
@@ -114,7 +114,7 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _read_saved(file: Path, before: str) -> str | None:
-    """Return the saved text without the line end that editors add; None if nothing was changed.
+    """Return the saved text without the newline that editors add; None if nothing was changed.
 
     Raises:
         InvalidInput: The file is empty, missing or not text.

@@ -1,4 +1,4 @@
-"""Commands for namespaces, projects and the tokens of a server: namespaces, projects, tokens."""
+"""Commands for namespaces, projects and a server's tokens: namespaces, projects, tokens."""
 
 import contextlib
 import re
@@ -38,16 +38,16 @@ _NOTHING = "Nothing here."
 def _parse_action(
     name: str, words: Sequence[str], actions: Mapping[str, int], optional: str = ""
 ) -> tuple[str, list[str]]:
-    """Return the action of a command and its names.
+    """Return a command's action and the action's names.
 
     Args:
         name: The command.
-        words: Its arguments; none stand for `list`.
+        words: Its arguments; none means `list`.
         actions: How many names each action takes.
         optional: The action whose names may be left out.
 
     Raises:
-        InvalidInput: There is no such action, or it takes more or fewer names.
+        InvalidInput: There is no such action, or the number of names is wrong.
     """
     action, *names = words or ("list",)
     if action not in actions:
@@ -75,12 +75,11 @@ def namespaces(
 ) -> int:
     """List the namespaces and how much is in each.
 
-    It lists those of the whole store, also of others: their names and numbers, never their
-    contents.
+    It lists all namespaces in the store, including others': names and numbers, never contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
     OTHER, which moves everything in NAME to OTHER; and delete NAME, which leaves no byte of it and
-    cannot be undone.
+    can't be undone.
     """
     actions = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
     action, names = _parse_action("namespaces", words, actions)
@@ -161,7 +160,7 @@ def _move_namespace(
     with _open_store(memories) as store:
         begin_change()
         moved = rooms.move(store, memories.config, name, target, merge=merge, dry_run=dry_run)
-        record_change(f"{moved.name} is {moved.into} now; running it again does what is left")
+        record_change(f"{moved.name} is now {moved.into}; running it again does the rest")
     verb = "would be" if dry_run else "is now"
     counts = f"{moved.versions} versions of memories, {moved.turns} turns"
     emit(
@@ -182,7 +181,7 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
     from memories.identity import namespaces as rooms
 
     with _open_store(memories) as store:
-        memories.flush_accesses()  # they wait in a file that names the namespace
+        memories.flush_accesses()  # they wait in a file named after the namespace
         erased = rooms.delete(store, memories.config, name, dry_run=True)
         memory_count = amount(erased.memories, "memory", "memories")
         turn_count = amount(erased.turns, "turn", "turns")
@@ -201,8 +200,8 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
 
 
 def _confirm_by_name(name: str, contents: str) -> bool:
-    """Ask a person to type the name of the namespace that is going to be erased."""
-    question = f"Erase the namespace {name} for good: {contents}? Type its name: "
+    """Ask a person to type the name of the namespace to be erased."""
+    question = f"Permanently erase the namespace {name}: {contents}? Type its name: "
     if ask_person(question) == name:
         return True
     note("Nothing was erased.")
@@ -211,7 +210,7 @@ def _confirm_by_name(name: str, contents: str) -> bool:
 
 @contextlib.contextmanager
 def _open_store(memories: "Memories") -> Iterator["Store"]:
-    """Open the whole store of a command, with the space of its vectors."""
+    """Open a command's whole store, with the space of its vectors."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 
@@ -227,7 +226,7 @@ def _open_store(memories: "Memories") -> Iterator["Store"]:
 
 
 def _dimension(store: "Store") -> int | None:
-    """Return the length of the vectors in use; None if there is none."""
+    """Return the length of the vectors in use; None if there are none."""
     from memories.transfer.pages import pages, places
 
     for place in places(store):
@@ -269,7 +268,7 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")
     if action != "merge" and (dry_run or show is not None):
-        raise InvalidInput(f"projects {action} has neither --dry-run nor --show; leave them out")
+        raise InvalidInput(f"projects {action} takes neither --dry-run nor --show; leave them out")
     if action == "list":
         return _list_projects(memories)
     if action == "show":
@@ -320,7 +319,7 @@ def _show_project(folder: str) -> int:
 
     project = identify(Path(folder).expanduser(), record=False)
     if project is None:
-        raise NotFound(f"{safe(folder)} is in no git repository of yours, so it has no project")
+        raise NotFound(f"{safe(folder)} is not in a git repository of yours, so it has no project")
     line = f"{safe(project.name)}  {safe(str(project.root))}  {safe(project.branch or 'no branch')}"
     emit({**project._asdict(), "root": str(project.root)}, partial(str, line))
     return 0
@@ -375,7 +374,7 @@ def _parse_project(name: str) -> str:
 
 # --- tokens ---
 
-# `parse_time` takes these spans for times in the past.
+# `parse_time` reads these spans as times in the past.
 _SPAN = re.compile(r"\d{1,6}\s*(h|d|w|mo|y)")
 _format_settings = with_settings(format_option)
 
@@ -415,7 +414,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     """Make a token and print it, this once.
 
     Only its hash is kept. Records written with it show its NAME. r may read, rw also write, admin
-    also erase for good, decide about reviews, and write records from another store.
+    also erase permanently, decide about reviews, and write records from another store.
     """
     grants = register.parse_grants(allow)
     expires_at = None

@@ -91,17 +91,17 @@ def create(
 ) -> int:
     """Store a memory, unless it is already there.
 
-    CONTENT is the text, or - to read it from standard input. If the same text exists, whatever this
-    one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not
-    stored: a duplicate. --jsonl and --lines report each line, and the other options hold for all of
-    them: exits 1 if a line was refused, else 3 if one is a duplicate.
+    CONTENT is the text, or - to read it from standard input. If the same text exists, anything that
+    this one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was
+    not stored because it is a duplicate. --jsonl and --lines report each line, and the other
+    options apply to all lines: exits 1 if a line was refused, else 3 if one is a duplicate.
     """
     draft = Draft("", tags, decay, key, supersedes, confidence, source=source)
     if jsonl is not None or lines is not None:
         from memories.cli.bulk import Plan, create_lines
 
         if content is not None or None not in (jsonl, lines):
-            raise InvalidInput("CONTENT, --jsonl and --lines do not go together; give one of them")
+            raise InvalidInput("CONTENT, --jsonl and --lines can't be combined; give one of them")
         if key is not None or supersedes is not None:
             raise InvalidInput(
                 "--key and --supersedes name one memory; with --jsonl each line has its own"
@@ -115,7 +115,7 @@ def create(
     begin_change()
     try:
         [created] = memories.create_many([draft], force=force, redact=not no_redact)
-    except NotFound as exc:  # a create looks up no other id
+    except NotFound as exc:  # a create doesn't look up any other id
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
     record_change(_describe(created, force=force))
     emit(
@@ -179,7 +179,7 @@ def update(
 ) -> int:
     """Add a new version of a memory: new text, new tags.
 
-    Whatever you leave out stays as it is. CONTENT is the new text, or - to read it from standard
+    Anything you leave out stays the same. CONTENT is the new text, or - to read it from standard
     input. ID may be - to give all memories whose ids are on standard input the same tags.
     """
     from memories.cli.bulk import for_each, select
@@ -273,8 +273,8 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
     """Bring back a deleted memory, or a whole store from a backup.
 
     ID is a deleted or superseded memory; give several, or - to read ids from standard input. FILE
-    was written by memory backup or memory export, or is the snapshot of an upgrade; write ./FILE if
-    it looks like an ID. The whole file is checked before the store is touched.
+    was written by memory backup or memory export, or is an upgrade's snapshot; write ./FILE if it
+    looks like an ID. The whole file is checked before the store is touched.
     """
     if replace or any(name != "-" and _is_file(name) for name in names):
         from memories.cli.backup import restore_store
@@ -290,16 +290,16 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
 
 
 def _is_file(name: str) -> bool:
-    """Return whether an argument names a file; anything that can be an id is an id."""
+    """Return whether an argument names a file; anything that can be an id counts as an id."""
     try:
         parse_id(name)
     except InvalidInput:
-        # Ids of other programs may contain a slash, so a path has to exist or to look like one.
+        # Other programs' ids may contain a slash, so a path has to exist or look like one.
         if name.startswith((".", "/", "~")) or name.endswith((".db", ".jsonl", ".backup")):
             return True
         try:
             return Path(name).exists()
-        except (OSError, ValueError):  # too long for a path, or with a NUL
+        except (OSError, ValueError):  # too long for a path, or contains a NUL
             return False
     return False
 
@@ -329,7 +329,7 @@ def forget(
     yes: bool,
     show: str | None,
 ) -> int:
-    """Erase a memory for good, every version of it.
+    """Permanently erase a memory with all its versions.
 
     No byte of it stays in the store, and nothing brings it back. Give one ID or several, or - to
     read ids from standard input. --where erases all memories or turns of your own namespace that
@@ -342,7 +342,7 @@ def forget(
         return forget_where(memories, where, scope or "memories", show, dry_run=dry_run, yes=yes)
     if scope is not None:
         raise InvalidInput(
-            "--in goes with --where; turns of a conversation: memory turns forget CONVERSATION"
+            "--in requires --where; to erase a conversation: memory turns forget CONVERSATION"
         )
     selection = select(memories, ids, key, project)
     if not yes and not confirm(_question(memories, selection.ids)):
@@ -354,18 +354,20 @@ def forget(
         copies.update(dict.fromkeys(forgotten.also_in))
         return forgotten
 
-    code = for_each(selection, run, shapes.forget_result, text.forget_result, "forgotten for good")
+    code = for_each(
+        selection, run, shapes.forget_result, text.forget_result, "permanently forgotten"
+    )
     note_copies(list(copies))
     return code
 
 
 def _question(memories: "Memories", ids: Sequence[str]) -> str:
     if len(ids) > 1:
-        return f"Forget {len(ids)} memories for good, beginning with {ids[0]}?"
+        return f"Permanently forget {len(ids)} memories, beginning with {ids[0]}?"
     try:
         return text.forget_question(memories.history(ids[0]))
     except StoreDamaged:
-        return f"Forget {ids[0]} for good? It is damaged and can't be shown."
+        return f"Permanently forget {ids[0]}? It is damaged and can't be shown."
 
 
 @command(

@@ -1,4 +1,4 @@
-"""What commands share: their options, and the settings, the memory and the input of a run."""
+"""Shared by commands: common options, and a run's settings, memory and input."""
 
 import contextlib
 import functools
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 Decorator = Callable[[Any], Any]
-_NOTED = ("export", "import_", "migrate", "reembed", "backup")  # the others call noted `Memories`
+_NOTED = (
+    "export",
+    "import_",
+    "migrate",
+    "reembed",
+    "backup",
+)  # others call recorded methods
 _TYPES = ("preference", "fact", "observation", "project", "decision")
-_COMPLETED = {"conversation": "conversations"}  # the completion of a filter's value
+_COMPLETED = {"conversation": "conversations"}  # how a filter's value is completed
 
-# A server sets these two: what opens the memory of a run, and the id of the memory that a create
+# Set by a server: the function that opens a run's memory, and the id of the memory that a create
 # makes, so that running the command a second time stores it once.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
@@ -58,7 +64,7 @@ else:
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return one decorator that adds several options, in their order."""
+    """Return a decorator that adds several options, in their order."""
 
     def decorate(command: Any) -> Any:
         for decorator in reversed(decorators):
@@ -99,7 +105,7 @@ def in_session(*, reads: bool) -> Decorator:
     """Add the options for output, namespace and store; pass the memory as the first argument.
 
     Args:
-        reads: Whether the command looks memories up, so that `--no-shared` makes sense.
+        reads: Whether the command looks up memories, so that `--no-shared` makes sense.
     """
     options = [namespace_option, store_option, format_option]
     if reads:
@@ -119,7 +125,7 @@ def in_session(*, reads: bool) -> Decorator:
 
 def load_settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
     """Return the settings of this run, and use its format from here on."""
-    from memories.config import load_config  # 4 ms that `--help` does without
+    from memories.config import load_config  # costs 4 ms, which `--help` avoids
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     set_format(config.format)
@@ -138,14 +144,14 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
     if open_memory is not None:
         return open_memory(config, shared)
     from memories.identity.place import here
-    from memories.memories import Memories  # after the settings, whose errors do without it
+    from memories.memories import Memories  # after the settings, whose errors don't need it
 
     return Memories(shared=shared, config=config, channel="cli", place=here(config))
 
 
 @contextlib.contextmanager
 def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
-    """Open the memory of this run, and report damage in it and rejected edits of its scratchpad."""
+    """Open this run's memory, and report damage in it and rejected edits to its scratchpad."""
     with make_memory(config, shared=shared) as memories:
         watch(memories.damaged)
         for sentence in memories.edits():
@@ -169,7 +175,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     """
     if argument != "-":
         return argument
-    framing = len("\ufeff\r\n".encode())  # a mark and a line end around the longest content
+    framing = len("\ufeff\r\n".encode())  # around the longest content
     data = sys.stdin.buffer.read(max_bytes + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
@@ -189,13 +195,13 @@ class ProgressBar:
     """Progress of a long task on a terminal; prints nothing elsewhere. Use it in a `with`."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
+        """Prepare; nothing is shown yet."""
         self._is_shown = sys.stderr.isatty()
         self._label = ""
         self._bar: Any = None
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """Show how far the step with this label is."""
+        """Show the progress of the step with this label."""
         if not self._is_shown:
             return
         if self._bar is None or label != self._label or done < self._bar.pos:
@@ -230,7 +236,7 @@ def parse_whole_number(
 
     Args:
         text: The text.
-        complaint: The error about anything else.
+        complaint: The error message for anything else.
 
     Raises:
         InvalidInput: The text is not a whole number.
@@ -241,7 +247,7 @@ def parse_whole_number(
 
 
 def whole_number_or(complaint: str) -> Callable[[str], int]:
-    """Return a parser of whole numbers that has a complaint of its own."""
+    """Return a parser of whole numbers with its own error message."""
     return functools.partial(parse_whole_number, complaint=complaint)
 
 
@@ -260,7 +266,7 @@ def parse_share(text: str, name: str) -> float:
 
 def parse_project(name: str) -> tuple[str, ...] | None:
     """Return every name of a project, the current one first; None for a blank name."""
-    from memories.identity.place import names_of  # most commands name no project
+    from memories.identity.place import names_of  # most commands don't name a project
 
     return names_of(name) or None
 
@@ -269,9 +275,10 @@ def parse_project(name: str) -> tuple[str, ...] | None:
 
 
 class TagOption(Option):
-    """An option that sets tags: `--tag KEY=VALUE`, or one for a known key such as `--project`.
+    """An option that sets a tag: `--tag KEY=VALUE`, or a known key's own option such as
+    `--project`.
 
-    All of them together are the parameter `tags`, a dict, or the entry `tags` of their group.
+    Together they form the parameter `tags`, a dict, or the entry `tags` in their group.
     """
 
     def __init__(self, *declarations: Any, group: str = "", **settings: Any) -> None:
@@ -343,7 +350,7 @@ tag_options = together(
 
 
 def filter_option(name: str, group: str = "") -> Decorator:
-    """Return the option of a filter, as `search.filters` describes it."""
+    """Return the option for a filter, as described in `search.filters`."""
     row = FILTERS[name]
     if row.kind == "flag":
         is_on = row.default == "true"
@@ -373,10 +380,10 @@ def filter_option(name: str, group: str = "") -> Decorator:
 
 
 def filtered_by(*names: str) -> Decorator:
-    """Add the options of these filters; pass those that are given as `filters`, a dict.
+    """Add the options for these filters; pass the given ones as `filters`, a dict.
 
-    `--project` is a filter of its own, since memories that are valid in every project belong to
-    each; `--tag project=NAME` is a plain tag.
+    `--project` is a separate filter, since memories valid in every project belong to each; `--tag
+    project=NAME` is a plain tag.
     """
     options: list[Decorator] = []
     for name in names:

@@ -20,15 +20,15 @@ FORMATS = ("json", "text", "compact")
 INTERRUPTED = "Interrupted. Nothing was changed."
 IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
 SCRATCHPAD_INSTEAD = "the store can't be reached; this answer is from the scratchpad: {}"
-DAMAGED = 4  # exit code of a command that succeeded but left damaged records out
+DAMAGED = 4  # exit code of a command that succeeded but left out damaged records
 
 
 class _Run:
-    """State of one run; a server has many runs at a time, each in a context of its own.
+    """State of one run; a server has many concurrent runs, each in its own context.
 
     Attributes:
-        format: One of `FORMATS`, once the options are read, so that errors have the format of the
-            answer; None before.
+        format: One of `FORMATS`, once the options are read, so that errors have the answer's
+            format; None before that.
         change: What this run changed, as part of a sentence; empty while that is unknown, None if
             it has not begun to change anything.
         watched: The damage registers of the opened stores, with their position at that time.
@@ -67,7 +67,7 @@ def _format_for(stream: TextIO) -> str:
 
 
 def begin_change() -> None:
-    """Note that a change has begun, in case Ctrl-C or an error hides its result."""
+    """Record that a change has begun, in case Ctrl-C or an error hides its result."""
     _run.get().change = ""
 
 
@@ -75,13 +75,13 @@ def record_change(description: str) -> None:
     """Note the changes so far, in case the answer is lost.
 
     Args:
-        description: Part of a sentence; after a semicolon, what running the command again would do.
+        description: Part of a sentence; after a semicolon, the effect of running the command again.
     """
     _run.get().change = description
 
 
 def change() -> str | None:
-    """Return what this run changed; empty if that is unknown, None if nothing."""
+    """Return what this run changed; empty if unknown, None if nothing."""
     return _run.get().change
 
 
@@ -103,7 +103,7 @@ def report_interrupt() -> int:
 
 
 def report_error(error: Exception) -> int:
-    """Print an error of a command as one sentence; return the exit code."""
+    """Print a command's error as one sentence; return the exit code."""
     if isinstance(error, MemoryError):
         return print_error("out of memory; close other programs or raise the limit (ulimit -v)", 1)
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
@@ -119,7 +119,7 @@ def _report_os_error(error: OSError) -> int:
     if change():
         return print_error(_describe_loss(f"the answer could not be printed: {reason}"), 1)
     if error.errno in (errno.EPIPE, errno.EBADF):
-        return 0  # the reader has left, as `head` does, or there was none
+        return 0  # the reader closed the pipe, as `head` does, or there was none
     if error.errno in (errno.EMFILE, errno.ENFILE):
         message = "too many files are open; close some programs or raise the limit (ulimit -n)"
     elif isinstance(error.filename, str):
@@ -135,11 +135,11 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     Args:
         message: The sentence.
         code: The exit code.
-        matches: The ids that an ambiguous prefix fits.
+        matches: The ids that match an ambiguous prefix.
     """
     from memories.guard.redactor import redact
 
-    # A misplaced option may quote a secret that belongs to another one.
+    # The error for a misplaced option may quote another option's secret.
     one_line = " ".join(redact(message).text.split())
     output_format = _run.get().format or _format_for(sys.stderr)
     if output_format in ("text", "compact"):
@@ -168,7 +168,8 @@ def watch(damaged: "Damaged") -> None:
 
 
 def report_damage(code: object) -> object:
-    """Note the damaged records that were left out; return the exit code, `DAMAGED` instead of 0."""
+    """Print a note on damaged records that were left out; return the exit code, `DAMAGED` instead
+    of 0."""
     findings = _left_out()
     if not findings:
         return code
@@ -221,7 +222,7 @@ def emit_lines(
 
 
 def note(message: str) -> None:
-    """Print a remark for a person to standard error, once in a run."""
+    """Print a remark for people to standard error, once per run."""
     notes = _run.get().notes
     if message in notes:
         return
@@ -230,7 +231,7 @@ def note(message: str) -> None:
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
-    """Print a text and a line end in UTF-8, whatever the locale; to standard output by default."""
+    """Print a line of text in UTF-8, regardless of the locale; to standard output by default."""
     stream = stream or sys.stdout
     stream.flush()
     stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
@@ -264,11 +265,11 @@ def safe(text: str) -> str:
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Require that a person decides: at a terminal, or by `--yes` in a script of theirs.
+    """Require that a person decides: at a terminal, or by `--yes` in their own script.
 
     Args:
         decision: The decision, as the subject of a sentence.
-        yes: The script confirms it. An agent can't.
+        yes: Whether the script confirms it. An agent can't.
 
     Raises:
         InvalidInput: An agent runs the command, or there is no terminal.

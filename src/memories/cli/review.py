@@ -1,4 +1,4 @@
-"""Commands that decide about memories that wait for review: review list, accept, edit, reject."""
+"""Commands for memories that wait for review: review list, accept, edit, reject."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -122,7 +122,7 @@ def accept(
 
     ID is the memory's id, or - to read ids from standard input; or select them by --all and
     filters. Each is compared with existing memories, as a new one is: exits 3 if some were left
-    waiting, each a duplicate. Suspicious memories have to be named by their ID.
+    waiting because they are duplicates. Suspicious memories have to be named by their ID.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))
@@ -223,10 +223,10 @@ def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
 def _select(
     memories: "Memories", ids: Sequence[str], everything: bool, rule: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the memories that are named, and those that a rule or standard input selects.
+    """Return the memories named, or selected by filters or standard input.
 
     Raises:
-        InvalidInput: None is selected, or both ways are used.
+        InvalidInput: No memory is selected, or both ways are used.
     """
     if ids and (everything or rule):
         raise InvalidInput("name memories, or select them by --all and filters, not both")
@@ -245,7 +245,7 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     """Print the result of accepting memories; return the exit code."""
     if not dry_run:
         count = sum(review.done for review in reviews)
-        record_change(f"{count} memories were accepted; running it again leaves those as they are")
+        record_change(f"{count} memories were accepted; running it again leaves those unchanged")
     emit(
         shapes.accept_result(reviews, dry_run=dry_run),
         partial(text.accept_result, reviews, dry_run=dry_run),

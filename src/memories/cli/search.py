@@ -1,4 +1,4 @@
-"""Commands that find memories: search, get, history, list, duplicates, and tags, which also edits."""
+"""Commands that find memories: search, get, history, list, duplicates, and tags (also edits)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
-_MAX_EXCERPT = 200  # characters of a duplicate
+_MAX_EXCERPT = 200  # characters of a duplicate's text
 
 
 @command(
@@ -92,7 +92,7 @@ def get(
 
     ID is the memory's id, or its first 8 or more characters if no other id begins with them. Give
     several ids, or - to read ids from standard input. Exits 1 if one of them does not exist; the
-    others are shown all the same. A --key is looked up as it is now.
+    others are still shown. A --key is looked up among current memories.
     """
     from memories.cli.bulk import for_each, select
 
@@ -141,7 +141,7 @@ def history(
     from memories.cli.bulk import select
 
     if diff and fields is not None:
-        raise InvalidInput("--diff and --fields do not go together; leave one of them out")
+        raise InvalidInput("--diff and --fields can't be combined; leave one of them out")
     names = field_names(fields)
     selection = select(memories, ids, key, project)
     if selection.is_list:
@@ -224,7 +224,8 @@ def list_(
 ) -> None:
     """List memories, newest first.
 
-    The order is that of creation, or of --sort; --since and --until look at the latest version.
+    They are in the order of creation, or of --sort; --since and --until apply to the latest
+    version.
     """
     names = field_names(fields)
     page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
@@ -264,7 +265,7 @@ def tags(
         return _change_tags(memories, words, where, show, filters, dry_run=dry_run)
     if where is not None or dry_run or show is not None:
         raise InvalidInput(
-            "--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW"
+            "--where, --dry-run and --show require a change, such as: memory tags rename OLD NEW"
         )
     key = words[0] if words else None
     counts = memories.tags(key, **filters)
@@ -333,8 +334,8 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that say the same as older ones.
 
-    It finds the memories of your own namespace that create would refuse today, each with the older
-    ones that say the same. It compares every memory, some hundred a second, and changes nothing;
+    It finds the memories in your own namespace that create would refuse today, each with the older
+    ones that say the same. It compares every memory, a few hundred a second, and changes nothing;
     memory delete removes one.
     """
     groups = list(memories.duplicates(where=where, limit=limit))

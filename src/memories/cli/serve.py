@@ -1,6 +1,6 @@
 """Commands that start a long-running program: serve, mcp, chat.
 
-They return a request, which the entry point starts: the programs are optional and heavy.
+Each returns a request that the entry point runs, since the programs are optional and heavy.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _IDLE = "idle must be a whole number of minutes from 1"
 
 
 class StartServer(NamedTuple):
-    """A request to start the server; the options are those of its `ServeOptions`."""
+    """A request to start the server; for the options see its `ServeOptions`."""
 
     config: Config
     options: Mapping[str, Any]
@@ -88,7 +88,7 @@ class StartChat(NamedTuple):
     "--uninstall", "action", flag_value="uninstall", section="Manage",
     help="Remove the file that --install of an earlier version wrote.",
 )  # fmt: skip
-@option("--install", "action", flag_value="install", hidden=True, help="Says where units are.")
+@option("--install", "action", flag_value="install", hidden=True, help="Reports where units are.")
 @option("--dry-run", is_flag=True, hidden=True, help="The same; it belonged to --install.")
 @with_settings(store_option, format_option)
 def serve(
@@ -109,10 +109,10 @@ def serve(
 
     While it runs, memory commands ask it over a socket that only you can open, which takes them a
     few milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765;
-    see docs/server.md and docs/http.md. Stop it by Ctrl-C or memory serve --stop.
+    see docs/server.md and docs/http.md. Stop it with Ctrl-C or memory serve --stop.
     """
     if (tls_cert is None) != (tls_key is None):
-        raise InvalidInput("--tls-cert and --tls-key go together; give both")
+        raise InvalidInput("--tls-cert and --tls-key require each other; give both")
     if no_http and (host or port or names or tls_cert or issuer or public_url):
         raise InvalidInput("--no-http excludes the options of HTTP; leave out one or the other")
     if dry_run or action == "install":

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _ACTIONS = tuple(
     "create update restore delete supersede reinforce turns forget import undone change".split()
 )
-_MAX_BARS = 21  # rows of the chart; a row stands for several days if there are more
-_MAX_CHANGES = 20  # changes shown of one entry of the log
+_MAX_BARS = 21  # rows of the chart; if there are more days, a row covers several
+_MAX_CHANGES = 20  # changes shown for one log entry
 _MAX_FORKS = 10
-_MAX_NAMES = 8  # agents, projects or namespaces
+_MAX_NAMES = 8  # number of agents, projects or namespaces shown
 _MAX_WIDTH, _MIN_WIDTH = 100, 30
 _SHORT_ID = 18
 
@@ -66,9 +66,9 @@ def status(memories: "Memories") -> int:
 
 
 def _why_not_creatable(store: str) -> str:
-    """Return why a store on this machine can't be created; empty if it can be, or exists.
+    """Return why a store on this machine can't be created; empty if it can be or already exists.
 
-    Only trying shows it: root may write everywhere, and yet not in /proc.
+    Only an attempt shows it: root may write everywhere, but not in /proc.
     """
     from memories.stores import local_path
 
@@ -264,7 +264,7 @@ def _callers(figures: "Stats") -> Iterator[str]:
 
 
 def _chart(per_day: Mapping[str, int], width: int) -> str:
-    """Return a bar for each day, or for several days; the longest is as wide as there is room."""
+    """Return a bar for each day, or for several days; the longest fills the available width."""
     days = list(per_day.items())
     size = -(-len(days) // _MAX_BARS)
     rows = []

@@ -63,17 +63,17 @@ def without_vector(count: int) -> str:
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
     """Copy the whole store into another one and verify it.
 
-    The original stays as it is and can be used meanwhile. Run the same command again to continue an
+    The original is not changed and can be used meanwhile. Run the same command again to continue an
     interrupted copy. Afterwards set MEMORY_STORE to the copy.
 
-    Other users see options, so pass a URL with a password by --to - on standard input or by
+    Other users can see options, so pass a URL with a password through standard input (--to -) or
     MEMORY_MIGRATE_TO.
 
-    With --partitions the store stays where it is and is repartitioned while others use it,
-    completely or not at all.
+    With --partitions the store stays in place and is repartitioned while others use it, completely
+    or not at all.
     """
     if target is not None and partitions is not None:
-        raise InvalidInput("--to and --partitions do not go together; name one of them")
+        raise InvalidInput("--to and --partitions can't be combined; give one of them")
     if partitions is not None:
         _repartition(config, partitions)
         return
@@ -141,7 +141,8 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that sets a store; words if its URL has a password, which isn't shown."""
+    """Return the command that sets a store, or a sentence if its URL has a password, which isn't
+    shown."""
     import shlex
 
     from memories.core.urls import without_password
@@ -152,7 +153,7 @@ def _setting(url: str, otherwise: str) -> str:
 
 
 def _absolute(url: str) -> str:
-    """Return the URL of a store in a form that means the same in every folder."""
+    """Return a store's URL in a form that means the same in every folder."""
     from memories.stores import local_path
 
     path = local_path(url)
@@ -171,8 +172,8 @@ def _absolute(url: str) -> str:
 def reembed(config: "Config", model: str | None) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches go on meanwhile, and you can interrupt it and run it again. Afterwards set EMBEDDER to
-    the new one. For the embedder in use, it computes only the vectors that are missing.
+    Searches continue meanwhile, and you can interrupt it and run it again. Afterwards set EMBEDDER
+    to the new one. For the embedder in use, it computes only the vectors that are missing.
     """
     from memories.embedders import open_embedder
     from memories.transfer.migrate import reembed as run

@@ -1,7 +1,7 @@
 """Answers for people: aligned, dated, coloured on a terminal, with control characters escaped.
 
-Each line of a content has a mark before it that no other line has, so no content can pass for a
-line of ours.
+Each line of content begins with a mark that no other line has, so content can't pass for a line of
+ours.
 """
 
 import re
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed
     from memories.write.writer import Similar
 
-MAX_SHOWN = 2_000  # characters of one of several contents
+MAX_SHOWN = 2_000  # characters of each content, if there are several
 MAX_WIDTH = 100  # columns
 SHORT_ID = 18  # characters of an id: its time and 12 random bits
-MARK = "│ "  # before each line of a content
+MARK = "│ "  # before each line of content
 WAITS = "waits for review"
 NOTHING = "Nothing here."
 DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
@@ -52,7 +52,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 def memory(record: Memory) -> str:
-    """Return a memory in full: the fields of `answers.fields` that have a label."""
+    """Return a memory in full: the fields in `answers.fields` that have a label."""
     cells = {field.name: _cell(getattr(record, field.name)) for field in MEMORY if field.label}
     cells["tags"] = _tags(record.tags) or "-"
     cells["decay_policy"] = f"{record.decay_policy}, confidence {record.confidence:.0%}"
@@ -69,7 +69,7 @@ def memory(record: Memory) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a field of a memory as a person reads it; empty if it is empty."""
+    """Return a memory's field in readable form; empty if the field is empty."""
     if isinstance(value, datetime):
         return format_time(value)
     if isinstance(value, Origin):
@@ -125,25 +125,25 @@ def delete_result(record: Memory) -> str:
 
 
 def forget_result(forgotten: "Forgotten") -> str:
-    """Return the result of erasing a memory for good."""
-    return f"Forgotten for good: {forgotten.id}"
+    """Return the result of erasing a memory."""
+    return f"Permanently forgotten: {forgotten.id}"
 
 
 def forget_question(history: History) -> str:
-    """Return the question before a memory is erased for good."""
+    """Return the question to ask before a memory is erased."""
     count = len(history.versions)
     versions = f"{count} versions" if count > 1 else "1 version"
-    return f"Forget for good ({versions}): {shorten(history.versions[-1].content, 40)}"
+    return f"Permanently forget ({versions}): {shorten(history.versions[-1].content, 40)}"
 
 
 def forget_many_question(planned: "Affected") -> str:
-    """Return the question before many memories are erased for good."""
+    """Return the question to ask before many memories are erased."""
     first = "".join(f"\n  {shorten(step.content, 2)}" for step in planned.steps[:3])
-    return f"Forget {planned.counts['forget']} for good, such as:{first}\nAll of them?"
+    return f"Permanently forget {planned.counts['forget']}, such as:{first}\nAll of them?"
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
-    """Return the result of a change of many memories, with the first `limit` of them."""
+    """Return the result of a bulk change, with the first `limit` memories."""
     if not any(affected.counts.values()):
         lines = ["Nothing matches; nothing was changed."]
     else:
@@ -331,7 +331,7 @@ def add_turn_result(turn: "Turn") -> str:
     """Return the result of adding one turn."""
     if turn.status == "stored":
         return turns([turn])
-    remark = "Known already: not stored again."
+    remark = "Already known: not stored again."
     if turn.reason:
         remark = "Nothing was stored: its message id belongs to this turn."
     return f"{turns([turn])}\n{remark}"
@@ -371,7 +371,7 @@ def conversations(page: "ConversationPage") -> str:
 
 
 def conversation(record: "Conversation") -> str:
-    """Return a conversation as a listing shows it."""
+    """Return a conversation in the form used in listings."""
     return table([(_name(record.id), _summary(record))])
 
 
@@ -392,7 +392,7 @@ def _summary(record: "Conversation") -> str:
 
 
 def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
-    """Return a turn: its content, and by whom, when and where it was said."""
+    """Return a turn: its content, speaker, time and place."""
     part = ""
     if turn.part:
         part = f"part {turn.part} of {turn.parts}"
@@ -411,7 +411,7 @@ def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
 
 
 def _memory_block(place: int | None, record: Memory, remark: str) -> str:
-    """Return a memory as a listing shows it: its content, and a line about it."""
+    """Return a memory in the form used in listings: its content, and a line about it."""
     details = []
     if record.corrected_by:
         details.append(f"corrected by {safe(record.corrected_by)[:SHORT_ID]}")
@@ -453,7 +453,7 @@ def _join(details: Iterable[str]) -> str:
 
 
 def _writer(origin: Origin) -> str:
-    """Return who wrote a record, and how far that is trusted unless an agent wrote it."""
+    """Return who wrote a record and, unless an agent wrote it, the trust."""
     trust = "" if origin.trust == AGENT else f" ({origin.trust})"
     return f"{_name(origin.by)}{trust}"
 
@@ -465,7 +465,7 @@ def _writer_in_full(origin: Origin) -> str:
 
 
 def _with_suspicion(remark: str, rules: Sequence[str], separator: str = " · ") -> str:
-    """Return a remark with the rules by which a text may be an order to a model."""
+    """Return a remark listing the rules by which a text may be an order to a model."""
     if not rules:
         return remark
     return separator.join(filter(None, [remark, f"suspicious: {', '.join(rules)}"]))
@@ -476,13 +476,13 @@ def _tags(tags: Mapping[str, str]) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name or the value of a tag, quoted if it could be mistaken for more than that."""
+    """Return a name or tag value, quoted if it could be mistaken for anything else."""
     name = safe(text)
     return f'"{name}"' if _NEEDS_QUOTES.search(name) else name
 
 
 def format_time(moment: datetime) -> str:
-    """Return a time with its zone and its age."""
+    """Return a time with its zone and age."""
     offset = moment.strftime("%z")
     zone = f"{offset[:3]}:{offset[3:5]}" if moment.utcoffset() else "UTC"
     time = moment.isoformat()[:16].replace("T", " ")
@@ -493,7 +493,7 @@ def format_time(moment: datetime) -> str:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return rows of a name and a value, the values aligned."""
+    """Return rows of a name and a value, with the values aligned."""
     cells = [(name, value, _width(name)) for name, value in rows]
     widest = max((width for _, _, width in cells), default=0)
     return "\n".join(
@@ -509,16 +509,16 @@ def _width(text: str) -> int:
 
 
 def shorten(text: str, taken: int) -> str:
-    """Return the beginning of a text for a line in which `taken` columns are taken."""
+    """Return the beginning of a text for a line with `taken` columns already used."""
     beginning = _fold(safe(" ".join(text[:400].split())), taken + 1, limit=80)[0]
     is_whole = len(beginning) == len(safe(" ".join(text.split())))
     return beginning if is_whole else f"{beginning}…"
 
 
 def mark_lines(text: str, indent: str = "") -> str:
-    """Return a content with a mark before each line, and an indent before all but the first.
+    """Return content with a mark before each line, indenting all lines but the first.
 
-    Lines are folded here: a terminal would put the rest of a long one where lines of ours begin.
+    Lines are folded here: a terminal would wrap a long one to where our own lines begin.
     """
     taken = len(indent) + len(MARK)
     lines = []
@@ -528,7 +528,7 @@ def mark_lines(text: str, indent: str = "") -> str:
 
 
 def _fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
-    """Return a line in parts that fit on the terminal beside the columns that are taken."""
+    """Return a line in parts that fit on the terminal next to the columns already used."""
     width = max(8, min(limit, shutil.get_terminal_size().columns) - taken)
     parts, part, part_width = [], "", 0
     for word in _WORDS.findall(line):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Collection, Record
     from memories.transfer.importing import Imported
 
-_IN_MEMORY_BYTES = 16_777_216  # of an export on its way; the rest goes to a temporary file
+_IN_MEMORY_BYTES = 16_777_216  # of an export kept in memory; the rest goes to a temporary file
 _CHUNK_BYTES = 1_048_576
 
 _namespace_settings = with_settings(
@@ -84,8 +84,8 @@ def export(
 ) -> None:
     """Write all memories and turns as JSON lines.
 
-    It has every version and every field, deleted memories too, and memory import reads it. With
-    --where, only memories whose latest version matches the expression, and turns that match.
+    It contains every version and every field, also of deleted memories, and memory import reads it.
+    With --where, only memories whose latest version matches the expression, and turns that match.
     """
     from memories.transfer.export import export as run
 
@@ -118,7 +118,8 @@ def export(
 
 
 def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
-    """Write an export to standard output from a copy, so that a slow reader blocks no writer."""
+    """Write an export to standard output from a copy, so that a slow reader doesn't block
+    writers."""
     with (
         _temporary_copy(write) as copy,
         _name_place("standard output", "the export is incomplete"),
@@ -128,7 +129,7 @@ def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
 
 
 def _own_key() -> bytes | None:
-    """Return the key that proves this user's exports; note it if there can be none."""
+    """Return the key that authenticates this user's exports; print a note if there can't be one."""
     from memories.config import registers
     from memories.transfer.export import own_key
 
@@ -139,7 +140,7 @@ def _own_key() -> bytes | None:
         raise
     except OSError as exc:
         note(
-            "Note: nothing in this export proves that it is yours, since its key cannot be kept in "
+            "Note: nothing in this export proves that it is yours, since its key can't be kept in "
             f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait "
             "for review."
         )
@@ -197,12 +198,12 @@ def import_(
     """Read an export into the store.
 
     FILE was written by memory export, or is - for standard input. The whole file is checked first:
-    nothing of an incomplete or damaged one is stored. Records that already exist stay as they are.
-    Exits 1 if some records were left out because they conflict with existing ones.
+    nothing from an incomplete or damaged file is stored. Records that already exist are not
+    changed. Exits 1 if some records were left out because they conflict with existing ones.
 
-    Your own exports are imported as they are. Memories of any other file wait for review: memory
-    review. If an agent imports with --trusted, that agent counts as the writer, whatever the file
-    says.
+    Your own exports are imported unchanged. Memories from any other file wait for review: memory
+    review. If an agent imports with --trusted, that agent counts as the writer, no matter what the
+    file says.
     """
     from memories.config import registers
     from memories.core.ids import new_id
@@ -281,9 +282,9 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
 
 
 def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | None":
-    """Return the writer of records that no key proves to be the user's own.
+    """Return the writer of records that no key authenticates as the user's own.
 
-    None if the records keep their origins: a person imports them with --trusted.
+    None if the records keep their origins because a person imports them with --trusted.
     """
     from memories.guard.origin import AGENT, agent_variable, origin
 
@@ -343,7 +344,7 @@ def _open_file(file: str) -> IO[bytes]:
     """Open a regular file; a pipe or a device might never end.
 
     Raises:
-        InvalidInput: It is not a regular file, or can't be read.
+        InvalidInput: The path is not a regular file, or can't be read.
     """
     try:
         mode = os.stat(file).st_mode  # noqa: PTH116 - `Path.stat` raises another error for a NUL in some versions
@@ -362,7 +363,7 @@ def _open_file(file: str) -> IO[bytes]:
 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
-    """Return the namespaces that are read and written; None for all."""
+    """Return the namespaces to read and write; None for all."""
     from memories.config import is_own_name
     from memories.read.lookup import check_namespace
 
@@ -379,10 +380,10 @@ def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tupl
 @contextlib.contextmanager
 def _temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
     """Yield a private file that a function has written, in memory as long as it is small."""
-    import tempfile  # 5 ms that other commands do without
+    import tempfile  # takes 5 ms, which other commands avoid
 
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
-        with _name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more room"):
+        with _name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):
             write(copy)
         copy.seek(0)
         yield copy
@@ -390,7 +391,7 @@ def _temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]
 
 @contextlib.contextmanager
 def _name_place(place: str, consequence: str) -> Iterator[None]:
-    """Name the place in errors about writing, and the consequence or the remedy."""
+    """Add the place to errors about writing, and the consequence or the remedy."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -398,7 +399,7 @@ def _name_place(place: str, consequence: str) -> Iterator[None]:
     except OSError as exc:
         parts = [f"cannot write {place}: {exc.strerror or exc}"]
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            parts.append("make room on its disk and try again")
+            parts.append("free some space on its disk and try again")
         raise SystemFault("; ".join([*parts, consequence])) from exc
 
 

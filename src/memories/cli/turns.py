@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 MAX_BUDGET = 100_000_000
 _BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
-_ALIASES = {"text": "content", "ts": "created_at"}  # names in the conversation specification
+_ALIASES = {"text": "content", "ts": "created_at"}  # field names in the conversation specification
 _turn_filters = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
 _tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True)
 
@@ -122,10 +122,10 @@ def add(
 
 
 def _parse_line(line: str, number: int) -> "TurnDraft":
-    """Return the turn that a line describes.
+    """Return the turn described by a line.
 
     Raises:
-        InvalidInput: It is not an object with the keys of a turn.
+        InvalidInput: The line is not an object with the keys of a turn.
     """
     from memories.read.turns import TurnDraft
 
@@ -161,7 +161,7 @@ def _draft(fields: Mapping[str, Any]) -> "TurnDraft":
 
 
 def _report_refused(turns: "Sequence[Turn]") -> int:
-    """Print how many turns were refused and why the first one was; return the exit code."""
+    """Print how many turns were refused, and why the first one was; return the exit code."""
     reasons = [turn.reason for turn in turns if turn.reason]
     if not reasons:
         return 0
@@ -172,10 +172,10 @@ def _describe(turns: "Sequence[Turn]") -> str:
     """Describe the stored turns and the effect of a second run, as part of a sentence."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
-        return "nothing new was stored; running it again does no harm"
+        return "nothing new was stored; running it again is harmless"
     span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
     if all(turn.message_id is not None for turn in stored):
-        again = "its message id is known now, so running it again stores nothing twice"
+        again = "its message id is now known, so running it again stores nothing twice"
     else:
         again = "running it again would store it twice"
     return f"stored as {span}; {again}"
@@ -231,7 +231,7 @@ def _emit_turns(
     read: "Callable[[], list[Turn]]",
     as_of: str | None,
 ) -> int:
-    """Print turns, or those that wait if the store does not answer; return the exit code."""
+    """Print turns, or only waiting ones if the store does not answer; return the exit code."""
     problem = None
     try:
         records = read()
@@ -330,7 +330,7 @@ def update(
 ) -> None:
     """Give a conversation a title, a user and tags.
 
-    Whatever you leave out stays as it is.
+    Anything you leave out stays the same.
     """
     tags = dict(parse_tag(pair) for pair in tag)
     begin_change()
@@ -367,7 +367,7 @@ def forget(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Erase a conversation, or one of its turns, for good.
+    """Permanently erase a conversation, or one of its turns.
 
     No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
     """
@@ -378,14 +378,14 @@ def forget(
         target = f"turn {index} of {conversation}"
     if with_memories:
         target += " and the memories made from it"
-    if not yes and not dry_run and not confirm(f"Forget {target} for good?"):
+    if not yes and not dry_run and not confirm(f"Permanently forget {target}?"):
         return 1
     begin_change()
     forgotten = memories.forget_turns(
         conversation, index=index, with_memories=with_memories, dry_run=dry_run
     )
-    record_change(f"{target} was forgotten for good")
-    head = "Would be forgotten for good" if dry_run else "Forgotten for good"
+    record_change(f"{target} was permanently forgotten")
+    head = "Would be permanently forgotten" if dry_run else "Permanently forgotten"
     answer = f"{head}: {forgotten.versions} turns of {forgotten.id}"
     if with_memories:
         answer += f", and {forgotten.memories} memories made from them"
@@ -437,9 +437,9 @@ def context(
 
     That is the last turns of its conversation, earlier turns that answer it, memories, and the
     message itself. QUERY is the message, or - to read it from standard input. Recalled texts are
-    fenced as data. The text format is the prompt; in JSON it is under prompt, beside its parts.
-    Texts that look like orders to a model and turns of tools are left out; a note counts them. If
-    the store can't be reached, the scratchpad provides the memories, and the exit code is 4.
+    fenced as data. The text format is the prompt; in JSON it is under prompt, next to its parts.
+    Texts that look like orders to a model and tool turns are left out; a note counts them. If the
+    store can't be reached, the scratchpad provides the memories, and the exit code is 4.
     """
     from memories.identity.degraded import WithScratchpad
 
@@ -485,9 +485,9 @@ def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
 _LEFT_OUT = {
     "suspicious": "that look like orders to a model (--include-suspicious)",
     "tool_turn": "turns of tools or the system (--include-tool-turns)",
-    "captured": "that a hook captured and nobody has accepted (memory search shows them)",
+    "captured": "captured by a hook and not accepted (memory search shows them)",
     "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
-    "no_room": "for which there is no room (CONTEXT_MEMORY_CHARACTERS)",
+    "no_room": "without space left (CONTEXT_MEMORY_CHARACTERS)",
 }
 
 
@@ -497,7 +497,7 @@ def _context_builder(
     """Return a builder over this run's memory, or over another MCP_ENDPOINT.
 
     Raises:
-        InvalidInput: Nothing here can speak to that endpoint.
+        InvalidInput: No backend supports that endpoint.
     """
     from memories.context.context import ContextBuilder
     from memories.context.engine import EngineBackend

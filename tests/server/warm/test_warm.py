@@ -220,7 +220,7 @@ def test_a_question_at_a_terminal_is_asked_by_its_own_process(
     os.close(ours)
     assert asked.wait(100) == 0
     assert b"a secret plan [y/N]" in shown
-    assert b"Forgotten for good" in shown
+    assert b"Permanently forgotten" in shown
 
 
 def test_a_client_with_other_settings_of_the_store_does_its_own_work(

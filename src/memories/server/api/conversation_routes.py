@@ -226,7 +226,7 @@ ROUTES = (
         f"{_ONE}/forget",
         forget,
         "admin",
-        "Erase a conversation, or one of its turns, for good.",
+        "Permanently erase a conversation, or one of its turns.",
         {200: "ForgottenTurns"},
         body={
             "index": Field("whole", "Only this turn."),

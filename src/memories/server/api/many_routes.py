@@ -143,7 +143,7 @@ ROUTES = (
         "/api/forget",
         forget_where,
         "admin",
-        "Erase all memories or turns that meet an expression, for good.",
+        "Permanently erase all memories or turns that meet an expression.",
         {200: "Affected"},
         body={
             "where": _WHERE,

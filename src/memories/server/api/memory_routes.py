@@ -375,7 +375,7 @@ ROUTES = (
         f"{_ID}/forget",
         forget,
         "admin",
-        "Erase a memory for good, every version of it.",
+        "Permanently erase a memory with all its versions.",
         {200: "Forgotten"},
         body={},
         kind="write",

@@ -264,7 +264,7 @@ class RemoteStore:
         """See `Store.remove`; the result also names what only the server can erase."""
         if self._changes is not None:
             raise StoreError(
-                "removing for good can't be undone and so can't be part of a transaction"
+                "permanent removal can't be undone, so it can't be part of a transaction"
             )
         in_progress: list[str] = []
         with self.transaction():

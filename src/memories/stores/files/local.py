@@ -429,7 +429,7 @@ class LocalFiles:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self.work is not None:
-            raise StoreError("removing for good rewrites files and can't be part of a transaction")
+            raise StoreError("permanent removal rewrites files and can't be part of a transaction")
         if not self.folder.exists():
             return ()
         with self.transaction() as work:

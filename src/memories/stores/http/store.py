@@ -180,7 +180,7 @@ class HttpStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._transaction is not None:
-            raise StoreError("records can't be removed for good inside a transaction")
+            raise StoreError("records can't be permanently removed inside a transaction")
         places = cast("tuple[str, ...]", self._ask("remove", list(refs)))
         self.damaged.forget(set(refs).__contains__)
         return places

@@ -195,7 +195,7 @@ class PostgresStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._server.in_write:
-            raise StoreError("removing for good replaces tables and can't be part of a transaction")
+            raise StoreError("permanent removal replaces tables and can't be part of a transaction")
         with self._server.read() as db:
             if not db.meta.schema:
                 return ()

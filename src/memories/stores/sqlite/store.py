@@ -184,7 +184,7 @@ class SQLiteStore:
         """See `Store.remove`."""
         if self._file.in_write:
             raise StoreError(
-                "removing for good rewrites the file and can't be part of a transaction"
+                "permanent removal rewrites the file and can't be part of a transaction"
             )
         with self._file.write() as db:
             self._drop(db, refs)
