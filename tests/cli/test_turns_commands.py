@@ -143,7 +143,7 @@ def test_each_message_is_reported_and_a_refused_one_does_not_stop_the_others(
     shape = json.loads(answer.out)
     assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [1, 1, 1])
     assert [each["status"] for each in shape["results"]] == ["refused", "known", "stored"]
-    assert "says something else" in shape["results"][0]["reason"]
+    assert "has other content" in shape["results"][0]["reason"]
     assert contents(memory("turns", "tail", "trip")) == ["one", "two", "three", "four"]
     text = memory("turns", "add", "trip", "-", "--format", "text", stdin=mixed)
     assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turns; the last one has index 4.")
