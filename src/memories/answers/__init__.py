@@ -1,1 +1,1 @@
-"""What answers say of a memory, a turn, a version and a hit: one table, in `fields`."""
+"""Answers about memories, turns, versions and hits, defined by one table in `fields`."""

@@ -1,4 +1,4 @@
-"""Compact answers for models: a line for each memory or turn, or chosen fields of it.
+"""Compact answers for models: one line per memory or turn, or only chosen fields.
 
     11-22 claude:
     01a1fdf1 Deploys happen on Tuesdays
@@ -6,9 +6,9 @@
     2025-06-12 Ann [suspicious]:
     standup#3 We ship on Friday
 
-The first word of a line names the memory or turn. A head above it gives the day, the writer and
-anything unusual, and holds until the next head. The further lines of a text begin with a blank, so
-that no text can pass for a head or a name.
+The first word of a line names the memory or turn. A heading above it gives the day, the writer and
+anything unusual, and applies until the next heading. Continuation lines of a text begin with a
+space, so that no text can pass for a heading or a name.
 """
 
 import json
@@ -40,10 +40,10 @@ _NESTED = ("tags", "origin")
 
 
 class UnknownIds(NamedTuple):
-    """Shortens ids by length alone, for answers that no store stands behind."""
+    """Shortens ids by length alone, for answers that don't come from a store."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return for each id a prefix that few others share."""
+        """Return a prefix of each id that few others share."""
         return {memory_id: memory_id[:_SHORT_ID] for memory_id in ids}
 
 
@@ -62,7 +62,7 @@ def page(
 
 
 def memory(memories: "Memories", record: Memory) -> str:
-    """Return one memory whole."""
+    """Return one memory in full."""
     return "\n".join(_lines([record], memories.short_ids([record.id]), limit=None))
 
 
@@ -124,7 +124,7 @@ def _listing(
 def _lines(
     records: "Sequence[Memory | Turn]", names: Mapping[str, str], limit: int | None = MAX_SHOWN
 ) -> Iterator[str]:
-    """Yield a line for each record, and a head before it where the head changes."""
+    """Yield a line for each record, preceded by a heading where it changes."""
     now = datetime.now(UTC)
     head_above = ""
     for record in records:
@@ -201,7 +201,7 @@ def _escaped(text: str) -> str:
 
 
 def parse_fields(text: str) -> list[str]:
-    """Return the names of fields from a list with commas.
+    """Return field names from a comma-separated list.
 
     Raises:
         InvalidInput: There is no such field.
@@ -216,9 +216,9 @@ def parse_fields(text: str) -> list[str]:
 
 
 def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return only these fields of an answer, None where it lacks one.
+    """Return only these fields of an answer, with None for missing ones.
 
-    `tags.KEY` selects one tag, `origin.NAME` one part of the origin.
+    `tags.KEY` selects a tag, and `origin.NAME` a part of the origin.
     """
     selected = {}
     for name in names:

@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
-    """Return for each text how it differs from the one before; the first is kept whole."""
+    """Return each text's differences from the previous one; the first is kept whole."""
     if not contents:
         return []
     first = [Part("kept", contents[0])]
@@ -33,7 +33,7 @@ def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
 
 
 def mark_changes(parts: Sequence[Part]) -> str:
-    """Return parts as one text, removed words in `[-…-]`, added ones in `{+…+}`."""
+    """Return parts as one text, with removed words in `[-…-]` and added ones in `{+…+}`."""
     pieces = []
     for part in parts:
         before, after = _MARKS[part.change]
@@ -81,7 +81,7 @@ def _middle(old: Sequence[str], new: Sequence[str]) -> Iterator[Part]:
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return how many words both begin with."""
+    """Return the number of leading words that both share."""
     count = 0
     for old_word, new_word in zip(old, new, strict=False):
         if old_word != new_word:

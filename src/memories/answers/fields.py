@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON has these as they are
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON represents these directly
 
 
 class Field(NamedTuple):
@@ -28,7 +28,7 @@ class Field(NamedTuple):
             `texts`, …
         about: Its meaning, for the docs.
         default: The value that JSON leaves out; `ALWAYS` if every value is shown.
-        label: Its label where a memory is shown to a person; empty if it has no row of its own.
+        label: Its label where a memory is shown to a person; empty if it doesn't get its own row.
         read: Reads its value for JSON; by default the attribute of that name.
     """
 
@@ -41,7 +41,7 @@ class Field(NamedTuple):
 
 
 def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Return the fields of a record as JSON has them, without those that have their default."""
+    """Return a record's fields in JSON form, without those that have their default value."""
     answer = {}
     for name, _, _, default, _, read in fields:
         value = getattr(record, name) if read is None else read(record)
@@ -53,7 +53,7 @@ def shape(record: object, fields: tuple[Field, ...]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the form that JSON has for it."""
+    """Return a value in its JSON form."""
     if value is None or isinstance(value, str | float | int):  # most values; the fastest check
         return value
     if isinstance(value, datetime):
@@ -103,20 +103,20 @@ def _decay_policy(memory: "Memory") -> str:
 
 
 KNOWN_TAGS = (
-    Field("agent", "text", "The agent that it is tagged with.", read=_tag("agent")),
+    Field("agent", "text", "The agent in its tags.", read=_tag("agent")),
     Field(
         "personality",
         "text",
-        "The role or persona that it is tagged with.",
+        "The role or persona in its tags.",
         read=_tag("personality"),
     ),
-    Field("project", "text", "The project that it is tagged with.", read=_tag("project")),
-    Field("type", "text", "The kind that it is tagged with.", read=_tag("type")),
+    Field("project", "text", "The project in its tags.", read=_tag("project")),
+    Field("type", "text", "The kind in its tags.", read=_tag("type")),
     Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
 )
 _SUSPICIOUS = Field("suspicious", "texts", "Why it may give orders to a model.", [], "suspicious")
 _REDACTED = Field(
-    "redacted", "texts", "The kinds of the secrets that were taken out of it.", [], "redacted"
+    "redacted", "texts", "The kinds of secrets that were removed from it.", [], "redacted"
 )
 _ACCEPTED = (
     Field(
@@ -147,7 +147,7 @@ MEMORY = (
     Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
     Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),
     Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
-    Field("source", "text", "The conversation, or the turn, that it was made from.", None),
+    Field("source", "text", "The conversation or turn from which it was made.", None),
     Field("deleted", "flag", "Whether it was deleted.", False),
     Field("access_count", "whole", "How often it was read, about.", 0),
     Field("origin", "object", "Who wrote its latest version.", None, "writer", _origin),
@@ -168,7 +168,7 @@ TURN = (
         read=attrgetter("index"),
     ),
     Field("role", "text", "`user`, `assistant`, `system` or `tool`."),
-    Field("speaker", "text?", "The name of who said it."),
+    Field("speaker", "text?", "The speaker's name."),
     Field("tags", "tags", "Its tags.", read=_tags),
     Field("namespace", "text", "The namespace that it belongs to."),
     Field(
@@ -183,7 +183,7 @@ TURN = (
     _SUSPICIOUS,
     Field("part", "whole", "Which part of a long message it is.", None),
     Field("parts", "whole", "How many parts that message has.", 1),
-    Field("status", "text", "What became of it when it was added.", None),
+    Field("status", "text", "The result of adding it.", None),
     Field("reason", "text", "Why it was refused.", None),
     Field("waiting", "flag", "Whether it waits to be stored.", False),
 )
@@ -199,11 +199,11 @@ VERSION = (
     _SUSPICIOUS,
 )
 HIT = (
-    Field("speaker", "text?", "Who said it; of a memory the agent that it is tagged with."),
-    Field("conversation_id", "text?", "The conversation; of a memory the tag of that name."),
-    Field("similarity", "number?", "The cosine of its embedding and that of the query."),
+    Field("speaker", "text?", "Who said it; for a memory, the agent in its tags."),
+    Field("conversation_id", "text?", "The conversation; for a memory, the tag of that name."),
+    Field("similarity", "number?", "The cosine of its embedding and the query's."),
     Field("calibrated", "number?", "The same on a scale that all embedders share."),
-    Field("score", "number", "What results are ordered by."),
+    Field("score", "number", "The score by which results are ordered."),
     Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")

@@ -1,6 +1,6 @@
-"""JSON of answers about memories and conversations, as the specification of the command gives it.
+"""JSON answers about memories and conversations, as defined by the command's specification.
 
-`store_shapes` has the answers about whole stores.
+For answers about whole stores see `store_shapes`.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ HINT_RETURNED = (
     "run: memory update {newer} CONTENT; to store this one as well add --force"
 )
 HINT_CORRECTS = (
-    "stored; it corrects {corrects}, which a search shows after it; if both hold run: "
+    "stored; it corrects {corrects}, which a search shows after it; if both are true run: "
     "memory update {id} --not-corrects {corrects}"
 )
 HINT_SIMILAR = (
@@ -59,7 +59,7 @@ HINT_LEFT_OUT = (
     "to change that: memory update {id} for tags, memory create CONTENT --supersedes {id} for the "
     "rest"
 )
-MAX_REDACTED = 1_000  # kinds of secrets in one answer
+MAX_REDACTED = 1_000  # kinds of secrets listed in an answer
 _ACTIONS = {
     "delete": "deleted",
     "restore": "restored",
@@ -103,7 +103,7 @@ def create_result(created: "Created") -> dict[str, Any]:
 
 
 def hint_of(created: "Created") -> str:
-    """Return one sentence on the result of a create and the next step; empty if there is none."""
+    """Return one sentence on the result of a create and the next step; empty if not needed."""
     record = created.memory
     if record is None:
         return _refusal(created)
@@ -138,7 +138,7 @@ def _repetition(created: "Created", memory_id: str) -> str:
 
 
 def names_not_merged(created: "Created") -> list[str]:
-    """Return the names of the fields of a repetition that were not merged, each tag by its key."""
+    """Return the names of a repetition's fields that were not merged, each tag by its key."""
     tags = [f"tag {key}" for key in created.not_merged.get("tags", ())]
     return tags + [name for name in created.not_merged if name != "tags"]
 
@@ -172,7 +172,7 @@ def reinforce_result(record: "Memory") -> dict[str, Any]:
 
 
 def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
-    """Return the result of erasing a memory for good."""
+    """Return the result of erasing a memory."""
     return {
         "id": forgotten.id,
         "forgotten": True,
@@ -182,7 +182,7 @@ def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str, Any]:
-    """Return the result of a change of many memories, and the command that undoes it."""
+    """Return the result of a bulk change, and the command that undoes it."""
     steps = []
     for step in affected.steps[:limit]:
         row = fields(step, "id", "action", "content")
@@ -203,7 +203,7 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> dict[str,
 
 
 def summarize(affected: "Affected") -> str:
-    """Return the counts of a change of many memories as part of a sentence."""
+    """Return the counts of a bulk change as part of a sentence."""
     parts = [f"{count} {_ACTIONS[action]}" for action, count in affected.counts.items() if count]
     return ", ".join(parts) or "nothing matched"
 
@@ -274,7 +274,7 @@ def search_result(explanation: "Explanation", *, explain: bool) -> dict[str, Any
 
 
 def search_note(explanation: "Explanation") -> str:
-    """Return a remark on the hits as a whole; usually empty."""
+    """Return a remark on all hits together; usually empty."""
     notes = [explanation.note] if explanation.note else []
     if any(hit.found.suspicious for hit in explanation.hits):
         notes.append(NOTE_SUSPICIOUS)
@@ -282,7 +282,7 @@ def search_note(explanation: "Explanation") -> str:
 
 
 def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-    """Return the parts of a context, and the prompt made of them."""
+    """Return the parts of a context, and the resulting prompt."""
     memories = []
     for record, similarity in built["memories"]:
         answer = _recalled(record)
@@ -381,12 +381,12 @@ def add_turns_result(conversation: str, turns: "Sequence[Turn]") -> dict[str, An
 def forget_turns_result(
     forgotten: "Forgotten", memories: int | None = None, *, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Return the result of erasing turns for good.
+    """Return the result of erasing turns.
 
     Args:
         forgotten: The erased turns, or those that would be erased.
         memories: How many memories went with the turns; None if only turns were to be erased.
-        dry_run: Nothing was erased.
+        dry_run: Whether nothing was erased.
     """
     answer = {
         "conversation_id": forgotten.id,
@@ -400,7 +400,7 @@ def forget_turns_result(
 
 
 def conversation(record: "Conversation") -> dict[str, Any]:
-    """Return a conversation as a listing shows it."""
+    """Return a conversation in the form used in listings."""
     optional = {
         "waiting_count": record.waiting_count or None,
         "title": record.title,
@@ -459,7 +459,7 @@ def _entry(entry: "Entry") -> dict[str, Any]:
 
 
 def fields(record: object, *names: str) -> dict[str, Any]:
-    """Return attributes under their own names, in the form that JSON has for them."""
+    """Return attributes under their own names, in JSON form."""
     return {name: plain(getattr(record, name)) for name in names}
 
 
@@ -469,8 +469,8 @@ def without_none(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_place(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer for clients that may not learn where the store and its files are.
+    """Return an answer for clients that must not learn where the store and its files are.
 
-    Notes go too, since sentences about errors name files.
+    Notes are dropped too, since error sentences name files.
     """
     return {name: value for name, value in answer.items() if name not in ("store", "file", "notes")}

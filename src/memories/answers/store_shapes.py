@@ -1,4 +1,4 @@
-"""JSON of answers about whole stores: status, damage, transfers, the audit log, statistics."""
+"""JSON answers about whole stores: status, damage, transfers, the audit log, statistics."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,9 @@ HINT_UNCHECKED = (
     "an older version wrote this export, without a last line; it may be incomplete and nothing "
     "can show whether it is"
 )
-MAX_LOST = 1_000  # lost records in one answer; all are counted
-_MAX_NAMED = 5  # damaged records in a sentence
-_MAX_EXCERPT = 120  # characters of a memory in statistics
+MAX_LOST = 1_000  # lost records listed in an answer; all are counted
+_MAX_NAMED = 5  # damaged records listed in a sentence
+_MAX_EXCERPT = 120  # characters of a memory shown in statistics
 # SQLite moves the log into the file at 4 MB unless a reader is active.
 _LARGE_LOG_BYTES = 16 * 2**20
 
@@ -64,7 +64,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer, as far as its URL shows it."""
+    """Return the state of a store that did not answer, as far as its URL reveals it."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):
@@ -73,7 +73,8 @@ def unreachable(store: str, error: str) -> dict[str, Any]:
 
 
 def large_log(state: "Status") -> int | None:
-    """Return the size of the write-ahead log if SQLite could not empty it for long; else None."""
+    """Return the write-ahead log's size if SQLite has been unable to empty it for long; else
+    None."""
     if state.log_bytes is None or state.log_bytes <= _LARGE_LOG_BYTES:
         return None
     return state.log_bytes
@@ -101,7 +102,8 @@ def describe_problem(state: "Status") -> str:
 
 
 def chroma_host(store: str) -> str:
-    """Return host and port of a Chroma server, which its specification wants; else nothing."""
+    """Return the host and port of a Chroma server, as the specification requires; empty for
+    others."""
     kind, _, address = store.partition("://")
     if kind != "chroma":
         return ""
@@ -109,7 +111,7 @@ def chroma_host(store: str) -> str:
 
 
 def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
-    """Return the damaged records that an answer leaves out."""
+    """Return the damaged records left out of an answer."""
     return [
         {**_address(finding.ref), "problem": finding.what, "remedy": finding.remedy}
         for finding in findings
@@ -117,7 +119,7 @@ def damage_details(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
 
 
 def describe_damage(findings: "Sequence[Finding]") -> str:
-    """Return the damaged records that an answer leaves out, as one sentence."""
+    """Return a sentence about the damaged records left out of an answer."""
     problems = [finding.what for finding in findings[:_MAX_NAMED]]
     if len(findings) > _MAX_NAMED:
         problems.append(f"and {len(findings) - _MAX_NAMED} more")
@@ -156,7 +158,7 @@ def config(settings: "Config") -> dict[str, Any]:
 
 
 def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of an import; it has an id unless the file is the user's own."""
+    """Return the result of an import, with an id unless the file is the user's own."""
     answer: dict[str, Any] = fields(imported, "imported", "known", "conflict_count")
     answer["conflicts"] = [
         {"line": line, **ref._asdict(), "reason": reason}
@@ -208,7 +210,7 @@ def restore_result(restored: "Restored", file: str, store: str) -> dict[str, Any
 
 
 def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
-    """Return the findings of an examination, and the repairs made before it, if any."""
+    """Return the findings of a check, and the repairs made before it, if any."""
     findings = []
     for finding in examined.findings:
         row = {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}
@@ -264,7 +266,7 @@ def migrate_result(migrated: "Migrated", source: str, target: str) -> dict[str, 
 
 
 def reembed_result(reembedded: "Reembedded", embedder: str) -> dict[str, Any]:
-    """Return the result of a change of the embedder."""
+    """Return the result of changing the embedder."""
     return {
         "embedded": reembedded.embedded,
         "model": reembedded.model,

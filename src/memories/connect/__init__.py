@@ -1,4 +1,4 @@
-"""Connecting the memory to agents: which files their hosts have, our entries there, and their undo.
+"""Connects agents to the memory: their hosts' files, our entries in them, and the undo.
 
 Imported only by `memory connect`, `memory disconnect` and `memory doctor`.
 """

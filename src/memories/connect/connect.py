@@ -39,7 +39,7 @@ class Target(NamedTuple):
         scope: `user` or `project`.
         root: The folder of the project.
         capture: Also capture the conversation.
-        namespace: The namespace to write into the commands; None for that of the settings.
+        namespace: The namespace to write into the commands; None to use the settings'.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether the files are the user's own, and not those of a project."""
+        """Whether the files are the user's own rather than a project's."""
         return self.scope == "user"
 
     @property
@@ -75,7 +75,7 @@ class Change(NamedTuple):
         path: The file.
         before: Its content before; None if it does not exist.
         after: Its content after; None if it is removed.
-        made: Objects and lists in it that are created for our entries.
+        made: Objects and lists in it created for our entries.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class Connector:
     """Connects hosts, and keeps receipts of what it wrote.
 
     Attributes:
-        where: Where hosts keep their files.
+        where: The location of hosts' files.
         folder: The folder of the register.
     """
 
@@ -99,7 +99,7 @@ class Connector:
         """Return the files of a host.
 
         Raises:
-            InvalidInput: It has none in this scope.
+            InvalidInput: The host has no files in this scope.
         """
         host = target.host
         if target.is_private:
@@ -115,7 +115,7 @@ class Connector:
         return host.project_files(target.root)
 
     def plan_connect(self, target: Target, entries: Entries) -> list[Change]:
-        """Return what connecting a host changes; empty if it is connected that way already.
+        """Return the changes that connect a host; empty if it is already connected this way.
 
         Raises:
             InvalidInput: A file is malformed or must not be changed; the message says which and
@@ -140,7 +140,7 @@ class Connector:
         return changes
 
     def plan_disconnect(self, target: Target) -> list[Change]:
-        """Return what disconnecting a host changes.
+        """Return the changes that disconnect a host.
 
         Raises:
             InvalidInput: A file is malformed or must not be changed; the message says which and
@@ -282,7 +282,8 @@ def _edit(
 
 
 def _can_restore(record: WrittenFile, data: bytes) -> bool:
-    """Return whether the earlier content is known, and only we have changed the file since."""
+    """Return whether the earlier content is known and no other program has changed the file
+    since."""
     if not record.exact or record.after != files.digest(data):
         return False
     return not record.existed or (record.before is not None and Path(record.before).is_file())
@@ -298,7 +299,7 @@ def _earlier_content(record: WrittenFile) -> bytes | None:
 def _without_entries(
     path: Path, data: bytes, host: Host, record: WrittenFile | None
 ) -> bytes | None:
-    """Return a file without our entries; None if nothing of it remains and we created it."""
+    """Return a file without our entries; None if we created it and nothing remains."""
     text, mark = files.decode(data, path)
     if _is_empty(data):
         return data
@@ -329,7 +330,7 @@ def _record(
     folders: list[str],
     earlier: WrittenFile | None,
 ) -> WrittenFile:
-    """Return the record of a changed file.
+    """Return the receipt of a changed file.
 
     If only we have changed the file since it was first connected, the content from before that can
     still be restored.

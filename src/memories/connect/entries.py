@@ -1,4 +1,4 @@
-"""Our entries in the text of a host's file: added, found, and removed; the rest is not touched."""
+"""Adds, finds and removes our entries in a host's file, leaving the rest untouched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ def parse(host: Host, text: str, name: str) -> Document:
     """Parse a JSON file of a host.
 
     Raises:
-        InvalidInput: It is malformed; the message names the line.
+        InvalidInput: The file is malformed; the message names the line.
     """
     try:
         return Document(text, comments=host.comments)
@@ -43,10 +43,10 @@ def parse(host: Host, text: str, name: str) -> Document:
 
 
 def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: str) -> None:
-    """Add the MCP server to a file; fields that the user has added to the entry stay.
+    """Add the MCP server to a file; fields that the user has added to the entry are kept.
 
     Raises:
-        InvalidInput: Another server has its name, or the file has another structure.
+        InvalidInput: Another server has its name, or the file has an unexpected structure.
     """
     path = (*host.servers, SERVER)
     existing = document.get(path)
@@ -137,7 +137,7 @@ def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _remove_hook(document: Document, path: KeyPath) -> None:
-    """Remove a hook, and its group if that has no other."""
+    """Remove a hook, and its group if it was the only one."""
     document.remove(path)
     if path[3:4] == ("hooks",) and document.get(path[:4]) == []:
         document.remove(path[:3])
@@ -147,7 +147,7 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
     """Add one hook for each of these events; our hooks for other events are removed.
 
     Raises:
-        InvalidInput: The file has another structure.
+        InvalidInput: The file has an unexpected structure.
     """
     present: set[str] = set()
     for path, command in list(find_hooks(document, host)):
@@ -181,8 +181,8 @@ def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | Non
     Args:
         document: The file.
         host: The host.
-        made: Objects and lists that were created for our entries, to be removed if they are empty;
-            None if they are unknown: then everything that our entries leave empty is removed.
+        made: Objects and lists created for our entries, to be removed if empty; if None (unknown),
+            everything that our entries leave empty is removed.
     """
     hooks = [path for path, _ in find_hooks(document, host)]
     for path in hooks:

@@ -1,8 +1,8 @@
-"""Files of other programs: read with care, replaced in one step, and recorded for the undo.
+"""Other programs' files: read carefully, replaced atomically, and recorded for undo.
 
-A file is copied before it changes. The register `connected.json`, beside the user's
-`config.toml`, records every change, so that disconnecting restores files to the byte. Without it our
-entries can still be removed, one by one.
+A file is copied before it changes. The register `connected.json`, next to the user's `config.toml`,
+records every change, so that disconnecting restores files byte for byte. Without it our entries can
+still be removed one by one.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         if inside is not None and not target.is_relative_to(os.path.realpath(inside)):
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
         if not target.exists():
-            if inside is None and _is_root():  # as with sudo, in the home of another user
+            if inside is None and _is_root():  # as with sudo, in another user's home
                 _check_owner(next(parent for parent in target.parents if parent.exists()), path)
             return None
         _check_owner(target, path)
@@ -61,7 +61,7 @@ def _is_root() -> bool:
 
 
 def _check_owner(target: Path, path: Path) -> None:
-    """Refuse a file of another user, who could not change it any more once we replaced it."""
+    """Refuse a file of another user, who could no longer change it once we replaced it."""
     owner = target.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         raise InvalidInput(
@@ -70,10 +70,10 @@ def _check_owner(target: Path, path: Path) -> None:
 
 
 def refuse_read_only(path: Path) -> None:
-    """Refuse to change a read-only file, which could be replaced nevertheless.
+    """Refuse to change a read-only file, although it could be replaced.
 
     Raises:
-        InvalidInput: It is read-only.
+        InvalidInput: The file is read-only.
     """
     try:
         mode = path.stat().st_mode
@@ -86,10 +86,10 @@ def refuse_read_only(path: Path) -> None:
 
 
 def decode(data: bytes | None, path: Path) -> tuple[str, str]:
-    """Return the text of a file, and the byte-order mark before it if it has one.
+    """Return a file's text, and the byte-order mark before it, if any.
 
     Raises:
-        InvalidInput: It is not UTF-8.
+        InvalidInput: The file is not UTF-8.
     """
     try:
         text = (data or b"").decode()
@@ -104,13 +104,13 @@ def decode(data: bytes | None, path: Path) -> tuple[str, str]:
 
 
 def _accept() -> None:
-    """Accept what is there before a file is replaced."""
+    """Accept any existing file before it is replaced."""
 
 
 def write(
     path: Path, data: bytes, *, private: bool, check: Callable[[], None] = _accept
 ) -> list[str]:
-    """Replace a file in one step; an existing one keeps its mode, and links to it stay links.
+    """Replace a file atomically; an existing one keeps its mode, and links to it stay links.
 
     Args:
         path: The file.
@@ -152,12 +152,12 @@ def remove(path: Path) -> None:
 def remove_empty(folders: Iterable[str]) -> None:
     """Remove folders that are empty."""
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # it is not empty
+        with contextlib.suppress(OSError):  # not empty
             Path(folder).rmdir()
 
 
 def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
-    """Keep a private copy of a file; all but the newest `MAX_COPIES` copies of it are removed.
+    """Keep a private copy of a file; of its copies only the newest `MAX_COPIES` are kept.
 
     Args:
         path: The file.
@@ -197,8 +197,8 @@ class WrittenFile(NamedTuple):
         exact: Whether restoring the earlier content undoes the change. If another program has
             changed the file between two changes of ours, only our entries can be removed.
         after: The SHA-256 of the new content.
-        made: The objects and lists in it that were created for our entries.
-        folders: The folders that were created for it.
+        made: The objects and lists in it created for our entries.
+        folders: The folders created for it.
     """
 
     path: str
@@ -211,7 +211,7 @@ class WrittenFile(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The files that connecting a host has changed.
+    """The files changed by connecting a host.
 
     Attributes:
         host: The host.
@@ -232,7 +232,7 @@ class Receipt(NamedTuple):
 
 
 def load_receipts(folder: Path) -> list[Receipt]:
-    """Return all receipts of the register in a folder.
+    """Return all receipts in a folder's register.
 
     Raises:
         InvalidInput: The register can't be read.

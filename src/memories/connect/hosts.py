@@ -19,7 +19,7 @@ class Where(NamedTuple):
     Attributes:
         home: The user's home.
         environment: The environment.
-        platform: As `sys.platform`.
+        platform: A value of `sys.platform`.
     """
 
     home: Path
@@ -27,7 +27,7 @@ class Where(NamedTuple):
     platform: str = sys.platform
 
     def expand(self, template: str) -> Path:
-        """Return the path of a template of `hosts.toml`."""
+        """Return the path for a template in `hosts.toml`."""
 
         def folder(match: re.Match[str]) -> str:
             return str(self._folder(match[1]))
@@ -77,18 +77,19 @@ class Host(NamedTuple):
 
     Attributes:
         title: Its name.
-        programs: Its programs; one on PATH shows that it is installed.
-        folders: Templates of its own folder, which shows it too; the first that exists counts.
-        windows_folders: The same on Windows; empty if they are the same there.
+        programs: Its programs; if one is on PATH, it is installed.
+        folders: Templates for its own folder; if one exists, it is installed, and the first is
+            used.
+        windows_folders: The same for Windows; empty if they don't differ.
         user: Templates of its files for all projects of a user, by their purpose.
         project: Its files in a project, by their purpose; empty if it has none.
         servers: Where the MCP servers are in its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.
         command: `list` if an entry has program and arguments in one list.
         comments: Whether its JSON may have comments.
-        hooks: Its events by ours.
+        hooks: Its events, by our names.
         flat: Whether its events list commands instead of groups of commands.
-        notes: What its user must know or do.
+        notes: What the user must know or do.
     """
 
     title: str
@@ -163,7 +164,7 @@ def _read_table() -> dict[str, Any]:
 
 @functools.cache
 def load_hosts() -> Mapping[str, Host]:
-    """Return the hosts by their names, in the order of `hosts.toml`."""
+    """Return the hosts by name, in the order of `hosts.toml`."""
     return {name: _host(row) for name, row in _read_table()["hosts"].items()}
 
 

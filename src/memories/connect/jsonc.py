@@ -1,6 +1,6 @@
-"""Editing of JSON, with or without comments, in place: everything else keeps its bytes.
+"""Edits JSON, with or without comments, in place: all other bytes are kept.
 
-Hosts keep settings in files that people write by hand. Parsing such a file and printing it again
+Hosts keep settings in files that people edit themselves. Parsing such a file and printing it again
 would lose comments, order and layout, so entries are inserted into the text and cut out of it.
 """
 
@@ -25,7 +25,7 @@ class Malformed(ValueError):
 
     Attributes:
         line: The line of the error, counted from 1.
-        why: The error, a part of a sentence.
+        why: The error, as part of a sentence.
     """
 
     def __init__(self, text: str, at: int, why: str) -> None:
@@ -74,7 +74,7 @@ class Document:
             comments: Whether comments, and a comma after the last member, are allowed.
 
         Raises:
-            Malformed: It is not a JSON object.
+            Malformed: The text is not a JSON object.
         """
         self._blank = _BLANK_OR_COMMENT if comments else _BLANK
         self._comments = comments
@@ -86,7 +86,7 @@ class Document:
             raise Malformed(text, self._root.start, "it is not a JSON object")
 
     def _parse(self, text: str) -> None:
-        """Parse a text, which becomes the current one."""
+        """Parse a text and make it the current one."""
         self.text = text
         self._root = self._value(self._skip(0), 0)
         end = self._skip(self._root.end)
@@ -104,7 +104,7 @@ class Document:
             if node is None:
                 return None
             nodes = [member.node for member in node.members if member.key == step]
-            node = nodes[-1] if nodes else None  # programs use the last member of a key
+            node = nodes[-1] if nodes else None  # programs use the last duplicate
         return node
 
     def _read(self, node: _Node) -> Any:
@@ -250,7 +250,7 @@ class Document:
             end = self._rest_of_line(node.end, parent.end - 1)
         else:
             end = self._rest_of_line(parent.comma + 1, parent.end - 1)
-        # Otherwise the text that follows could become part of a comment on the line before.
+        # Otherwise the following text could become part of a comment on the previous line.
         ends_line = self.text[end : end + 1] in ("\r", "\n")
         start = self._start_of(members[number].start, parent.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]

@@ -1,4 +1,4 @@
-"""The `memory` command in a host's configuration: how to write it, and how to recognize it."""
+"""The `memory` command in a host's configuration: writes and recognizes it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "sess
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-# Folders that package managers fill for one run, and those where they install programs.
+# Folders that package managers use for a single run, and folders where they install programs.
 _TEMPORARY = (
     "/uv/archive-v",
     "/uv/builds-v",
@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
     Attributes:
         command: The program, and the arguments that come before ours.
-        doubt: Why the program may disappear, a sentence; empty if it is installed permanently.
+        doubt: Why the program may disappear, as a sentence; empty if it is permanently installed.
     """
 
     command: tuple[str, ...]
@@ -47,7 +47,7 @@ def bare() -> Program:
 def find_program(environment: Mapping[str, str]) -> Program:
     """Return the command of this installation with its full path.
 
-    Desktop programs do not know the PATH of a shell.
+    Desktop programs do not know a shell's PATH.
     """
     beside = Path(sys.executable).with_name("memory.exe" if os.name == "nt" else "memory")
     first = shutil.which("memory", path=environment.get("PATH"))
@@ -79,7 +79,7 @@ def _is_ours(program: str) -> bool:
 
 
 def _is_temporary(program: str) -> bool:
-    """Return whether a program is where package managers or the system clean up."""
+    """Return whether a program is in a folder that package managers or the system clean up."""
     place = _real_path(program).lower() + Path(program).as_posix().lower()
     temporary = _real_path(tempfile.gettempdir()).lower().rstrip("/") + "/"
     return place.startswith(temporary) or any(part in place for part in _TEMPORARY)
@@ -108,7 +108,7 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def _quote(word: str) -> str:
-    """Quote a word for a shell; on Windows so that Git Bash, PowerShell and cmd all read it."""
+    """Quote a word for a shell; on Windows, for Git Bash, PowerShell and cmd alike."""
     if os.name != "nt":
         return shlex.quote(word)
     word = word.replace("\\", "/")

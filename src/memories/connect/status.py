@@ -1,4 +1,4 @@
-"""Status of connections: installed and connected hosts, and commands that are missing."""
+"""Connection status: installed and connected hosts, and missing commands."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ class FoundEntries(NamedTuple):
     Attributes:
         server: The command of the MCP server, as words; empty if there is none.
         hooks: The commands of the hooks, each as words.
-        files: The files with entries of ours.
+        files: The files that contain our entries.
     """
 
     server: list[str]
@@ -48,7 +48,7 @@ class Connection(NamedTuple):
         scope: `user` or `project`.
         root: The folder of the project; empty for a user.
         entries: Our entries in its files; None if they can't be read.
-        problem: The problem with them, a sentence; empty if there is none.
+        problem: The problem with them, as a sentence; empty if there is none.
     """
 
     host: str
@@ -156,11 +156,11 @@ def _is_enabled(value: Any) -> bool:
 
 
 def find_connections(connector: Connector, root: Path | None) -> list[Connection]:
-    """Return the connections of the user, of a project, and of all places in the register.
+    """Return the user's connections, a project's, and those in the register.
 
     Args:
         connector: Knows the files and the register.
-        root: The folder of a project; None for no other than those in the register.
+        root: A project's folder; None to use only the register.
     """
     hosts = load_hosts()
     places = [(name, "user", "") for name in hosts]
@@ -193,13 +193,13 @@ def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
         if words and is_missing(words, environment):
             program = words[0]
             if "/" in program or "\\" in program:
-                return f"{program} does not exist any more"
+                return f"{program} no longer exists"
             return f"{program} is not on PATH"
     return ""
 
 
 def describe_problem(connection: Connection) -> tuple[str, str]:
-    """Return the problem of a connection, and what to do."""
+    """Return a connection's problem, and what to do."""
     title = load_hosts()[connection.host].title
     return f"{title}: {connection.problem}", _remedy(connection)
 
@@ -207,7 +207,7 @@ def describe_problem(connection: Connection) -> tuple[str, str]:
 def _remedy(connection: Connection) -> str:
     if connection.entries is None:
         return "repair the file"
-    # The name and the content of a cloned project may try to run something in the user's shell.
+    # A cloned project's name and content may try to run something in the user's shell.
     command = f"memory connect {connection.host}"
     if connection.scope != "user":
         command = f"cd {shlex.quote(connection.root)} && {command} --scope project"

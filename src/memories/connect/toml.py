@@ -1,7 +1,7 @@
-"""Editing of one table of a TOML file: added at the end or removed; other lines keep their bytes.
+"""Adds one table to the end of a TOML file, or removes it; other lines keep their bytes.
 
-`tomllib` reads every result, which must have the expected values. So a file of an unusual layout is
-refused, never damaged.
+`tomllib` reads every result, which must have the expected values. So a file with an unusual layout
+is refused, never damaged.
 """
 
 import json
@@ -17,7 +17,7 @@ Table = tuple[str, ...]
 
 
 class Malformed(ValueError):
-    """A text is not TOML, or has a layout that can't be changed; the message says where and why."""
+    """The text is not TOML, or its layout can't be edited; the message says where and why."""
 
 
 def read(text: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _starts(lines: Sequence[str], at: int, table: Table, *, inside: bool) -> boo
     try:
         tomllib.loads("".join(lines[:at]))
     except tomllib.TOMLDecodeError:
-        return False  # it is part of a text or list of several lines
+        return False  # it is part of a multi-line string or list
     return True
 
 
@@ -150,7 +150,8 @@ def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
 
 
 def _check(text: str, expected: dict[str, Any], table: Table) -> str:
-    """Return a text, unless its values differ; empty tables around the named one do not count."""
+    """Return a text if its values are as expected; empty tables around the named one do not
+    count."""
     try:
         data = read(text)
     except Malformed as exc:
@@ -159,7 +160,7 @@ def _check(text: str, expected: dict[str, Any], table: Table) -> str:
         ) from exc
     if _prune(data, table) != _prune(expected, table):
         raise Malformed(
-            f"[{'.'.join(table)}] is written in a way that can't be changed; remove it by hand"
+            f"[{'.'.join(table)}] is written in a way that can't be changed; remove it manually"
         )
     return text
 
@@ -174,7 +175,7 @@ def _prune(data: dict[str, Any], table: Table) -> dict[str, Any]:
 
 
 def _render(value: Any) -> str:
-    """Return a value as TOML, whose texts are written as in JSON."""
+    """Return a value as TOML, with strings written as in JSON."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {_render(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list):

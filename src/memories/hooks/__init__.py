@@ -1,1 +1,1 @@
-"""The programs that agents' hosts run at their events: recall, capture and the on/off switch."""
+"""Programs that agents' hosts run on events: recall, capture and the on/off switch."""

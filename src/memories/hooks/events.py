@@ -10,21 +10,21 @@ from memories.hooks import files, host_events, inbox, runs, session, switch
 from memories.hooks.host_events import CURSOR, HostEvent, render_answer, working_folder
 from memories.hooks.recall_strategy import HookContext, RecallRequest, probe, query_of, recall
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from memories.hooks.recall_strategy import AskServer
 
 MAX_EVENT_BYTES = 8 * 1_048_576
-RESUMED = "resumed"  # the inbox event of a session that switches its memory on again
+RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
 # -P: a folder `memories` where an agent works must not be imported in place of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
-_COMPACTS_EACH_TURN = ("gemini",)  # it sends pre-compact at every turn
-_RUNS_OTHER_HOOKS = (CURSOR,)  # it also runs the hooks of other hosts
-_SAME_EVENT_SECONDS = 10.0  # within which an event without a turn counts as a repetition
-_RESERVED_SECONDS = 0.2  # for the scratchpad, in case the store does not answer
+_COMPACTS_EACH_TURN = ("gemini",)  # sends pre-compact on every turn
+_RUNS_OTHER_HOOKS = (CURSOR,)  # also runs other hosts' hooks
+_SAME_EVENT_SECONDS = 10.0  # window in which an event without a turn counts as a repetition
+_RESERVED_SECONDS = 0.2  # reserved for the scratchpad, in case the store does not answer
 
 
 class HookCall:
@@ -38,8 +38,8 @@ class HookCall:
         capture: Whether the conversation may be captured.
         started_at: When the process started, on the clock of `time.monotonic`.
         deadline: When the hook must have answered, on the same clock.
-        ask_server: Sends a recall request to a running server; None if there is no way to.
-        start_server: Starts a server for a store; None if there is no way to.
+        ask_server: Sends a recall request to a running server; None if that is impossible.
+        start_server: Starts a server for a store; None if that is impossible.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class HookCall:
     )
 
     def __init__(self) -> None:
-        """Start with a call that has no arguments."""
+        """Create a call without arguments."""
         self.event = self.host = self.seconds = ""
         self.namespace: str | None = None
         self.capture = False
@@ -87,17 +87,17 @@ class Reply:
 
 
 class FollowUp:
-    """Work that remains when the host has its answer: figures, a server to start, a probe."""
+    """Follow-up work after the host's answer: figures, a server to start, a probe."""
 
     __slots__ = ("call", "folder", "ms", "reply", "result")
 
     def __init__(self, call: HookCall, folder: str | None, reply: Reply, result: str) -> None:
-        """Create it; `result` is the outcome that `memory stats` counts."""
+        """Create the follow-up; `result` is the outcome that `memory stats` counts."""
         self.call, self.folder, self.reply, self.result = call, folder, reply, result
         self.ms = round((time.monotonic() - call.started_at) * 1000, 2)
 
     def run(self) -> None:
-        """Record the figures, start a server if a setting wants one, and probe the store."""
+        """Record the figures, start a server if a setting asks for one, and probe the store."""
         from pathlib import Path
 
         from memories.core.events import note
@@ -128,7 +128,7 @@ class Outcome:
 
     Attributes:
         answer: The answer for the host.
-        failed: Whether it failed, which has been recorded.
+        failed: Whether it failed; the failure is already recorded.
     """
 
     __slots__ = ("_follow_up", "answer", "failed")
@@ -140,13 +140,13 @@ class Outcome:
         self.answer, self.failed, self._follow_up = answer, failed, follow_up
 
     def follow_up(self) -> None:
-        """Do the work that remains when the host has its answer."""
+        """Do the follow-up work after the host has its answer."""
         if self._follow_up:
             self._follow_up.run()
 
 
 def handle(call: HookCall) -> Outcome:
-    """Handle the event on standard input; errors are recorded, and never reach the agent."""
+    """Handle the event on standard input; errors are recorded and never reach the agent."""
     home = ""
     event = None
     try:
@@ -271,7 +271,7 @@ class EventHandler:
         return RecallRequest(place, prompt, self.call.deadline - _RESERVED_SECONDS)
 
     def _recall(self, request: RecallRequest, message: str = "") -> Reply:
-        """Return a reply with the recalled context after a message of ours, if there is one.
+        """Return a reply with our message, if any, followed by the recalled context.
 
         With a message, the event succeeds even if nothing can be recalled.
         """
@@ -303,7 +303,7 @@ class EventHandler:
             name: The name of the inbox event; by default that of the event.
 
         Returns:
-            Whether it was appended; it is not if another hook has captured the same event.
+            Whether it was appended; False if another hook has captured the same event.
         """
         name = name or self.call.event
         texts: dict[str, object] = {}
@@ -338,9 +338,9 @@ class EventHandler:
         return True
 
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
-        """Return whether no other hook has done this action for the event.
+        """Return whether no other hook has performed this action for the event.
 
-        A host that also runs the hooks of other hosts runs all of them at once.
+        A host that also runs other hosts' hooks runs all of them at once.
         """
         if self.event.host not in _RUNS_OTHER_HOOKS:
             return True
@@ -365,7 +365,7 @@ def _file_size(path: str) -> int:
 
 
 def store_mark(environment: "Mapping[str, str]") -> str:
-    """Return a mark of the store that the environment names, without its address; else empty."""
+    """Return a hash that identifies the store named in the environment; empty if none is named."""
     url = environment.get("MEMORY_STORE")
     if not url:
         return ""
@@ -377,7 +377,7 @@ def store_mark(environment: "Mapping[str, str]") -> str:
 def start_flusher(home: str) -> None:
     """Start a process that stores the inbox and outlives the host.
 
-    If another one is running, that one stores the new events.
+    If one is already running, it stores the new events.
     """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
@@ -411,10 +411,10 @@ def _start_detached(command: list[str], folder: str) -> None:
 
 
 def _read_input(fd: int) -> bytes:
-    """Return the event, reading even one that is too long to its end: its pipe must not break.
+    """Return the event. An oversized one is also read to its end, so that its pipe does not break.
 
     Raises:
-        ValueError: It is too long.
+        ValueError: The event is too long.
     """
     parts, size = [], 0
     while part := os.read(fd, 1_048_576):

@@ -1,13 +1,14 @@
-"""Files of hooks: where they are, and private folders and files.
+"""Hooks' files: their paths, and private folders and files.
 
-Found without loading the settings, which a hook that only appends has no time for.
+Paths are found without loading the settings, which would take too long for a hook that only
+appends.
 """
 
 import os
 import stat
 import sys
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,7 +23,7 @@ class UnsafeFolder(OSError):
 
 
 def home(environment: "Mapping[str, str]") -> str:
-    """Return the folder that the setting `home` names, as `load_config` does.
+    """Return the folder named by the setting `home`, as `load_config` does.
 
     Raises:
         ValueError: The setting is empty, or `config.toml` can't be read.
@@ -36,7 +37,7 @@ def home(environment: "Mapping[str, str]") -> str:
 
 
 def settings_folder(environment: "Mapping[str, str]") -> str:
-    """Return the folder of the user's `config.toml` and projects, as `config.registers` does.
+    """Return the folder with the user's `config.toml` and projects, as `config.registers` does.
 
     Raises:
         ValueError: The setting `home` is empty.
@@ -47,10 +48,10 @@ def settings_folder(environment: "Mapping[str, str]") -> str:
 
 
 def own_settings(environment: "Mapping[str, str]") -> "dict[str, object]":
-    """Return the user's `config.toml`; empty if it has none of the settings that hooks read.
+    """Return the user's `config.toml`; empty if it contains no setting that hooks read.
 
     Raises:
-        ValueError: It can't be read.
+        ValueError: The file can't be read.
     """
     try:
         with open(os.path.join(settings_folder(environment), "config.toml"), "rb") as stream:
@@ -68,10 +69,10 @@ def private_folder(*parts: str) -> str:
     """Return a folder that only this user may write to; create it if it does not exist.
 
     Args:
-        *parts: The home and names in it.
+        *parts: The home folder and names in it.
 
     Raises:
-        UnsafeFolder: It belongs to another user, others may write to it, or it is a link.
+        UnsafeFolder: The folder belongs to another user, others may write to it, or it is a link.
     """
     folder = os.path.join(*parts)
     try:
@@ -105,7 +106,7 @@ def open_private(path: str, flags: int) -> int:
     """Open a file, created for this user alone if it does not exist; links are refused.
 
     Raises:
-        OSError: It can't be opened, or is not a regular file.
+        OSError: The file can't be opened, or is not a regular file.
     """
     fd = os.open(path, flags | _CREATE, 0o600)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -115,7 +116,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 def session_name(host: str, session: str) -> str:
-    """Return the name of a session's files; its id may contain any characters."""
+    """Return the name of a session's files; the session's id may contain any characters."""
     is_plain = session.isascii() and session.replace("-", "").replace("_", "").isalnum()
     if is_plain and len(session) <= 80:
         return f"{host}.{session}"

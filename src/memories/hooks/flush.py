@@ -1,7 +1,7 @@
 """The flusher: stores the inbox as turns of conversations, proposals, and session notes.
 
-Events leave the inbox only after they are stored completely. The next flusher recognizes the work
-of a killed one: a turn by its text and how often it was said, a memory by its text.
+Events leave the inbox only after they are completely stored. The next flusher recognizes the work
+of a killed one: a turn by its text and the number of its repetitions, a memory by its text.
 """
 
 import contextlib
@@ -39,16 +39,17 @@ from memories.read.turns import TurnDraft
 from memories.settings import Config
 from memories.write.suspicion import find_marks
 
-_ATTEMPTS = 3  # then a session that can't be stored is put aside
+_ATTEMPTS = 3  # attempts before a session that can't be stored is put aside
 _ROUNDS = 20
 _BATCH = 100  # turns
-_ENDING_EVENTS = ("session-end", "pre-compact")  # after these, a session leaves a note
+_ENDING_EVENTS = ("session-end", "pre-compact")  # events after which a session leaves a note
 
-# The parts of a session note: together 80 tokens, as every session of the project starts with them.
+# The parts of a session note: together 80 tokens, since every session of the project starts with
+# them.
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
-_MAX_CHARACTERS = 1_000  # of a part: no more fit, and estimating the tokens of long texts is slow
-_MIN_CHARACTERS = 12  # of a sentence in a note: shorter ones are greetings and thanks
+_MAX_CHARACTERS = 1_000  # of a part: more would not fit, and counting tokens is slow
+_MIN_CHARACTERS = 12  # minimum of a sentence in a note: shorter ones are greetings and thanks
 
 
 class Stored(NamedTuple):
@@ -69,12 +70,12 @@ class Flushed(NamedTuple):
     """Result of a flush.
 
     Attributes:
-        sessions: How many sessions had something to store.
+        sessions: The number of sessions with something to store.
         turns: How many turns are new.
         proposed: How many memories now wait for review.
         summaries: How many sessions left a note, or a new version of it.
         waiting: How many bytes still wait.
-        reasons: Why they still wait, or why something was put aside.
+        reasons: Why bytes still wait, or why something was put aside.
     """
 
     sessions: int = 0
@@ -107,7 +108,7 @@ def flush(home: str) -> Flushed:
 
 
 class _Flusher:
-    """Stores sessions one by one, and counts."""
+    """Stores sessions one by one, and counts the results."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -125,10 +126,10 @@ class _Flusher:
         try:
             is_stored = self._store_events(name)
         except (SystemFault, ConfigError, OSError) as exc:
-            self._report(f"{name} waits: {exc}")  # until the system works again
+            self._report(f"{name} waits: {exc}")  # keep it until the system works again
             return False
         except Exception as exc:  # noqa: BLE001 - one session must not keep the others from being stored
-            progress = Progress(self._home, name)  # as it was before this attempt
+            progress = Progress(self._home, name)  # the state before this attempt
             progress.failures += 1
             progress.save()
             reason = f"{name} could not be stored: {type(exc).__name__}: {exc}"
@@ -193,7 +194,8 @@ class _Flusher:
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
         embedder = open_embedder(config.embedder, config)
-        # Turns belong to this namespace alone. A fact that others share is not news either.
+        # Turns belong to this namespace alone. A fact that the session can read in `shared` is not
+        # news either.
         with (
             Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as memories,
             Memories(config=quiet, channel="hook", embedder=embedder) as readable,
@@ -208,7 +210,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events after the last one that a killed flusher has stored but not removed."""
+    """Return the events after the last one that a killed flusher stored but did not remove."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:
@@ -261,7 +263,7 @@ def store_session(
         readable: All memories that the session may read, in the same store.
         source: The session.
         utterances: Its utterances, in order.
-        leaves_note: Whether the session ends here, or forgets its beginning.
+        leaves_note: Whether the session ends here, or loses its beginning to compaction.
     """
     turns = [said for said in utterances if said.role != TOOL and said.text]
     turn_ids: dict[Utterance, str] = {}
@@ -301,14 +303,14 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
 
 
 def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
-    """Return the note of a session: its first request and its last answer, shortened, a line each.
+    """Return a session's note: its first request and last answer, shortened, a line each.
 
     Args:
         turns: The role and text of each turn, in order.
         is_fit: Whether a sentence may be in the note.
 
     Returns:
-        The note; empty without a request. No model writes it.
+        The note; empty without a request. It is extracted, not written by a model.
     """
     requests = [text for role, text in turns if role == USER]
     answers = [text for role, text in reversed(turns) if role == ASSISTANT]

@@ -1,4 +1,4 @@
-"""Process of `memory hook`: handles one event of a host in time, and never fails the agent.
+"""The process of `memory hook`: handles one host event in time, and never fails the agent.
 
 The work runs in a child process. If that crashes, waits for a lock, fills a disk or hangs in a
 library, the hook still exits 0 in time, prints the whole answer or nothing, and leaves a line in
@@ -10,7 +10,7 @@ import select
 import signal
 import time
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -22,9 +22,9 @@ EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "sess
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # from the start of the process
 _MIN_SECONDS = 0.05
-_REPORT_SECONDS = 0.05  # how long the agent waits for the line in the log
+_REPORT_SECONDS = 0.05  # how long the agent waits for the log line
 _MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
-# The last byte that a child sends: it succeeded, or it failed and has recorded the reason itself.
+# The last byte that a child sends: success, or a failure whose reason it has recorded itself.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
@@ -171,7 +171,8 @@ def _run_in_child(
         work: The function.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
-        kill_late: Kill a child that takes longer; otherwise it may continue for a moment.
+        kill_late: Whether to kill a child that takes longer; otherwise it may continue for a
+            moment.
     """
     if not hasattr(os, "fork"):
         return _run_with_timer(work, arguments, seconds)
@@ -241,14 +242,14 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child at once; either nothing or the whole answer was printed."""
+    """End this process and its child at once; by now, nothing or the whole answer was printed."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)
 
 
 def _fill_streams() -> None:
-    """Open /dev/null in place of closed standard streams, before a pipe gets their numbers."""
+    """Open /dev/null in place of closed standard streams, before a pipe gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

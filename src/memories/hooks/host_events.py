@@ -1,7 +1,6 @@
-"""Events as hosts send them, and answers as hosts read them.
+"""Host-specific formats of events and answers.
 
-Hosts use different names for the same things, and they put their own text around the
-user's.
+Hosts use different names for the same things, and add their own text to the user's.
 """
 
 import json
@@ -12,7 +11,7 @@ import time
 from memories.hooks import files
 
 CURSOR = "cursor"
-SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # no user typed these
+SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # not typed by a user
 _MAX_ID = 256  # characters
 # The host's own name of an event, for hosts that do not send it.
 _EVENT_NAMES = {
@@ -67,7 +66,7 @@ class HostEvent:
         if not os.path.isabs(self.folder):
             self.folder = os.path.abspath(self.folder)
         session = self.session_id
-        if not session:  # such events belong to the day and the folder
+        if not session:  # such events are grouped by day and folder
             session = f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
         self.session_name = files.session_name(self.host, session)
 
@@ -79,12 +78,12 @@ class HostEvent:
         return ""
 
     def text(self, name: str) -> str:
-        """Return a text field; empty if there is none of this name."""
+        """Return a text field; empty if there is none with this name."""
         value = self.fields.get(name)
         return value if isinstance(value, str) else ""
 
     def first_text(self, *names: str) -> str:
-        """Return the first non-empty text field of these names; empty if there is none."""
+        """Return the first non-empty text field with one of these names; empty if there is none."""
         for name in names:
             if text := self.text(name):
                 return text
@@ -116,7 +115,7 @@ def working_folder() -> str:
 
 
 def render_answer(event: HostEvent, name: str, text: str) -> bytes:
-    """Return the answer as the host reads it; Codex refuses an answer that has any other field.
+    """Return an answer in the host's format; Codex refuses answers with unknown fields.
 
     Args:
         event: The event.
@@ -124,7 +123,7 @@ def render_answer(event: HostEvent, name: str, text: str) -> bytes:
         text: The text for the model; may be empty.
     """
     answer: dict[str, object] = {}
-    if event.host == CURSOR:  # it counts a hook without any output as failed
+    if event.host == CURSOR:  # Gemini counts a hook without output as failed
         if name == "user-prompt":
             answer["continue"] = True
         if text:
@@ -142,7 +141,7 @@ def render_answer(event: HostEvent, name: str, text: str) -> bytes:
 
 
 def clean_prompt(text: str, source: str = "") -> str:
-    """Return the part of a prompt that a person wrote; empty if no person wrote any of it.
+    """Return the part of a prompt that a person wrote; empty if there is none.
 
     Args:
         text: The prompt as the host sends it.
@@ -157,7 +156,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove what hosts and hooks insert into prompts, also where an agent repeats it."""
+    """Remove text that hosts and hooks insert into prompts, even if repeated by an agent."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:
@@ -174,7 +173,7 @@ def remove_frames(text: str) -> str:
 
 
 def _end_of_frame(text: str, boundary: str, position: int) -> int:
-    """Return where the frame with this boundary ends; the end of the text if it is not closed."""
+    """Return the end of the frame with this boundary; the end of the text if it is not closed."""
     while (closing := text.find(_FRAME_END, position)) >= 0:
         line_end = text.find("\n", closing)
         if line_end < 0:

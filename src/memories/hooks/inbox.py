@@ -1,8 +1,8 @@
 """The inbox: captured events that wait to be stored, one JSON object a line, a file per session.
 
 A line is written completely or not at all, and it is on disk before the hook reports success. A
-process that adds or removes lines holds the lock of the file, and opens the file again if it was
-replaced meanwhile.
+process that adds or removes lines holds the file's lock, and reopens the file if it was replaced
+meanwhile.
 """
 
 import json
@@ -12,7 +12,7 @@ from memories.hooks import files
 
 try:
     import fcntl
-except ImportError:  # Windows: lines are added in one write, and that is all
+except ImportError:  # Windows: a single write per line is the only protection
     fcntl = None  # type: ignore[assignment]
 
 MAX_TEXT = 200_000  # characters of one text
@@ -30,8 +30,8 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     """Append an event to the file of its session.
 
     Raises:
-        Full: The inbox has no room for it.
-        OSError: It can't be written; nothing was added.
+        Full: The inbox has no space left.
+        OSError: The file can't be written; nothing was added.
     """
     folder = files.private_folder(home, files.INBOX)
     line = json.dumps(event).encode() + b"\n"
@@ -51,7 +51,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
         except OSError:
-            os.ftruncate(fd, before)  # on a full disk, no half of a line may remain
+            os.ftruncate(fd, before)  # on a full disk, no partial line may remain
             raise
     finally:
         os.close(fd)
@@ -63,12 +63,13 @@ def size(home: str) -> int:
 
 
 def oldest(home: str) -> float | None:
-    """Return when the file that waits longest last changed, in seconds since 1970; None if none."""
+    """Return when the longest-waiting file last changed, in seconds since 1970; None if no file
+    waits."""
     return min((status.st_mtime for _, status in _entries(home)), default=None)
 
 
 def names(home: str) -> list[str]:
-    """Return the names of sessions with waiting events, the one that waits longest first."""
+    """Return the names of sessions with waiting events, the longest-waiting first."""
     entries = sorted((status.st_mtime, name) for name, status in _entries(home))
     return [name.removesuffix(SUFFIX) for _, name in entries]
 
@@ -79,7 +80,7 @@ def read(
     """Return a session's waiting events, their size in bytes, and how many lines are unreadable.
 
     Args:
-        home: The home.
+        home: The home folder.
         name: The session.
         store: The mark of a store: stop before the first event that is for another store.
     """

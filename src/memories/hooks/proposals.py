@@ -1,7 +1,7 @@
 """Proposals: sentences of a session that may be worth remembering, stored to wait for review.
 
 A sentence needs a phrase from `phrases.txt`, such as "we decided to". The phrase is not enough:
-questions, quotations, code, denials, suppositions and known facts are left out.
+questions, quotations, code, negations, suppositions and known facts are left out.
 """
 
 import functools
@@ -26,19 +26,19 @@ MAX_CHARACTERS = 600  # of a sentence
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
 _MIN_LETTERS = 0.6  # the part of a sentence that is letters or spaces
-# Confidence that a sentence is meant to last; see the setting `memory_confidence_min`.
+# Confidence that a sentence is worth keeping; see the setting `memory_confidence_min`.
 _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _MARKED_BY_COLON = ("TODO:", "FIXME:")
-_WITHOUT_PHRASE = ("preference:", "important")  # such a phrase is not a part of the memory
-# What leads from "remember" to a fact that needs no verb.
+_WITHOUT_PHRASE = ("preference:", "important")  # such a phrase does not become part of the memory
+# Words that connect "remember" with a fact that needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？]\W*$")
 
-WINDOW = "window"  # the tag by which memories of a time window are counted
-_SIMILAR = 5  # memories that a sentence is compared with
-_MAX_SEEN = 200  # memories shown to the session that a sentence is compared with
+WINDOW = "window"  # the tag used to count the memories of a time window
+_SIMILAR = 5  # memories compared with a sentence
+_MAX_SEEN = 200  # memories shown to the session that are compared with a sentence
 _MAX_QUERY = 1_000  # characters
 
 _INSTRUCTION_FILES = (
@@ -61,8 +61,8 @@ class Candidate(NamedTuple):
     Attributes:
         content: The sentence.
         kind: The type of the memory.
-        confidence: The confidence that it is meant to last.
-        phrase: The phrase that it has, such as `remember` or `decided to`.
+        confidence: The confidence that it is worth keeping.
+        phrase: The phrase in it, such as `remember` or `decided to`.
     """
 
     content: str
@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A phrase of `phrases.txt`.
+    """A phrase from `phrases.txt`.
 
     Attributes:
         name: Its name.
@@ -88,14 +88,14 @@ class Phrase(NamedTuple):
 
 
 class SessionSource(NamedTuple):
-    """The session that something was said in.
+    """The session in which something was said.
 
     Attributes:
-        name: Host and session, as files are named.
+        name: Host and session, as used in file names.
         host: The host.
         folder: The working folder of the agent.
         project: The project of that folder, if it has one.
-        session: The memories that the session was shown.
+        session: The memories shown to the session.
     """
 
     name: str
@@ -111,7 +111,7 @@ class SessionSource(NamedTuple):
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of everything that comes from the session."""
+        """The tags on everything that comes from the session."""
         tags = {"agent": self.host}
         if self.project is not None:
             tags["project"] = self.project.name
@@ -122,7 +122,7 @@ class SessionSource(NamedTuple):
 
 @functools.cache
 def _read_phrases() -> tuple[list[Phrase], dict[str, str]]:
-    """Return the phrases of `phrases.txt`, and its other patterns by their names."""
+    """Return the phrases in `phrases.txt`, and its other patterns by name."""
     phrases: list[Phrase] = []
     patterns: dict[str, str] = {}
     text = Path(__file__).with_name("phrases.txt").read_text("utf-8")
@@ -202,7 +202,8 @@ def _find_request(sentence: str, following: str) -> Candidate | None:
 
 
 def _find_phrase(sentence: str, role: str) -> Candidate | None:
-    """Return a sentence with a phrase, unless it asks, supposes, denies or quotes."""
+    """Return a sentence with a phrase, unless it is a question, supposition, negation or
+    quotation."""
     if _ASKS.search(sentence) or (role != USER and _pattern("small_talk").match(sentence)):
         return None
     for phrase in _read_phrases()[0]:
@@ -261,8 +262,8 @@ def propose(
         memories: The memories of the session's namespace.
         source: The session.
         utterances: The new utterances of the session.
-        turn_ids: The ids of the turns that they became.
-        known: The texts that are not new.
+        turn_ids: The ids of the turns made from them.
+        known: Texts that are not news.
     """
     config = memories.config
     policy = MemoryPolicy(
@@ -294,7 +295,7 @@ def propose(
 
 
 def _count(memories: Memories, window: str) -> int:
-    """Return how many memories of the namespace a window has, including those that wait."""
+    """Return the number of memories in a window, including those that await review."""
     count = 0
     for pending in (True, False):
         page = memories.list(tags={WINDOW: window}, pending=pending, limit=1_000).memories
@@ -306,7 +307,7 @@ class KnownTexts:
     """Texts that are not news: shown to the session, remembered, or in instruction files."""
 
     def __init__(self, memories: Memories, source: SessionSource) -> None:
-        """Create it for a session; files and memories are read when they are needed."""
+        """Create it for a session; files and memories are read when needed."""
         self._memories, self._source = memories, source
 
     def has(self, sentence: str) -> bool:

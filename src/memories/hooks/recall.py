@@ -1,7 +1,7 @@
-"""The context that a hook puts before a model: the prompt block, or the memories a prompt recalls.
+"""The context that a hook gives a model: the prompt block, or the memories that a prompt recalls.
 
-A session starts with the prompt block. While its scratchpad is up to date, no store is opened for
-that. Prompts are answered in `recall_prompt`. No context is longer than the host accepts.
+A session starts with the prompt block. If its scratchpad is up to date, no store is opened for it.
+Prompts are answered in `recall_prompt`. No context is longer than the host accepts.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     OpenMemories = Callable[[Config, bool], Memories]
 
-MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000, as it counts them
+MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000 by its own count
 MAX_TOKENS = 2_000  # Codex cuts at about 2,500
 
 
@@ -41,8 +41,8 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
         opened: Opens the memories in a server; None in other processes.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session starts, its store can't be asked, and it has
-            no scratchpad.
+        MemoriesError: A setting is wrong; or a session starts, its store can't be reached, and it
+            has no scratchpad.
     """
     config = read_settings(request)
     if request.prompt is None:
@@ -61,7 +61,8 @@ def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
 
 
 def read_settings(request: RecallRequest) -> Config:
-    """Return the settings of the working folder, with no more time for a call than the hook has."""
+    """Return the working folder's settings, with call timeouts limited to the hook's remaining
+    time."""
     folder = Path(request.folder)
     flags = {"namespace": request.namespace} if request.namespace else {}
 
@@ -90,7 +91,7 @@ def open_memories(config: Config, opened: "OpenMemories | None") -> "Iterator[Me
 def _recall_prompt(
     request: RecallRequest, config: Config, opened: "OpenMemories | None"
 ) -> HookContext:
-    """Return the memories and turns that a prompt recalls; a probe counts nothing as read."""
+    """Return the memories and turns that a prompt recalls; a probe doesn't count them as read."""
     from memories.hooks.recall_prompt import recall_prompt
 
     if not request.counts:
@@ -110,10 +111,10 @@ def _recall_prompt(
 def _recall_block(
     request: RecallRequest, config: Config, opened: "OpenMemories | None"
 ) -> HookContext:
-    """Return the prompt block of a session that starts.
+    """Return the prompt block for the start of a session.
 
     Raises:
-        StoreError: The store can't be asked, and there is no scratchpad.
+        StoreError: The store can't be reached, and there is no scratchpad.
     """
     project = _identify(request) if config.project_detection else None
     wanted = blocks.BlockRequest.of(config, project, MAX_TOKENS, blocks.CLIENTS[0])
@@ -156,7 +157,7 @@ def _block_from_store(
 
 
 def _identify(request: RecallRequest) -> str | None:
-    """Return the project of the working folder; a session also starts without one."""
+    """Return the working folder's project; a session can start without one."""
     try:
         project = identify(Path(request.folder))
     except (ConfigError, OSError) as exc:

@@ -80,7 +80,8 @@ def recall_prompt(
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
-    """Return why the store does not answer a cheap call, before a model is loaded; else empty."""
+    """Return why the store does not answer a cheap call, made before a model is loaded; empty if it
+    answers."""
     try:
         Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
     except MemoryTimeout:
@@ -191,7 +192,7 @@ class _GatedBackend(EngineBackend):
                 results = self._search(query, k, min_confidence)
             except (
                 InvalidInput
-            ):  # a prompt that is not a question, such as one without visible text
+            ):  # a prompt that can't be searched for, such as one without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
             rated = {

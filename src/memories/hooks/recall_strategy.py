@@ -2,8 +2,8 @@
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it marks the
 store in the session's file as suspect from its own deadline on, and it clears the mark after the
-answer. So a hook that was killed leaves the mark behind. While the mark stands, the hooks of the
-session answer from the scratchpad, and probe the store after the host has their answer.
+answer. So a killed hook leaves the mark behind. While the mark is set, the session's hooks answer
+from the scratchpad, and probe the store after the host has their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -13,7 +13,7 @@ import time
 
 from memories.hooks import session
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 PROBE_PAUSE_MS = 3_000
-SUSPECT_FOR_MS = 600_000  # after this long the store is asked again even if no probe has succeeded
+SUSPECT_FOR_MS = 600_000  # after this time the store is asked again even if no probe has succeeded
 _MIN_SECONDS = 0.05
 # `MAX_QUERY_CHARACTERS` of `memories.guard.validate`, whose import would cost too much
 _MAX_QUERY = 4_096
@@ -41,7 +41,7 @@ class RecallRequest:
         home: The home.
         folder: The working folder of the agent.
         session: The session, as `files.session_name` writes it.
-        namespace: The namespace that was named, if any.
+        namespace: The namespace named by the user, if any.
         prompt: The prompt of the user; None at the start of a session.
         deadline: When the store must have answered, on the clock of `time.monotonic`; None to leave
             the store alone and answer from the scratchpad.
@@ -68,13 +68,13 @@ class RecallRequest:
         return self.home, self.folder, self.session, self.namespace
 
     def seconds(self) -> float:
-        """Return how long the store may still take; 0 if it is left alone."""
+        """Return how long the store may still take; 0 if it must not be asked."""
         if self.deadline is None:
             return 0.0
         return max(_MIN_SECONDS, self.deadline - time.monotonic())
 
     def encode(self) -> bytes:
-        """Return the request as JSON; the deadline becomes the seconds that are left."""
+        """Return the request as JSON; the deadline becomes the remaining seconds."""
         return json.dumps([self.place, self.prompt, self.seconds(), self.counts]).encode()
 
     @classmethod
@@ -86,7 +86,7 @@ class RecallRequest:
 
 
 class HookContext:
-    """Text that a hook puts before a model, and its origin.
+    """Text that a hook gives a model, and where it comes from.
 
     Attributes:
         text: The text; may be empty.
@@ -95,13 +95,13 @@ class HookContext:
         marks: The hashes of its sentences; see `sentences.hash_sentences`.
         error: Why the store did not answer, so that this comes from the scratchpad; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
-        wanted_store: The URL of the store that needs a server, by the settings; empty for none.
+        wanted_store: The URL of the store for which the settings want a server; empty for none.
     """
 
     __slots__ = ("error", "figures", "marks", "namespace", "shown", "text", "wanted_store")
 
     def __init__(self, text: str, namespace: str) -> None:
-        """Create a context that shows no memory."""
+        """Create a context without memories."""
         self.text, self.namespace, self.error, self.wanted_store = text, namespace, "", ""
         self.shown: list[str] = []
         self.marks: list[str] = []
@@ -179,7 +179,7 @@ def is_suspect(state: session.Session, now_ms: int) -> bool:
 
 
 def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
-    """Return whether the last probe is long enough ago; the start of a session never probes."""
+    """Return whether the last probe was long enough ago; the start of a session never probes."""
     if request.prompt is None:
         return False
     elapsed_ms = now_ms - state.probed_at

@@ -1,8 +1,8 @@
-"""Records of hook runs: when each hook last ran, how often it failed and why, and their log.
+"""Records of hook runs: each hook's last run, failures and their reasons, and a log.
 
-There is a small file for each hook of each host, and a log that stays small. Neither contains
-text of a session. The report of `memory doctor` and the figures of `memory stats` come from
-here too; their imports happen only then.
+There is a small file for each hook of each host, and a log of limited size. Neither contains text
+from a session. The report of `memory doctor` and the figures of `memory stats` come from here too;
+their imports happen only then.
 """
 
 import json
@@ -13,10 +13,10 @@ from memories.hooks import files, inbox
 
 try:
     import fcntl
-except ImportError:  # Windows: two hooks at once may count as one
+except ImportError:  # Windows: two simultaneous hooks may count as one
     fcntl = None  # type: ignore[assignment]
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from typing import Any
 
@@ -29,7 +29,7 @@ _LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer
 
 
 class Run:
-    """The last run of one hook of one host.
+    """The last run of a host's hook.
 
     Attributes:
         host: The host.
@@ -59,7 +59,7 @@ class Run:
         self.error = str(fields.get("why", ""))
 
     def encode(self) -> bytes:
-        """Return the content of the hook's file; the names are those of earlier versions."""
+        """Return the content of the hook's file, with the key names of earlier versions."""
         fields = {
             "ran": self.ran_ms,
             "runs": self.runs,
@@ -78,7 +78,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
     """Record that a hook ran.
 
     Args:
-        home: The home.
+        home: The home folder.
         host: The host.
         event: The event.
         error: Why it failed; empty if it succeeded.
@@ -126,7 +126,7 @@ def log(home: str, message: str) -> None:
 
 
 def read_runs(home: str) -> list[Run]:
-    """Return the last run of each hook that ever ran, in order of host and event."""
+    """Return the last run of each hook that has ever run, ordered by host and event."""
     try:
         names = sorted(os.listdir(os.path.join(home, files.HOOKS)))
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def read_runs(home: str) -> list[Run]:
 
 
 def describe_runs(home: str) -> "list[dict[str, Any]]":
-    """Return the last run of each hook as JSON shows it."""
+    """Return the last run of each hook in JSON form."""
     return [
         {
             "host": run.host,
@@ -167,7 +167,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     findings: list[Finding] = []
     try:
         registry.aliases(registers())
-    except ConfigError as exc:  # nothing is stored meanwhile, and a project's hooks may be off
+    except ConfigError as exc:  # a project's hooks may be off
         findings.append(Finding(str(exc), "without it, projects have their own names only"))
     for run in describe_runs(home):
         failures = f", {run['failure_count']} failed" if run["failure_count"] else ""
@@ -209,7 +209,7 @@ def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
     Args:
         config: The settings.
         folder: The working folder of the agent.
-        text: The text that the hook put before the model.
+        text: The text that the hook gave the model.
     """
     from pathlib import Path
 
@@ -234,7 +234,7 @@ def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
 
 
 def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
-    """Return the figures of a run that put nothing before a model.
+    """Return the figures of a run that gave a model nothing.
 
     Args:
         folder: The working folder of the agent.
@@ -250,4 +250,4 @@ def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
 
 
 def _ignore(_: str) -> None:
-    """Ignore a message about the settings: the hook has reported it."""
+    """Ignore a message about the settings: the hook has already reported it."""

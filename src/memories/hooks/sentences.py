@@ -1,4 +1,4 @@
-"""Sentences of a text: split, hashed, and compared with texts that are known already."""
+"""Splits a text into sentences, hashes them, and compares them with known texts."""
 
 import functools
 import hashlib
@@ -9,9 +9,9 @@ from memories.context.passages import stems
 from memories.languages.text import normal_form
 
 MAX_TEXT = 200_000
-_WRAP_WIDTH = 60  # a line of at least so many characters may continue on the next line
+_WRAP_WIDTH = 60  # a line of at least this many characters may continue on the next line
 _CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
-# Quoted lines, tables, rules, commands and their output, traces, code by its indent.
+# Quoted lines, tables, rules, commands and their output, stack traces, and indented code.
 _NOT_PROSE = re.compile(
     r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()"
     r"|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
@@ -30,7 +30,7 @@ _WORD = re.compile(r"\w+")
 _NEGATIONS = re.compile(
     r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b"
 )
-# Words with which known facts are repeated.
+# Words used to repeat known facts.
 _REPEATING = (
     "user told tells said says remember remembered mentioned earlier previously noted recall "
     "recalled memory memories stored saved important decided learned discovered solved preference "
@@ -55,7 +55,7 @@ def split_sentences(text: str) -> list[str]:
 def _paragraphs(text: str) -> list[str]:
     """Return the lines of prose; those of a wrapped sentence are joined."""
     paragraphs: list[str] = []
-    length = 0  # of the line before, if its sentence may continue
+    length = 0  # length of the previous line, if its sentence may continue
     for line in text.split("\n"):
         if not line.strip() or _NOT_PROSE.match(line):
             length = 0
@@ -84,7 +84,7 @@ def hash_sentences(text: str) -> set[str]:
 
 
 def repeats(sentence: str, texts: Iterable[str]) -> bool:
-    """Return whether one of the texts has every word of a sentence, except words of repeating.
+    """Return whether one of the texts contains every word of a sentence, except `_REPEATING` words.
 
     A sentence with another number or another negation is new. Paraphrases are left to the store,
     which compares meanings.

@@ -1,7 +1,7 @@
 """Session files: the namespace and switch of each session of a host, and the memories it has seen.
 
-A session file has lines that are only added, so two hooks at once lose nothing. It contains no text
-of a memory, only hashes.
+Lines are only ever appended to a session file, so simultaneous hooks lose nothing. It contains
+hashes instead of the text of memories.
 """
 
 import json
@@ -17,7 +17,7 @@ except ImportError:  # Windows
 
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
-# Keys of the lines; the words are those of files of earlier versions.
+# Keys of the lines, with the names used by earlier versions.
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, FOLDER = "namespace", "folder"
@@ -33,10 +33,10 @@ class Session:
         off: Whether it switched memory off.
         folder: Its working folder.
         in_context: The marks of memories and turns that are in its context now; see `mark`.
-        seen: The marks of all memories and turns that it was ever shown.
-        sentences: The hashes of all sentences that it was ever shown.
-        suspect_since: Since when the store is suspected not to answer, in milliseconds since 1970;
-            0 if it is not suspected.
+        seen: The marks of all memories and turns ever shown to it.
+        sentences: The hashes of all sentences ever shown to it.
+        suspect_since: When the store was first suspected of not answering, in milliseconds since
+            1970; 0 if it is not suspected.
         probed_at: When the store was last probed, in milliseconds since 1970.
     """
 
@@ -52,7 +52,7 @@ class Session:
     )
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Create an empty state."""
         self.namespace: str | None = None
         self.off = False
         self.suspect_since = self.probed_at = 0
@@ -87,15 +87,15 @@ class Session:
 
 
 def mark(shown: str) -> str:
-    """Return the form in which a session file keeps an id.
+    """Return the form of an id in a session file.
 
-    The id of a memory stays as it is. A turn, `CONVERSATION#INDEX`, is hashed: users name their
-    conversations, and such a name must not outlive the conversation. The mark of a mark is the same
-    mark, so files of earlier versions, which have the names, are read like others.
+    A memory's id is unchanged. A turn, `CONVERSATION#INDEX`, is hashed: users name their
+    conversations, and such a name must not outlive the conversation. Marking is idempotent, so
+    files from earlier versions, which contain the names, are read like others.
     """
     if shown.rfind("#") <= 0:
         return shown
-    import hashlib  # not needed by hooks that recall no turn
+    import hashlib  # not needed by hooks that don't recall turns
 
     return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
 
@@ -122,7 +122,7 @@ def note(home: str, name: str, **facts: object) -> None:
     """Add facts to a session's file.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     shown = facts.get(SHOWN)
     if isinstance(shown, list):
@@ -130,7 +130,7 @@ def note(home: str, name: str, **facts: object) -> None:
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
-        _lock(fd)  # a namespace may be erased at the same time, and its facts with it
+        _lock(fd)  # a namespace and its facts may be erased at the same time
         is_full = os.fstat(fd).st_size > MAX_BYTES
         if is_full and not facts.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
@@ -146,10 +146,10 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
         home: The home.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: For how many seconds a repetition counts as the same action; None for ever.
+        within: How many seconds a repetition counts as the same action; None for ever.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     now = time.time()
     start = f"{json.dumps({ONCE: action})[:-1]}, ".encode()
@@ -176,7 +176,7 @@ def _lock(fd: int) -> None:
 
 
 def find_latest(home: str, folder: str) -> str | None:
-    """Return the name of the session that was last active in a folder; None if there is none."""
+    """Return the name of the session last active in a folder; None if there is none."""
     sessions = [
         (entry.stat().st_mtime, entry.name)
         for entry in _entries(home)
@@ -186,7 +186,7 @@ def find_latest(home: str, folder: str) -> str | None:
 
 
 def prune(home: str) -> None:
-    """Remove the files of sessions that have not been active for a month."""
+    """Remove the files of sessions inactive for a month."""
     for entry in _entries(home):
         if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEEP_SECONDS:
             os.unlink(entry.path)

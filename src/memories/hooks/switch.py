@@ -1,4 +1,4 @@
-"""The switch of hooks: whether memory is on for a folder and a session, and as which identity.
+"""The hooks' switch: whether memory is on for a folder and session, and as which identity.
 
 A file in a repository can only switch memory off. Only files in the user's home, where no
 repository reaches, can switch it on: a session's own file, and the setting `capture_projects`. A
@@ -10,14 +10,14 @@ import re
 
 from memories.hooks import files, session
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
 EVERYWHERE = "*"
-PROJECT = "project "  # the lines of projects begin with it, among those of folders
+PROJECT = "project "  # prefix of project lines, among the folder lines
 _FALSE = ("", "0", "false", "no", "off")
 
 _MAX_WISH = 120  # characters
@@ -39,7 +39,7 @@ _START = (
     r"(?: (?:session|chat))?)"
 )
 _AS = rf"(?:{_START} as|as) {_NAME}"
-# Words in the place of a name, in sentences that do not name an identity.
+# Words in the position of a name, in sentences that do not name an identity.
 _NOT_NAMES = frozenset(
     "a an the usual always before expected planned is was well soon possible needed follows "
     "above below discussed agreed described requested root admin administrator daemon service "
@@ -58,8 +58,9 @@ class State:
     Attributes:
         on: Whether anything may be stored or shown.
         capture: Whether the conversation may be captured, if the hook is called with `--capture`.
-        why: Why it is off, or not captured, as a part of a sentence; empty if it is on.
-        off_for_session: It is off only because this session asked for it, and may be switched on.
+        why: Why it is off, or not captured, as part of a sentence; empty if it is on.
+        off_for_session: Whether it is off only because this session asked for it, and may be
+            switched on.
         namespace: The namespace that the session switched to; None if it did not.
     """
 
@@ -85,7 +86,7 @@ def read_state(folder: str, session_name: str | None, environment: "Mapping[str,
     Args:
         folder: The working folder of the agent.
         session_name: Its session, as `files.session_name` writes it; None for none.
-        environment: The variables of the process.
+        environment: The process's environment variables.
 
     Raises:
         ValueError: The home or the user's `config.toml` can't be read.
@@ -115,7 +116,7 @@ def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
 
     Args:
         folders: The folder, then its parents.
-        environment: The variables of the process.
+        environment: The process's environment variables.
     """
     if environment.get(VARIABLE, "").strip().lower() not in _FALSE:
         return f"{VARIABLE} is set"
@@ -130,11 +131,11 @@ def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0], environment)
-    return ""  # finding the project of a folder costs as much as all of the above
+    return ""  # finding a folder's project costs as much as all of the above
 
 
 def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]") -> str:
-    """Return why the project of a folder is off; empty if it is on.
+    """Return why a folder's project is off; empty if it is on.
 
     If the project can't be identified, it is off: it may be one that the user switched off.
     """
@@ -149,12 +150,12 @@ def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]
         if project is not None and lines_of(off, project.name, settings):
             return f"memory off was run in the project {project.name}"
     except ConfigError as exc:
-        return f"a project is off, and this one can't be identified: {exc}"
+        return f"some project is off, and this one can't be identified: {exc}"
     return ""
 
 
 def read_off(home: str) -> set[str]:
-    """Return where `memory off` was run: folders, `project NAME`, or `*` for everywhere."""
+    """Return where `memory off` applies: folders, `project NAME`, or `*` for everywhere."""
     path = os.path.join(home, files.OFF)
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
@@ -164,7 +165,7 @@ def read_off(home: str) -> set[str]:
 
 
 def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
-    """Return the lines that mean a project, by any name that it ever had.
+    """Return the lines for a project, under any name that it has ever had.
 
     Args:
         off: See `read_off`.
@@ -172,7 +173,7 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
         home: Where the user's aliases are kept.
 
     Raises:
-        ConfigError: They can't be read.
+        ConfigError: The aliases can't be read.
     """
     from memories.identity import registry
 
@@ -187,8 +188,8 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
     Args:
         folders: The folder, then its parents; a pattern may match any of them.
         patterns: The setting `capture_projects`: patterns of folders, separated by commas. Folders
-            that match a `!` pattern are never captured. If there are others, only folders that
-            match one of those are.
+            that match a `!` pattern are never captured. If there are other patterns, only folders
+            that match one of them are captured.
     """
     rules = [rule.strip() for rule in patterns.split(",") if rule.strip()]
     if not rules:
@@ -198,8 +199,8 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
     for rule in rules:
         if rule.startswith("!"):
             pattern = os.path.expanduser(rule[1:].strip()).rstrip(os.sep)
-            # A pattern without a folder is compared with names. Those may only refuse, since the
-            # author of a repository chooses the name of its folder.
+            # A pattern without a folder is compared with folder names. It may only refuse, since a
+            # repository's author chooses its folder's name.
             for folder in folders:
                 text = folder if os.sep in pattern else os.path.basename(folder)
                 if fnmatchcase(text, pattern):
@@ -240,14 +241,14 @@ class Wish:
     __slots__ = ("namespace", "on")
 
     def __init__(self, on: bool, namespace: str | None) -> None:
-        """Create a wish."""
+        """Create a request."""
         self.on, self.namespace = on, namespace
 
 
 def parse_wish(text: str) -> Wish | None:
     """Return the switch that a prompt asks for; None if the prompt is about anything else.
 
-    Only a prompt that says nothing else counts: "start as bob with memory enabled", "as alice",
+    Only a prompt that contains nothing else counts: "start as bob with memory enabled", "as alice",
     "memory off".
     """
     if not text or len(text) > _MAX_WISH or "\n" in text:

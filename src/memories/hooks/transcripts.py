@@ -1,7 +1,7 @@
-"""Utterances of a session: from the transcript that its host keeps, and from captured events.
+"""Utterances of a session, from its host's transcript and from captured events.
 
-A transcript is read only where its host keeps transcripts, and only lines of known kinds count. How
-far each session was read is kept beside the inbox.
+A transcript is read only in the host's folder of transcripts, and only lines of known kinds count.
+The position reached in each session is stored next to the inbox.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # characters of one line's text
 MAX_TOOL = 20_000
-# Where hosts keep transcripts: a variable with a folder below it, else a folder below the home.
+# Where hosts keep transcripts: a subfolder of the one in a variable, else of the home.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
@@ -34,8 +34,8 @@ HOSTS = tuple(_FOLDERS)  # whose transcripts are read
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")  # of Claude Code
 _PROGRESS = "state"  # folder
 _KEEP_SECONDS = 180 * 86_400
-_RECENT = 20  # prompts and answers that are compared with a new one
-_SAME_MS = 3_000  # two hooks that report the same prompt or answer do so within this time
+_RECENT = 20  # prompts and answers compared with a new one
+_SAME_MS = 3_000  # two hooks report the same prompt or answer within this time
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
@@ -63,7 +63,8 @@ class Utterance(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id that makes the same utterance the same turn, however often it is stored."""
+        """The id that maps the same utterance to the same turn, no matter how often it is
+        stored."""
         return f"{self.role}:{self.digest}:{self.number}"
 
 
@@ -84,23 +85,24 @@ class Line(NamedTuple):
 
 
 class UnknownTranscript(Exception):
-    """A path is not that of a transcript of this host."""
+    """A path does not name a transcript of this host."""
 
 
 class Progress:
-    """How far a session was read.
+    """The position reached in reading a session.
 
     Attributes:
         offset: Where the next line of the transcript starts.
         stopped: The size of the transcript when the agent last stopped; None if it never did.
-        counts: How often each role said each text: in `events`, and in `lines` of transcripts.
-        recent: The last prompts and answers of events: turn, hash and time of each.
+        counts: How often each role said each text, separately for `events` and for `lines` of
+            transcripts.
+        recent: The last prompts and answers in events: turn, hash and time of each.
         last_event: The id of the last event that was stored; all before it were stored too.
         failures: How often the session could not be stored.
     """
 
     def __init__(self, home: str, name: str) -> None:
-        """Read the file; if it can't be read, everything is read again and found in the store."""
+        """Read the file; without it, everything is read again and recognized in the store."""
         self._file = Path(home, files.INBOX, _PROGRESS, f"{name}.json")
         try:
             fields = json.loads(read_file(self._file))
@@ -114,7 +116,7 @@ class Progress:
         self.failures: int = fields.get("failures", 0)
 
     def save(self) -> None:
-        """Replace the file; its names are those of earlier versions."""
+        """Replace the file, with the key names of earlier versions."""
         files.private_folder(str(self._file.parent.parent))
         files.private_folder(str(self._file.parent))
         fields = {
@@ -151,7 +153,7 @@ class Progress:
 
 
 def prune_progress(home: str) -> None:
-    """Forget how far sessions were read that have not been active for half a year."""
+    """Remove the positions of sessions inactive for half a year."""
     for file in Path(home, files.INBOX, _PROGRESS).glob("*.json"):
         if time.time() - file.stat().st_mtime > _KEEP_SECONDS:
             file.unlink()
@@ -161,9 +163,9 @@ def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) 
     """Return the new utterances of a run of events and of the transcript they name, in order.
 
     Args:
-        run: Events in a row.
-        progress: How far the session was read; it is updated.
-        is_last: No events follow, so the transcript is read to its end.
+        run: Consecutive events.
+        progress: The position reached in the session; it is updated.
+        is_last: Whether no events follow, so that the transcript is read to its end.
     """
     utterances: list[Utterance] = []
     prompts: set[str] = set()
@@ -229,7 +231,7 @@ class _Sizes(NamedTuple):
 def _read_new_lines(
     run: Sequence[Event], progress: Progress, prompts: set[str], *, is_last: bool
 ) -> list[Utterance]:
-    """Return the utterances of the transcript that were not read yet.
+    """Return the transcript's unread utterances.
 
     Text that was written while memory was off is left out: it starts with a prompt that no event
     reported, between the agent's last stop and the first prompt of the run.
@@ -277,11 +279,11 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
         host: The host.
         path: The file, as an event named it.
         start: The position; a file that is shorter is new, and is read from its beginning.
-        environment: The variables that say where the host keeps its files.
+        environment: The variables that locate the host's files.
 
     Raises:
-        UnknownTranscript: It is not a file of this user below the folder of this host.
-        OSError: It can't be read.
+        UnknownTranscript: The path is not a file of this user in this host's folder.
+        OSError: The file can't be read.
     """
     parse = _PARSERS.get(host)
     if parse is None:
@@ -337,7 +339,7 @@ def _open_transcript(host: str, path: str, environment: Mapping[str, str]) -> in
 
 
 def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text of a line of Claude Code, which has many kinds of lines."""
+    """Yield role and text of a Claude Code line, of which there are many kinds."""
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
@@ -390,7 +392,7 @@ def _text(content: object) -> str:
 
 
 def _joined_text(content: object) -> str:
-    """Return the text of a content that is a text, or a list of parts with texts."""
+    """Return the text of content, which is either a string or a list of parts with text."""
     if isinstance(content, dict):
         content = content.get("content", content.get("output"))
     return _text(content) or "\n".join(_text(part.get("text")) for part in _dicts(content))

@@ -1,4 +1,4 @@
-"""`memory mcp` on standard input and output: words answer until the model is loaded."""
+"""`memory mcp` on standard input and output: searches by words until the model is loaded."""
 
 import functools
 import json
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 # Seconds:
-PATIENCE = 0.5  # for the model, which usually needs less, before words answer
-LONGER = 10.0  # for the model if words find nothing
-AGAIN_SECONDS = 60.0  # until a model that failed to load is tried again
-LEAVING_SECONDS = 60.0  # for running calls when the client has left; longer than any waits
-LAST_SECONDS = 2.0  # for refusing the remaining calls after that
+PATIENCE = 0.5  # wait for the model, which usually takes less, before searching by words
+LONGER = 10.0  # wait for the model if words find nothing
+AGAIN_SECONDS = 60.0  # until a failed model is loaded again
+LEAVING_SECONDS = 60.0  # for running calls after the client has left; longer than any call waits
+LAST_SECONDS = 2.0  # then for refusing the remaining calls
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"
 )
 NOT_LOADED = "found by words only: {}"
 
 _ONE_MESSAGE = "send one JSON-RPC message a line"
-_ENDLESS_METHODS = ("subscriptions/listen",)  # they are answered when they are cancelled
+_ENDLESS_METHODS = ("subscriptions/listen",)  # these get answers when cancelled
 _DEEP = 100  # brackets in a line; with more, the SDK may fail to parse it
 _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # strings, maybe without an end, and brackets
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # strings, even open ones, and brackets
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         built = server(memories, loading.ready, read_only=read_only)
         failures: list[OSError] = []
         try:
-            anyio.run(_run, built)  # it waits for running calls, also if it fails
+            anyio.run(_run, built)  # it waits for running calls, even on failure
         except* BrokenPipeError:
             pass  # the client has left
         except* OSError as exc:
@@ -85,7 +85,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
 
 
 class Waiting:
-    """The requests that were read and are not answered yet.
+    """The requests read but not answered yet.
 
     Attributes:
         is_over: Whether every request is answered or refused; later answers are not sent.
@@ -98,7 +98,7 @@ class Waiting:
         self._is_empty.set()
 
     def read(self, line: str) -> None:
-        """Note a message of the client: a request, or the cancellation of one."""
+        """Record a client's message: a request, or the cancellation of one."""
         message = json.loads(line)
         method = message.get("method")
         if method == "notifications/cancelled":
@@ -112,7 +112,7 @@ class Waiting:
                 self._is_empty = anyio.Event()
 
     def written(self, message: Any) -> None:
-        """Note a message of the server: an answer ends the wait for it."""
+        """Record a server's message: an answer ends the wait for it."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._forget(str(message.id))
 
@@ -160,11 +160,11 @@ class Loading:
     """A model that loads in the background."""
 
     def __init__(self, memories: Memories, words: Memories, embedder: Embedder | None) -> None:
-        """Begin to load.
+        """Begin loading.
 
         Args:
-            memories: Searches with the model.
-            words: Searches the same store without it.
+            memories: The memory that searches with the model.
+            words: A memory over the same store that searches without it.
             embedder: The model.
         """
         self._memories, self._words, self._embedder = memories, words, embedder
@@ -174,7 +174,7 @@ class Loading:
         self._begin()
 
     def ready(self, longer: bool) -> tuple[Memories, str]:
-        """Return the memory that can search now, with a hint for the model.
+        """Return the memory that can search now, and a hint for the caller's model.
 
         Args:
             longer: Wait `LONGER` for the model, not `PATIENCE`.
@@ -215,18 +215,18 @@ async def _run(built: MCPServer) -> None:
 
     async with stdio_server(stdin=lines(stdin, refuse, waiting)) as (read, write):  # type: ignore[arg-type]
         answers = Answers(write, waiting)
-        inner = built._lowlevel_server  # as `MCPServer.run` does
+        inner = built._lowlevel_server  # like `MCPServer.run`
         await inner.run(read, answers, inner.create_initialization_options())
 
 
 async def lines(
     stdin: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]], waiting: Waiting
 ) -> "AsyncIterator[str]":
-    """Yield the messages of a client, and refuse the lines that are not messages.
+    """Yield a client's messages, and refuse lines that are not messages.
 
     The SDK silently drops lines that it can't parse, such as JSON with a lone surrogate or deep
-    nesting, and the client waits. It also drops the running calls when the lines end, so they end
-    only when all calls are answered.
+    nesting, so the client would wait forever. It also drops running calls at the end of the input,
+    so this generator ends only when all calls are answered.
     """
     async for line in stdin:
         if not line.strip():
@@ -237,7 +237,7 @@ async def lines(
             yield message
         else:
             await refuse(message)
-    # The process ends even if a call still waits, say for a lock: its client has left.
+    # The process ends even if a call is still waiting, for example for a lock: its client has left.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
@@ -248,13 +248,14 @@ async def lines(
 
 
 def answerable(line: str) -> str | JSONRPCError:
-    """Return a line that the SDK can parse: as it is, or as a call that is refused, or an error."""
+    """Return a line that the SDK can parse: the line itself, a call that is refused, or an
+    error."""
     try:
         message = read_json(line)
     except InvalidInput as exc:
         if isinstance(exc.__cause__, ValueError):
             return _error(PARSE_ERROR, f"the line is not JSON; {_ONE_MESSAGE}", None)
-        # A key is there twice, a number is not one, or the nesting is too deep.
+        # A key is repeated, a number is invalid, or the nesting is too deep.
         return _refused_call(line, f"the request {exc}")
     if isinstance(message, list):
         return _error(INVALID_REQUEST, f"batches are not supported; {_ONE_MESSAGE}", None)
@@ -271,7 +272,7 @@ def answerable(line: str) -> str | JSONRPCError:
 
 
 def _is_request(message: object) -> bool:
-    """Return whether a message is plainly a request or a notification."""
+    """Return whether a message is clearly a request or a notification."""
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         return False
     if type(message.get("method")) is not str:
@@ -283,7 +284,7 @@ def _is_parsed(line: str, message: Any) -> bool:
     """Return whether the SDK parses a line correctly."""
     is_call = isinstance(message, dict) and "method" in message
     if is_call and type(message.get("id", 0)) not in (int, str):
-        return False  # it would pass for a notification
+        return False  # it would be taken for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -310,7 +311,7 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused_call(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call of the same tool with only a reason to refuse it, else an error."""
+    """Return a call of the same tool with only a reason for refusal, else an error."""
     try:
         message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))
         params = message["params"]

@@ -1,4 +1,4 @@
-"""The tools of agents: each calls one method of `Memories`, and `answers` renders the result."""
+"""Agents' tools: each calls one method of `Memories`, and `answers` renders the result."""
 
 import functools
 import inspect
@@ -53,7 +53,7 @@ ECHO = 200  # characters of a text that the caller just wrote
 # The defaults that differ from those of the library.
 SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}
 
-# Texts that may be left out default to "": the SDK parses other types from JSON if it can.
+# Optional texts default to "": the SDK would parse other types from JSON.
 Tags = dict[str, str] | None
 Value = TypeVar("Value")
 Ready = Callable[[bool], tuple[Memories, str]]
@@ -72,7 +72,7 @@ _KINDS: Mapping[str, tuple[Any, Any]] = {
 
 
 class Message(BaseModel, extra="forbid"):
-    """One message of a conversation, as a client gives it."""
+    """One message of a conversation, as a client sends it."""
 
     content: str
     role: Literal["user", "assistant", "system", "tool"] = "user"
@@ -84,10 +84,10 @@ class Message(BaseModel, extra="forbid"):
 def taking_filters(
     defaults: Mapping[str, Any],
 ) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Add the parameters of a search to the signature of a tool, from which the SDK reads them.
+    """Add the parameters of a search to a tool's signature, where the SDK reads them.
 
     Args:
-        defaults: The values of parameters that are left out; the others narrow nothing.
+        defaults: Default values; other omitted parameters don't narrow the search.
     """
 
     def decorate(tool: Callable[..., Value]) -> Callable[..., Value]:
@@ -101,7 +101,7 @@ def taking_filters(
 
 
 def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
-    """Return the parameter of a tool for a filter; None as default narrows nothing."""
+    """Return a tool's parameter for a filter; a default of None doesn't narrow the search."""
     kind, idle = _KINDS[row.kind]
     if row.choices:
         kind, idle = Literal[row.choices] | None, None
@@ -127,15 +127,15 @@ def _widest_scope(filters: Mapping[str, Any]) -> str:
 
 
 class Tools:
-    """The tools of agents: each method is a tool, and models read its docstring."""
+    """Agents' tools: each method is a tool, and models read its docstring."""
 
     def __init__(self, memories: Memories, ready: Ready) -> None:
         """Prepare the tools.
 
         Args:
             memories: The memory to write, and to read once its model is loaded.
-            ready: Returns the memory that can search now, `memories` or one over the same store
-                that searches by words alone, with a hint for the model. True waits longer for
+            ready: Returns the memory that can search now (`memories`, or one over the same store
+                that searches by words alone) and a hint for the model. True waits longer for
                 `memories`.
         """
         self.memories = memories
@@ -143,16 +143,16 @@ class Tools:
         self._of_client = functools.lru_cache(maxsize=32)(memories.of_client)
 
     def _written_by(self, caller: Caller) -> Memories:
-        """Return the memory that names the calling client as the writer."""
+        """Return the memory that records the calling client as the writer."""
         client = caller.session.client_params
         if client is None:
             return self.memories
         return self._of_client(client.client_info.name, client.client_info.version)
 
     def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
-        """Return the result of a reading, and a hint for the model.
+        """Return the result of a read, and a hint for the model.
 
-        If words alone find nothing, it waits for the model and reads again.
+        If words alone find nothing, wait for the model and read again.
 
         Args:
             read: Returns its result, and whether it found anything.
@@ -234,7 +234,7 @@ class Tools:
         )
 
     def _turn(self, conversation: str, index: int) -> CallToolResult:
-        """Return one turn whole, with the turns beside it."""
+        """Return one turn in full, with the turns next to it."""
         first = max(0, index - BESIDE)
         turns = self.memories.turns(conversation, start=first, limit=index - first + 1 + BESIDE)
         lines = []
@@ -357,7 +357,9 @@ class Tools:
         memories = self._written_by(caller)
         if confirm:
             if content or tags or remove_tags:
-                raise InvalidInput("confirm goes alone: a changed memory is not a confirmed one")
+                raise InvalidInput(
+                    "confirm excludes changes: a changed memory is not a confirmed one"
+                )
             memory = memories.reinforce(memory_id)
             return _change_result(memory, **shapes.reinforce_result(memory))
         before = self.memories.get(memory_id)
@@ -400,7 +402,7 @@ class Tools:
 
 
 def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
-    """Return tags with the name of the client as their agent, unless they name an agent."""
+    """Return tags with the client's name as their agent, unless they name one."""
     client = caller.session.client_params
     if client is None:
         return tags
@@ -464,5 +466,5 @@ def _hint_repeated(created: "Created") -> str:
 
 
 def _change_result(memory: Memory, **facts: Any) -> CallToolResult:
-    """Return the result of a change, with a short look at the memory."""
+    """Return the result of a change, with a short excerpt of the memory."""
     return _answer({"id": memory.id, **facts}, memory=[row(shapes.memory(memory), ECHO, tags=True)])
