@@ -48,7 +48,7 @@ PROMISES = {
         "test_a_backup_is_verified_and_restores"
     ],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
-    "a page to those who have a token": ["test_a_person_searches_on_the_page"],
+    "a page to anyone who has a token": ["test_a_person_searches_on_the_page"],
     "`memory disconnect` undoes": ["test_disconnect_restores_the_settings_of_the_host"],
 }
 
