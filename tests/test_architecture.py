@@ -55,7 +55,7 @@ ORDER = {
     "memories.stores.files": "connection schema < log < index < local < check move < store",
     "memories.embedders": "protocol runtime < fake minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
-    "memories.read": "turns versions where < lookup selector < conversations listing",
+    "memories.read": "turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue quota accesses < suspicion waiting links < change turns many < forget
         repetitions < writer < create < review rollback""",

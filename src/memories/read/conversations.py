@@ -176,9 +176,10 @@ def page(
     for namespace, name in store.groups(where, limit=MAX_CONVERSATIONS):
         last_turns += store.scan(_all_turns(namespace, name, end), limit=1, newest_first=True)
     last_turns.sort(key=_sort_key)
-    following = [last for last in last_turns if after is None or _sort_key(last) > after]
+    if after is not None:
+        last_turns = [last for last in last_turns if _sort_key(last) > after]
     conversations: list[Conversation] = []
-    for conversation in _conversations(store, following, filters, end):
+    for conversation in _conversations(store, last_turns, filters, end):
         if len(conversations) == limit:
             return ConversationPage(tuple(conversations), _format_cursor(conversations[-1]))
         conversations.append(conversation)

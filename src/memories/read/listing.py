@@ -2,8 +2,9 @@
 
 import functools
 import heapq
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -272,16 +273,15 @@ def _scan(
     start = None if after is None else after[:2]
     by_ref: dict[Ref, Record] = {}
     for where in filters:
-        records = lookup.store.scan(where, limit=limit, after=start, newest_first=newest_first)
+        page = lookup.store.scan(where, limit=limit, after=start, newest_first=newest_first)
         if len(where.namespaces) > 1:
-            records += _read_copies(lookup, where, start, records)
-        by_ref |= {record.ref: record for record in records}
-    ordered = sorted(by_ref.values(), key=_position, reverse=newest_first)
-    if after is None:
-        return ordered[:limit]
-    if newest_first:
-        return [record for record in ordered if _position(record) < after][:limit]
-    return [record for record in ordered if _position(record) > after][:limit]
+            page += _read_copies(lookup, where, start, page)
+        by_ref |= {record.ref: record for record in page}
+    records = list(by_ref.values())
+    if after is not None:
+        compare = operator.lt if newest_first else operator.gt
+        records = [record for record in records if compare(_position(record), after)]
+    return sorted(records, key=_position, reverse=newest_first)[:limit]
 
 
 def _read_copies(
@@ -354,10 +354,10 @@ def count_days(lookup: Lookup) -> dict[date, int]:
     memories.
     """
     where = lookup.where()
+    counts = Counter(lookup.store.days(where._replace(state="any")))
     pending = where._replace(state="ended", ended_by=PENDING)
-    pending_days = lookup.store.days(pending) if lookup.store.count(pending, at_most=1) else {}
-    all_days = lookup.store.days(where._replace(state="any"))
-    counts = {day: count - pending_days.get(day, 0) for day, count in all_days.items()}
+    if lookup.store.count(pending, at_most=1):
+        counts.subtract(lookup.store.days(pending))
     return {date(1970, 1, 1) + timedelta(day): count for day, count in counts.items() if count}
 
 
@@ -368,6 +368,10 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
     store, where = lookup.store, lookup.where()
     history = where._replace(collection=Collection.HISTORY)
     of_memories, of_turns = store.info(where), store.info(history)
+    damage: list[str] = []
+    for finding in store.check(deep=False):
+        is_readable = finding.ref is None or finding.ref.namespace in lookup.readable
+        damage.append(finding.what if is_readable else "a record of another namespace is damaged")
     return Status(
         store=of_memories.url,
         collection=of_memories.collection or config.collection_name,
@@ -384,16 +388,8 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
         erasing=of_memories.erasing,
         log_bytes=of_memories.log_bytes,
         missing_commits=of_memories.missing_commits,
-        damage=tuple(_find_damage(lookup)),
+        damage=tuple(damage),
         read_only=of_memories.read_only,
         compact=of_memories.compact,
         pending_count=store.count(only_pending(where)),
     )
-
-
-def _find_damage(lookup: Lookup) -> Iterator[str]:
-    """Yield the findings of a quick check, without details for namespaces that the caller can't
-    read."""
-    for finding in lookup.store.check(deep=False):
-        is_readable = finding.ref is None or finding.ref.namespace in lookup.readable
-        yield finding.what if is_readable else "a record of another namespace is damaged"

@@ -189,8 +189,10 @@ class Lookup(NamedTuple):
         """
         recent = id_prefix(now - RECENT)
         minutes = {memory_id[:MIN_PREFIX] for memory_id in ids if len(memory_id) == ID_LENGTH}
+        if len(minutes) > MAX_MINUTES:
+            minutes = set()
         neighbours: dict[str, list[str]] = {}
-        for minute in minutes if len(minutes) <= MAX_MINUTES else ():
+        for minute in minutes:
             where = self.where(state="any", group=minute, prefix=True)
             addresses = self.store.groups(where, limit=MAX_NEIGHBOURS)
             if len(addresses) < MAX_NEIGHBOURS:
@@ -332,17 +334,21 @@ class Lookup(NamedTuple):
 
     def _describe_places(self, key: str, project: str | None) -> str:
         """Return the end of the sentence "none has the key": where we searched, and which projects
-        have it."""
-        searched = " outside of projects" if project is None else f' in the project "{project}"'
-        if project is not None and self.store.count(self.where(key=key), at_most=1):
-            return f"{searched}; one outside of projects has it"
-        projects = self.store.values(Collection.MEMORY, self.readable, "project")[:MAX_PROJECTS]
-        having = [
-            name
-            for name in projects
-            if self.store.count(self.where(key=scoped_key(key, {"project": name})), at_most=1)
-        ]
-        return f"{searched}; it is there with --project {', '.join(having)}" if having else searched
+        have it.
+        """
+        searched = " outside of projects"
+        if project is not None:
+            searched = f' in the project "{project}"'
+            if self.store.count(self.where(key=key), at_most=1):
+                return f"{searched}; one outside of projects has it"
+        having: list[str] = []
+        for name in self.store.values(Collection.MEMORY, self.readable, "project")[:MAX_PROJECTS]:
+            where = self.where(key=scoped_key(key, {"project": name}))
+            if self.store.count(where, at_most=1):
+                having.append(name)
+        if not having:
+            return searched
+        return f"{searched}; it is there with --project {', '.join(having)}"
 
     # --- versions and counts ---
 
@@ -381,15 +387,16 @@ class Lookup(NamedTuple):
             if namespace != ref.namespace:
                 where = _all_versions(namespace, ref.group)
                 copies.append(self.store.scan(where, limit=MAX_VERSIONS))
-        past = [known_at(copy, moment) for copy in copies]
-        existing = [copy for copy in past if copy]
-        if not existing:
+        past: list[list[Record]] = []
+        for copy in copies:
+            existing = known_at(copy, moment)
+            if existing:
+                latest = with_past_reinforcement(self.store, existing[-1:], moment)
+                past.append([*existing[:-1], *latest])
+        if not past:
             reason = _explain_absence(records)
             raise NotFound(f"Memory not found at {to_iso(moment)}: {reason}")
-        return [
-            [*copy[:-1], *with_past_reinforcement(self.store, copy[-1:], moment)]
-            for copy in existing
-        ]
+        return past
 
     def count_namespace(self, namespace: str, moment: datetime | None = None) -> NamespaceCounts:
         """Return the size of a namespace, readable or not.
@@ -439,9 +446,11 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
     if neighbours is None or memory_id not in neighbours:
         return memory_id[:_TIME_AND_RANDOM] if len(memory_id) == ID_LENGTH else memory_id
     at = neighbours.index(memory_id)
-    adjacent = (other for other in neighbours[max(0, at - 1) : at + 2] if other != memory_id)
-    shared = max((_common_length(memory_id, other) for other in adjacent), default=0)
-    return memory_id[: max(min_length, shared + 1)]
+    length = min_length
+    for other in neighbours[max(0, at - 1) : at + 2]:
+        if other != memory_id:
+            length = max(length, _common_length(memory_id, other) + 1)
+    return memory_id[:length]
 
 
 def _common_length(first: str, second: str) -> int:
@@ -469,18 +478,16 @@ def with_global(where: Filter, project: str | Sequence[str] | None) -> tuple[Fil
     if project is None:
         return (where,)
     names = [project] if isinstance(project, str) else project
-    projects = [validate.tags({"project": name}) for name in names]
+    labels = [validate.tags({"project": name}) for name in names]
     named = where.labels.get("project")
-    if named is not None and {"project": named} not in projects:
-        raise InvalidInput(
-            f'the project is given twice, as "{named}" and "{projects[0]["project"]}"'
-        )
     if named is not None:
+        if {"project": named} not in labels:
+            raise InvalidInput(
+                f'the project is given twice, as "{named}" and "{labels[0]["project"]}"'
+            )
         return (where,)
-    return tuple(
-        where._replace(labels={**where.labels, **label})
-        for label in (*projects, {"global": "true"})
-    )
+    labels.append({"global": "true"})
+    return tuple(where._replace(labels={**where.labels, **label}) for label in labels)
 
 
 def is_global(record: Record) -> bool:
@@ -598,12 +605,15 @@ def _narrow_labels(where: Filter, conditions: Mapping[str, Any]) -> Filter:
 def _narrow_speaker(where: Filter, conditions: Mapping[str, Any]) -> Filter:
     """Return a filter for turns with the conditions `role` and `speaker`."""
     role, speaker = conditions.get("role"), conditions.get("speaker")
-    if role not in (None, *ROLES):
-        raise InvalidInput(f'role "{validate.shown(str(role))}" is not one of {", ".join(ROLES)}')
+    labels: dict[str, str] = {}
+    if role is not None:
+        if role not in ROLES:
+            shown = validate.shown(str(role))
+            raise InvalidInput(f'role "{shown}" is not one of {", ".join(ROLES)}')
+        labels[ROLE] = role
     if speaker is not None:
-        speaker = validate.one_line(speaker, "speaker")
-    labels = {key: value for key, value in ((ROLE, role), (SPEAKER, speaker)) if value is not None}
+        labels[SPEAKER] = validate.one_line(speaker, "speaker")
     for key, value in labels.items():
         if where.labels.get(key, value) != value:
             raise InvalidInput(f"{key} is given twice, also as a tag; give it once")
-    return where._replace(labels={**where.labels, **labels}) if labels else where
+    return where._replace(labels={**where.labels, **labels})

@@ -6,27 +6,26 @@ import functools
 import math
 import operator
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memories.core.ids import ID_LENGTH, parse_id
-from memories.core.times import from_millis, parse_span
+from memories.core.times import parse_span
 from memories.errors import InvalidInput
 from memories.guard import validate
-from memories.guard.origin import BY, CHANNELS, IMPORT, TRUST, TRUSTS, is_reserved, origin_of
+from memories.guard.origin import BY, IMPORT, TRUST, is_reserved
 from memories.languages.text import words_in
-from memories.models import DecayPolicy
 from memories.read import versions
-from memories.read.turns import group_parts, join_parts, start_of
+from memories.read.names import CHOICES, NAMES, Name, Reader, is_from, label_reader
+from memories.read.turns import group_parts, join_parts
 from memories.read.where import Condition, Every, Names, Node, Not, conditions, error_at
 from memories.read.where import parse as parse_tree
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
+from memories.stores.records import SPEAKER, Collection, Filter, Record
 
 Test = Callable[[Record], bool]
-Reader = Callable[[Record], Any]  # returns the value of a name; None if a record lacks it
 
 DELETED, PENDING, SUPERSEDED = "deleted", "pending", "superseded"
 LATEST = ("delete", "supersede", "pending")  # `ended_by` of a version without a successor
@@ -34,13 +33,6 @@ _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true if present
 _BOUNDS = {"since": ">=", "until": "<="}
 _USE_QUOTES = "if a tag has that name, put it in quotes"
-_ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
-_CHOICES: dict[str, Sequence[str]] = {
-    "trust": TRUSTS,
-    "channel": CHANNELS,
-    "decay": tuple(DecayPolicy),
-    "role": ROLES,
-}
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -138,7 +130,7 @@ def parse(
     Raises:
         InvalidInput: The expression is malformed, or a value is not acceptable.
     """
-    names = _NAMES[collection]
+    names = NAMES[collection]
     times = [name for name, definition in names.items() if definition.kind == "time"]
     node = parse_tree(text, Names((*_ENDED_BY, *_MARKS), times, tuple(_BOUNDS)))
     if any_state:
@@ -198,124 +190,6 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
             yield from memory
 
 
-# --- names ---
-
-
-class _Name(NamedTuple):
-    """A name that is not a tag.
-
-    Attributes:
-        kind: `text`, `choice`, `number`, `time`, `id` or `source`.
-        read: Returns its value on a record; None for `confidence`, which depends on the time.
-    """
-
-    kind: str
-    read: Reader | None
-
-
-def source_of(record: Record) -> str | None:
-    """Return the source of a memory: a conversation, or a turn of one."""
-    return record.fields.get("source") or record.labels.get("conversation_id")
-
-
-def conversation_of(source: str) -> str:
-    """Return the conversation of a source: `standup` for `standup#3`."""
-    name, hash_sign, index = source.rpartition("#")
-    return name if hash_sign and name and index.isascii() and index.isdigit() else source
-
-
-def is_from(source: str, wanted: str) -> bool:
-    """Return whether a source is a turn, or any turn of a conversation."""
-    return source == wanted or conversation_of(source) == wanted
-
-
-def _origin_reader(name: str) -> Reader:
-    attribute = "namespace" if name == "identity" else name
-
-    def read(record: Record) -> Any:
-        origin = origin_of(record.labels)
-        return None if origin is None else getattr(origin, attribute)
-
-    return read
-
-
-def _label_reader(label: str, default: str | None = None) -> Reader:
-    def read(record: Record) -> str | None:
-        return record.labels.get(label, default)
-
-    return read
-
-
-def _read_key(record: Record) -> str | None:
-    return versions.plain_key(record.key)
-
-
-def _read_conversation(record: Record) -> str | None:
-    source = source_of(record)
-    return None if source is None else conversation_of(source)
-
-
-def _read_base_confidence(record: Record) -> Any:
-    return record.fields.get("confidence", 1.0)
-
-
-def _read_first_at(record: Record) -> datetime:
-    millis = record.fields.get("first_at")
-    return record.created_at if millis is None else from_millis(millis)
-
-
-def _read_reinforced_at(record: Record) -> datetime | None:
-    millis = record.fields.get("reinforced_at")
-    return None if millis is None else from_millis(millis)
-
-
-def _read_turn_id(record: Record) -> str:
-    return f"{record.ref.group}#{start_of(record)}"
-
-
-_group = attrgetter("ref.group")
-_written_at = _Name("time", attrgetter("created_at"))
-_COMMON: dict[str, _Name] = {
-    "namespace": _Name("text", attrgetter("ref.namespace")),
-    "content": _Name("text", attrgetter("text")),
-    "import": _Name("text", _label_reader(IMPORT)),
-    "updated": _written_at,
-    "since": _written_at,
-    "until": _written_at,
-    **{
-        name: _Name("choice" if name in _CHOICES else "text", _origin_reader(name))
-        for name in _ORIGIN
-    },
-}
-_NAMES: dict[Collection, dict[str, _Name]] = {
-    Collection.MEMORY: {
-        **_COMMON,
-        "id": _Name("id", _group),
-        "key": _Name("text", _read_key),
-        "conversation": _Name("text", _read_conversation),
-        "source": _Name("source", source_of),
-        "decay": _Name("choice", versions.decay_policy),
-        "confidence": _Name("number", None),
-        "base_confidence": _Name("number", _read_base_confidence),
-        "version": _Name("number", attrgetter("ref.position")),
-        "access_count": _Name("number", attrgetter("accesses")),
-        "created": _Name("time", _read_first_at),
-        "reinforced": _Name("time", _read_reinforced_at),
-        "ended": _Name("time", attrgetter("ended_at")),
-    },
-    Collection.HISTORY: {
-        **_COMMON,
-        "id": _Name("text", _read_turn_id),
-        "key": _Name("text", _read_key),
-        "conversation": _Name("text", _group),
-        "role": _Name("choice", _label_reader(ROLE, ROLES[0])),
-        "speaker": _Name("text", _label_reader(SPEAKER)),
-        "index": _Name("number", start_of),
-        "created": _written_at,
-    },
-}
-
-
 # --- tests ---
 
 
@@ -348,7 +222,13 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
     if name is None:
         kind, read = "text", _tag_reader(condition)
     else:
-        kind, read = name.kind, name.read or _confidence_reader(instant)
+        kind, read = (
+            name.kind,
+            name.read
+            or functools.partial(
+                versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
+            ),
+        )
         # Values of names are stored normalized; values of tags as they were given.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
@@ -374,7 +254,7 @@ def _compare(condition: Condition, kind: str, read: Reader, instant: Instant) ->
     return _compare_text(condition, kind, read)
 
 
-def _find_name(condition: Condition, collection: Collection) -> _Name | None:
+def _find_name(condition: Condition, collection: Collection) -> Name | None:
     """Return the definition of a name; None for a tag.
 
     Raises:
@@ -385,9 +265,9 @@ def _find_name(condition: Condition, collection: Collection) -> _Name | None:
     name = condition.name.lower()
     if name in _ENDED_BY or name in _MARKS:
         raise error_at(condition.place, f"{name} stands alone, as in: not {name}; {_USE_QUOTES}")
-    if name not in _NAMES[collection] and name in _NAMES[Collection.MEMORY]:
+    if name not in NAMES[collection] and name in NAMES[Collection.MEMORY]:
         raise error_at(condition.place, f"turns have no {name}; {_USE_QUOTES}")
-    return _NAMES[collection].get(name)
+    return NAMES[collection].get(name)
 
 
 def _tag_reader(condition: Condition) -> Reader:
@@ -396,13 +276,7 @@ def _tag_reader(condition: Condition) -> Reader:
     except InvalidInput as exc:
         raise error_at(condition.place, str(exc)) from exc
     assert not is_reserved(key)
-    return _label_reader(key)
-
-
-def _confidence_reader(instant: Instant) -> Reader:
-    return functools.partial(
-        versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
-    )
+    return label_reader(key)
 
 
 def _compile_state(condition: Condition, collection: Collection) -> Test:
@@ -434,16 +308,18 @@ def _is_present(read: Reader) -> Test:
 
 
 def _contains_words(condition: Condition, read: Reader) -> Test:
-    parts = condition.value.split()
-    prefixes = {word for part in parts if part.endswith("*") for word in words_in(part)}
-    words = {word for part in parts if not part.endswith("*") for word in words_in(part)}
+    prefixes: set[str] = set()
+    words: set[str] = set()
+    for part in condition.value.split():
+        (prefixes if part.endswith("*") else words).update(words_in(part))
     if not prefixes and not words:
         raise error_at(condition.place, f'"{validate.shown(condition.value)}" contains no words')
 
     # Splitting a text costs as much as reading it, and most texts have none of the words: look for
     # ASCII words as substrings first. Words with signs, such as C++, are spelled differently.
-    has_signs = any(sign in condition.value for sign in "+#")
-    substrings = [] if has_signs else [word for word in (*words, *prefixes) if word.isascii()]
+    substrings = [word for word in (*words, *prefixes) if word.isascii()]
+    if "+" in condition.value or "#" in condition.value:
+        substrings = []
 
     def test(record: Record) -> bool:
         value = read(record)
@@ -451,10 +327,10 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
             return False
         if value.isascii() and not all(word in value.lower() for word in substrings):
             return False
-        words_of_value = words_in(str(value))
-        if not words <= words_of_value:
+        value_words = words_in(str(value))
+        if not words <= value_words:
             return False
-        return all(any(word.startswith(prefix) for word in words_of_value) for prefix in prefixes)
+        return all(any(word.startswith(prefix) for word in value_words) for prefix in prefixes)
 
     return test
 
@@ -495,9 +371,9 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
         )
     expected = condition.value
     if kind == "source":
-        return _is_from_source(read, expected)
-    if kind == "choice" and expected not in _CHOICES[condition.name.lower()]:
-        allowed = ", ".join(_CHOICES[condition.name.lower()])
+        return _is_from(read, expected)
+    if kind == "choice" and expected not in CHOICES[condition.name.lower()]:
+        allowed = ", ".join(CHOICES[condition.name.lower()])
         raise error_at(
             condition.place,
             f'{condition.name} is one of {allowed}, not "{validate.shown(expected)}"',
@@ -513,7 +389,7 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
     return test
 
 
-def _is_from_source(read: Reader, wanted: str) -> Test:
+def _is_from(read: Reader, wanted: str) -> Test:
     def test(record: Record) -> bool:
         source = read(record)
         return source is not None and is_from(source, wanted)
@@ -571,15 +447,14 @@ def _parse_id(condition: Condition) -> str:
 
 def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
     """Return a filter with a required condition, if stores support it; `fits` still checks it."""
-    names: Mapping[str, _Name] = {} if condition.quoted else _NAMES[selector.collection]
-    name = condition.name.lower() if condition.name.lower() in names else None
-    if name is not None and names[name].kind == "time":
-        return _narrow_time(where, condition, selector)
+    name, label = condition.name.lower(), condition.name
+    definition = None if condition.quoted else NAMES[selector.collection].get(name)
+    if definition is not None:
+        if definition.kind == "time":
+            return _narrow_time(where, condition, selector)
+        label = _LABELS.get(name, "")
     if condition.operator != "=" or (condition.value.endswith("*") and not condition.literal):
         return where
-    label = condition.name
-    if name is not None:
-        label = _LABELS.get(name, "")
     if label and label not in where.labels:  # two values contradict each other; `fits` detects it
         where = where._replace(labels={**where.labels, label: condition.value})
     return _narrow_group(where, condition, selector) if where.group is None else where
@@ -589,12 +464,13 @@ _LABELS = {"by": BY, "trust": TRUST, "import": IMPORT, "speaker": SPEAKER}
 
 
 def _narrow_group(where: Filter, condition: Condition, selector: Selector) -> Filter:
-    name = None if condition.quoted else condition.name.lower()
-    if selector.collection is Collection.MEMORY:
-        if name == "id" and len(condition.value) == ID_LENGTH:
-            return where._replace(group=_parse_id(condition))
-    elif name == "conversation":
-        return where._replace(group=condition.value)
+    if condition.quoted:
+        return where
+    name = condition.name.lower()
+    if selector.collection is Collection.HISTORY:
+        return where._replace(group=condition.value) if name == "conversation" else where
+    if name == "id" and len(condition.value) == ID_LENGTH:
+        return where._replace(group=_parse_id(condition))
     return where
 
 
@@ -608,8 +484,8 @@ def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Fil
     first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):
         since = last if sign == ">" else first
-        where = where._replace(since=since if where.since is None else max(where.since, since))
+        where = where._replace(since=max(since, where.since or since))
     if sign in ("<", "<=", "="):
         until = first if sign == "<" else last
-        where = where._replace(until=until if where.until is None else min(where.until, until))
+        where = where._replace(until=min(until, where.until or until))
     return where

@@ -233,8 +233,8 @@ def page(store: Store, where: Filter, start: int, limit: int) -> list[Turn]:
     """Return the turns of a conversation from an index on; see `Memories.turns`."""
     assert where.group is not None
     records = _read_turns(store, where, limit, (where.group, start - 1), newest_first=False)
-    from_start = (record for record in records if start_of(record) >= start)
-    return [turn_of(parts) for parts in group_parts(from_start)][:limit]
+    turns = [turn_of(parts) for parts in group_parts(records) if start_of(parts[0]) >= start]
+    return turns[:limit]
 
 
 def _read_turns(

@@ -60,32 +60,36 @@ def next_version(
         **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version;
             and `pinned`, which is otherwise unchanged.
     """
-    copied: tuple[str, ...] = (
-        _COPIED_FIELDS if fresh else (*_COPIED_FIELDS, "aging_from", "reinforced_at")
-    )
-    if changes.get("text", latest.text) == latest.text:
-        copied += ("data",)
     written_at = to_millis(latest.created_at)
+    copied = list(_COPIED_FIELDS)
     fields: dict[str, Any] = {"first_at": written_at}
     if not fresh:
+        copied += ["aging_from", "reinforced_at"]
         fields["aging_from"] = written_at
-    fields.update(_without_none({name: latest.fields.get(name) for name in copied}))
+    if changes.get("text", latest.text) == latest.text:
+        copied.append("data")
+    for name in copied:
+        if latest.fields.get(name) is not None:
+            fields[name] = latest.fields[name]
     fields["operation"] = operation
-    fields.update(changes.pop("fields", {}))
+    fields |= changes.pop("fields", {})
     key = plain_key(latest.key)
     labels = changes.pop("labels", tags_of(latest.labels))
-    is_pinned = changes.pop("pinned", PINNED in latest.labels)
+    if key is not None:
+        key = scoped_key(key, labels)
+    if changes.pop("pinned", PINNED in latest.labels):
+        labels = {**labels, PINNED: "1"}
     return latest._replace(
         ref=latest.ref._replace(position=latest.ref.position + 1),
         # A clock that was set back must not make a version older than the one before it.
         created_at=max(now, latest.created_at, latest.ended_at or latest.created_at),
         ended_at=None,
         ended_by=None,
-        key=None if key is None else scoped_key(key, labels),
+        key=key,
         fields=_without_none(fields),
         vectors=None,
         accesses=0,
-        labels={**labels, PINNED: "1"} if is_pinned else labels,
+        labels=labels,
         **changes,
     )
 
@@ -149,8 +153,8 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         tags=tags_of(latest.labels),
         decay_policy=decay_policy(latest),
         confidence=confidence(latest, now, half_life_hours),
-        base_confidence=_base_confidence(latest),
-        created_at=from_millis(fields["first_at"]) if "first_at" in fields else latest.created_at,
+        base_confidence=base_confidence(latest),
+        created_at=first_written_at(latest),
         updated_at=latest.created_at,
         last_reinforced_at=last_reinforced_at(latest, now),
         version=latest.ref.position,
@@ -214,13 +218,11 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
         records: All versions of the memory, oldest first.
         moment: The time.
     """
-    existing = [
-        record
-        for record in records
-        if record.created_at <= moment
-        and not is_unaccepted(record)
-        and accepted_at(record) <= to_millis(moment)
-    ]
+    existing: list[Record] = []
+    for record in records:
+        was_accepted = not is_unaccepted(record) and accepted_at(record) <= to_millis(moment)
+        if record.created_at <= moment and was_accepted:
+            existing.append(record)
     return [_as_of(record, moment, is_last=record is existing[-1]) for record in existing]
 
 
@@ -254,7 +256,7 @@ def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
     policy, decay = decay_policy(record), 1.0
     if policy is not DecayPolicy.STABLE:
         decay = compute_confidence(policy, aging_from(record, now), now, half_life_hours)
-    return round(_base_confidence(record) * decay, 4)
+    return round(base_confidence(record) * decay, 4)
 
 
 def aging_from(record: Record, now: datetime) -> datetime:
@@ -309,8 +311,15 @@ def reference_time(
     return written_at
 
 
-def _base_confidence(record: Record) -> float:
+def base_confidence(record: Record) -> float:
+    """Return the declared confidence of a version, 0 to 1, which does not decay."""
     return float(record.fields.get("confidence", 1.0))
+
+
+def first_written_at(record: Record) -> datetime:
+    """Return when the first version of a memory was written."""
+    millis = record.fields.get("first_at")
+    return record.created_at if millis is None else from_millis(millis)
 
 
 def decay_policy(record: Record) -> DecayPolicy:
@@ -322,4 +331,6 @@ def decay_policy(record: Record) -> DecayPolicy:
 def last_reinforced_at(record: Record, now: datetime) -> datetime | None:
     """Return when a version was last reinforced, if that was before `now`."""
     millis = record.fields.get("reinforced_at")
-    return None if millis is None or from_millis(millis) > now else from_millis(millis)
+    if millis is None or from_millis(millis) > now:
+        return None
+    return from_millis(millis)

@@ -84,8 +84,12 @@ def find_sense(
     calibration: tuple[float, float],
 ) -> Sense:
     """Return the signs in the candidates that a query means something."""
-    pointed = any(feature.evidence.named or feature.on_date for feature in features)
-    coverage = max((feature.evidence.window_words or 0.0 for feature in features), default=0.0)
+    pointed = False
+    coverage = 0.0
+    for candidate_features in features:
+        evidence = candidate_features.evidence
+        pointed = pointed or bool(evidence.named) or candidate_features.on_date
+        coverage = max(coverage, evidence.window_words or 0.0)
     similarities = [
         candidate.similarity for candidate in candidates if candidate.similarity is not None
     ]

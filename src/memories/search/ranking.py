@@ -221,11 +221,16 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
         weight: The weight of similarity relative to words. Without a similarity only words count,
             and signs count no more than they do with one.
     """
-    # Without similarities only words decide, so even the best of a few common words count fully.
-    full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
+    full = max(best_words, FULL_WORDS)
+    if evidence.similarity is None:
+        # Only words decide, so even the best of a few common words count fully.
+        full = max(best_words, 1e-9)
     own = evidence.words / full
-    window = own if evidence.window_words is None else evidence.window_words
-    session = own if evidence.session_words is None else evidence.session_words
+    window, session = evidence.window_words, evidence.session_words
+    if window is None:
+        window = own
+    if session is None:
+        session = own
     words = (
         WEIGHTS.own_words * own
         + WEIGHTS.session_best * (evidence.session_best / full)
@@ -234,7 +239,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     ) / _WORDS
     signs = _sum_signs(evidence) / _WORDS
     if evidence.similarity is None:
-        return words + (signs / (1 + weight) if weight else WORDS_ONLY_SIGNS * signs)
+        return words + signs / (1 + weight) if weight else words + WORDS_ONLY_SIGNS * signs
     if evidence.window_words is None:
         weight *= STANDALONE
     similarity = (
@@ -258,10 +263,11 @@ def _sum_signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Return all candidates by score, best first; dropped ones keep their place and get a
-    reason."""
-    similarities = [candidate.evidence.similarity for candidate in candidates]
-    best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
+    """Return all candidates by score, best first; dropped ones get a reason."""
+    evidence = [candidate.evidence for candidate in candidates]
+    best_words = max([part.words for part in evidence], default=0.0)
+    similarities = [part.similarity for part in evidence if part.similarity is not None]
+    best = max(similarities, default=0.0)
     noise = ""
     if best < rules.floor:
         noise = (
@@ -270,24 +276,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
         )
     weakest = WORDLESS_SHARE * best
     nearest = best - rules.near_best
-    best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
-    scored = [
-        _score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)
-    ]
-    if rules.relevance is None or not rules.relevance.plain:
-        best_score = max((ranked.score for ranked in scored), default=0.0)
-        scored = [
-            ranked._replace(score=best_score) if candidates[ranked.row].verbatim else ranked
-            for ranked in scored
-        ]
-    # On a tie the newer one comes first; turns have no age here and keep their order.
-    scored.sort(key=lambda ranked: _sort_key(ranked, candidates[ranked.row]))
-    judged = [
-        ranked._replace(
-            dropped=noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest)
-        )
-        for ranked in scored
-    ]
+    judged: list[Ranked] = []
+    for ranked in _score_all(candidates, best_words, rules):
+        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest)
+        judged.append(ranked._replace(dropped=reason))
     judged = _apply_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
@@ -307,8 +299,21 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     return ordered
 
 
-def _sort_key(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
-    return -ranked.score, not candidate.verbatim, candidate.age_days
+def _score_all(candidates: Sequence[Features], best_words: float, rules: Rules) -> list[Ranked]:
+    """Return all candidates by score, best first. A verbatim one has the best score."""
+    scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
+    if rules.relevance is None or not rules.relevance.plain:
+        best_score = max([ranked.score for ranked in scored], default=0.0)
+        for row, candidate in enumerate(candidates):
+            if candidate.verbatim:
+                scored[row] = scored[row]._replace(score=best_score)
+
+    def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
+        # On a tie the newer one comes first; turns have no age here and keep their order.
+        candidate = candidates[ranked.row]
+        return -ranked.score, not candidate.verbatim, candidate.age_days
+
+    return sorted(scored, key=sort_key)
 
 
 def _corrections_first(
@@ -363,7 +368,9 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     threshold = relevance.thresholds[_condition(candidate, relevance)]
     # Age and use only scale a hit's excess over an unrelated text: some models rate all texts as
     # similar, and 2 % of such a score would be a large part of the difference.
-    weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
+    weight = rules.weight
+    if candidate.evidence.window_words is None:
+        weight *= STANDALONE
     baseline = 0.0
     if candidate.evidence.similarity is not None:
         baseline = rules.strangers * weight / (1 + weight)
@@ -429,19 +436,18 @@ def _apply_thresholds(
     if rules.curve is None or rules.relevance is None:
         return list(ranked)
     relevance = rules.relevance
-    cosines = {
-        threshold: to_cosine(threshold, *rules.curve)
-        for threshold in {place.threshold for place in ranked}
-    }
+    thresholds = {place.threshold for place in ranked}
+    cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in thresholds}
 
     def is_clear(place: Ranked) -> bool:
         similarity = candidates[place.row].evidence.similarity
         return similarity is None or similarity >= cosines[place.threshold]
 
     open_places = [place for place in ranked if place.threshold and not place.dropped]
-    clear_answers = [candidates[place.row].evidence for place in open_places if is_clear(place)]
-    nearest = max((evidence.similarity or 0.0 for evidence in clear_answers), default=0.0)
-    near = nearest - NEAR_CLEAR / rules.curve[0]
+    clear_similarities = [
+        candidates[place.row].evidence.similarity or 0.0 for place in open_places if is_clear(place)
+    ]
+    near = max(clear_similarities, default=0.0) - NEAR_CLEAR / rules.curve[0]
     judged = []
     for place in ranked:
         candidate = candidates[place.row]
@@ -450,7 +456,7 @@ def _apply_thresholds(
         speaks_for_itself = (
             candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
         )
-        is_further = bool(clear_answers) and (candidate.evidence.similarity or 0.0) < near
+        is_further = bool(clear_similarities) and (candidate.evidence.similarity or 0.0) < near
         is_open = place.threshold and not place.dropped
         if is_open and not speaks_for_itself and not is_clear(place) and (is_stale or is_further):
             reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"

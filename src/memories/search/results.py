@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
 
 
+# The evidence in an explanation, in order; the second tuple for turns only.
+_EVIDENCE_OF_TURNS = (
+    "session_best", "window_similarity", "session_similarity",
+    "named", "told_date", "tells_when", "aside", "question", "brevity",
+)  # fmt: skip
+_EVIDENCE = (
+    "similarity", "words", "window_words", "session_words", *_EVIDENCE_OF_TURNS[:3], "date",
+    *_EVIDENCE_OF_TURNS[3:],
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A memory, or a turn of a conversation, that answers a query.
@@ -168,8 +179,7 @@ class SearchResult(NamedTuple):
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""
-        hits = (ranked for ranked in self.ranked if not ranked.dropped)
-        records = (self.candidates[hit.row].record for hit in hits)
+        records = [self.candidates[place.row].record for place in self.ranked if not place.dropped]
         return [record for record in records if record.ref.collection is Collection.MEMORY]
 
     def hits(self) -> tuple[Hit, ...]:
@@ -218,16 +228,9 @@ class SearchResult(NamedTuple):
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
     """Return the rounded evidence by name; None for properties that only turns have."""
-    numbers: dict[str, float | int | None] = {
-        "similarity": evidence.similarity,
-        "words": evidence.words,
-        "window_words": evidence.window_words,
-        "session_words": evidence.session_words,
-        "session_best": evidence.session_best if is_turn else None,
-        "window_similarity": evidence.window_similarity if is_turn else None,
-        "session_similarity": evidence.session_similarity if is_turn else None,
-        "date": evidence.date,
-    }
-    for name in ("named", "told_date", "tells_when", "aside", "question", "brevity"):
-        numbers[name] = getattr(evidence, name) if is_turn else None
-    return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
+    numbers: dict[str, float | int | None] = dict.fromkeys(_EVIDENCE)
+    for name in _EVIDENCE:
+        value = getattr(evidence, name)
+        if value is not None and (is_turn or name not in _EVIDENCE_OF_TURNS):
+            numbers[name] = round(value, 4)
+    return numbers

@@ -228,20 +228,20 @@ def run(store: Store, search: Search) -> SearchResult:
         memories = _gather_memories(store, search, memory_limit)
         gathered, all_meet = _apply_conditions(search, memories, turns)
         ranked = rank(gathered.features, _rules(store, search, gathered))
-        if sum(not place.dropped for place in ranked) >= search.limit:
+        hit_count = sum(not place.dropped for place in ranked)
+        if hit_count >= search.limit:
             break
         # If candidates were too faded or did not meet the expression, others may take their place.
-        lacks_confidence = memories.has_more and any(
-            "confidence" in place.dropped for place in ranked
-        )
+        lacks_confidence = any("confidence" in place.dropped for place in ranked)
         more_turns = len(turns.candidates) > previous_turns
-        if not lacks_confidence and (all_meet or not (memories.has_more or more_turns)):
+        can_help = memories.has_more and (lacks_confidence or not all_meet)
+        if not can_help and (all_meet or not more_turns):
             break
         memory_limit *= 4
         if not all_meet and more_turns:
             previous_turns, turn_limit = len(turns.candidates), 4 * turn_limit
             turns = _gather_turns(store, search, turn_limit)
-    spare_terms = other_terms(query.text) if all(place.dropped for place in ranked) else []
+    spare_terms = [] if hit_count else other_terms(query.text)
     if spare_terms and query.terms != spare_terms:
         return run(store, search._replace(query=query._replace(terms=spare_terms)))
     return SearchResult(query, gathered.candidates, gathered.features, ranked)
@@ -283,15 +283,13 @@ def _apply_conditions(search: Search, memories: Gathered, turns: Gathered) -> tu
     features = memories.features + turns.features
     if not search.conditions:
         return Gathered(candidates, features, has_more=False), True
-    rows = [
-        row
-        for row, candidate in enumerate(candidates)
-        if search.conditions[candidate.record.ref.collection](candidate.record)
-    ]
-    selected = Gathered(
-        [candidates[row] for row in rows], [features[row] for row in rows], has_more=False
-    )
-    return selected, len(rows) == len(candidates)
+    selected = Gathered([], [], has_more=False)
+    for candidate, candidate_features in zip(candidates, features, strict=True):
+        meets = search.conditions[candidate.record.ref.collection]
+        if meets(candidate.record):
+            selected.candidates.append(candidate)
+            selected.features.append(candidate_features)
+    return selected, len(selected.candidates) == len(candidates)
 
 
 def _rules(store: Store, search: Search, gathered: Gathered) -> Rules:

@@ -8,7 +8,7 @@ without a long pause. Windows never cross the border of a session.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,9 +90,8 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     rows = {_ref(filters, matches, row): row for row in best_rows}
     records = store.read(list(rows))
     if filters.as_of is not None and filters.collection is Collection.MEMORY:
-        records = with_past_reinforcement(
-            store, select_accepted(records, filters.as_of), filters.as_of
-        )
+        accepted = select_accepted(records, filters.as_of)
+        records = with_past_reinforcement(store, accepted, filters.as_of)
     by_ref = {record.ref: record for record in records}
     gathered = Gathered([], [], has_more=False)
     for ref, row in rows.items():
@@ -110,13 +109,15 @@ def _features(query: Query, candidate: Candidate, columns: _Columns, row: int) -
     record, precision = candidate.record, float(columns.precision[row])
     if record.ref.collection is Collection.MEMORY:
         return memory_features(query, record, _memory_evidence(candidate, columns, row), precision)
-    is_part = PARTS in record.fields
+    message = ""
+    if PARTS in record.fields:
+        message = f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}"
     return Features(
         _turn_evidence(query, candidate, columns, row),
         readable=query.is_readable(record.text),
         on_date=precision >= ON_DATE,
         verbatim=query.is_verbatim(record.text),
-        message=f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}" if is_part else "",
+        message=message,
     )
 
 
@@ -189,12 +190,10 @@ def _search_periods(query: Query) -> list[tuple[datetime, datetime]]:
 def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Columns:
     names = {normal_form(speaker) for speaker in speakers}
     is_named = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
-    offset = query.now.utcoffset()
-    millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
-    years = (
-        np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
-    )
-    spans = dates.spans(query.text, query.now, years.tolist())
+    offset = query.now.utcoffset() or timedelta()
+    millis = matches.created_at + int(offset.total_seconds() * 1000)
+    years = millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
+    spans = dates.spans(query.text, query.now, np.unique(years).tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     surroundings = measure(matches)
     # The best words of each index count fully, so that memories and turns can be ranked together.
@@ -285,10 +284,8 @@ class Surroundings(NamedTuple):
 
 def measure(matches: Matches) -> Surroundings:
     """Return the evidence for each match on the three scales."""
-    aside_labels = np.array(
-        [labels.get(ROLE) in ASIDE for labels in matches.labels], dtype=np.float64
-    )
-    aside = aside_labels[matches.label]
+    is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
+    aside = np.array(is_aside, dtype=np.float64)[matches.label]
     weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
     words = matches.words * weight
     similarity = np.maximum(np.nan_to_num(matches.similarity, nan=0.0), 0.0)
@@ -354,9 +351,8 @@ def _rarity(matches: Matches) -> "NDArray[np.float64]":
     having = matches.holds.sum(axis=1)
     count = max(matches.searched, matches.holds.shape[1])
     rarity = np.log1p((count - having + 0.5) / (having + 0.5))
-    return np.asarray(
-        rarity * np.array([" " not in term for term in matches.terms], dtype=np.float64)
-    )
+    is_word = np.array([" " not in term for term in matches.terms], dtype=np.float64)
+    return np.asarray(rarity * is_word)
 
 
 def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "NDArray[np.float64]":
@@ -404,10 +400,10 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
     ]
 
 
-def remove_speakers(text: str, speakers: Iterable[str]) -> str:
+def remove_speakers(text: str, speakers: Sequence[str]) -> str:
     """Return a question without the names of these speakers, unless nothing else would be left."""
     remaining, folded = cased_form(text), normal_form(text)
-    names = {name for speaker in speakers for name in (cased_form(speaker), _first_name(speaker))}
+    names = {*map(cased_form, speakers), *map(_first_name, speakers)}
     for name in sorted(names, key=lambda name: (-len(name), name)):
         if _has_name(remaining, folded, name):
             remaining = _name_pattern(name).sub(" ", remaining)

@@ -12,7 +12,8 @@ from memories.guard.origin import CONTINUED
 from memories.models import Forgotten
 from memories.read.conversations import find_namespace, keep_about, not_own
 from memories.read.lookup import Lookup
-from memories.read.selector import Selector, is_from, source_of
+from memories.read.names import is_from, source_of
+from memories.read.selector import Selector
 from memories.read.turns import refs_of
 from memories.stores.chain import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased

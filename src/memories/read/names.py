@@ -1,0 +1,131 @@
+"""Names in an expression of `--where`: how each is compared, and what it reads from a record."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from memories.core.times import from_millis
+from memories.guard.origin import CHANNELS, IMPORT, TRUSTS, origin_of
+from memories.models import DecayPolicy
+from memories.read import versions
+from memories.read.turns import start_of
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
+
+Reader = Callable[[Record], Any]  # returns the value of a name; None if a record lacks it
+
+_ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
+CHOICES: dict[str, Sequence[str]] = {
+    "trust": TRUSTS,
+    "channel": CHANNELS,
+    "decay": tuple(DecayPolicy),
+    "role": ROLES,
+}
+
+
+class Name(NamedTuple):
+    """A name that is not that of a tag.
+
+    Attributes:
+        kind: `text`, `choice`, `number`, `time`, `id` or `source`.
+        read: Returns its value on a record; None for `confidence`, which depends on the time.
+    """
+
+    kind: str
+    read: Reader | None
+
+
+def source_of(record: Record) -> str | None:
+    """Return the source of a memory: a conversation, or a turn of one."""
+    return record.fields.get("source") or record.labels.get("conversation_id")
+
+
+def conversation_of(source: str) -> str:
+    """Return the conversation of a source: `standup` for `standup#3`."""
+    name, hash_sign, index = source.rpartition("#")
+    return name if hash_sign and name and index.isascii() and index.isdigit() else source
+
+
+def is_from(source: str, wanted: str) -> bool:
+    """Return whether a source is a turn, or any turn of a conversation."""
+    return source == wanted or conversation_of(source) == wanted
+
+
+def _origin_reader(name: str) -> Reader:
+    attribute = "namespace" if name == "identity" else name
+
+    def read(record: Record) -> Any:
+        origin = origin_of(record.labels)
+        return None if origin is None else getattr(origin, attribute)
+
+    return read
+
+
+def label_reader(label: str, default: str | None = None) -> Reader:
+    """Return the reader of a label."""
+
+    def read(record: Record) -> str | None:
+        return record.labels.get(label, default)
+
+    return read
+
+
+def _read_key(record: Record) -> str | None:
+    return versions.plain_key(record.key)
+
+
+def _read_conversation(record: Record) -> str | None:
+    source = source_of(record)
+    return None if source is None else conversation_of(source)
+
+
+def _read_reinforced_at(record: Record) -> datetime | None:
+    millis = record.fields.get("reinforced_at")
+    return None if millis is None else from_millis(millis)
+
+
+def _read_turn_id(record: Record) -> str:
+    return f"{record.ref.group}#{start_of(record)}"
+
+
+_group = attrgetter("ref.group")
+_written_at = Name("time", attrgetter("created_at"))
+_COMMON: dict[str, Name] = {
+    "namespace": Name("text", attrgetter("ref.namespace")),
+    "content": Name("text", attrgetter("text")),
+    "import": Name("text", label_reader(IMPORT)),
+    "updated": _written_at,
+    "since": _written_at,
+    "until": _written_at,
+    **{
+        name: Name("choice" if name in CHOICES else "text", _origin_reader(name))
+        for name in _ORIGIN
+    },
+}
+NAMES: dict[Collection, dict[str, Name]] = {
+    Collection.MEMORY: {
+        **_COMMON,
+        "id": Name("id", _group),
+        "key": Name("text", _read_key),
+        "conversation": Name("text", _read_conversation),
+        "source": Name("source", source_of),
+        "decay": Name("choice", versions.decay_policy),
+        "confidence": Name("number", None),
+        "base_confidence": Name("number", versions.base_confidence),
+        "version": Name("number", attrgetter("ref.position")),
+        "access_count": Name("number", attrgetter("accesses")),
+        "created": Name("time", versions.first_written_at),
+        "reinforced": Name("time", _read_reinforced_at),
+        "ended": Name("time", attrgetter("ended_at")),
+    },
+    Collection.HISTORY: {
+        **_COMMON,
+        "id": Name("text", _read_turn_id),
+        "key": Name("text", _read_key),
+        "conversation": Name("text", _group),
+        "role": Name("choice", label_reader(ROLE, ROLES[0])),
+        "speaker": Name("text", label_reader(SPEAKER)),
+        "index": Name("number", start_of),
+        "created": _written_at,
+    },
+}
