@@ -17,10 +17,12 @@ from forked import Forked
 from hooks.conftest import Hook, flush_inbox, pending_memories
 from hooks.test_flush import record_event
 from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft
+from memories.config import registers
+from memories.connect import files
 from memories.context.engine import EngineBackend
 from memories.context.tokens import estimate_tokens
 from memories.core import events
-from memories.hooks import inbox, session
+from memories.hooks import inbox, recall, session
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 
@@ -147,6 +149,41 @@ def test_captured_memories_are_not_recalled_before_review(hook: Hook, home: Path
 def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
     assert DEPLOY in hook("session-start", {"source": "startup"}).context
     assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
+
+
+@pytest.mark.usefixtures("deploys")
+@pytest.mark.parametrize(
+    ("host", "root", "names_tools"),
+    [
+        ("claude-code", "", True),
+        ("claude-code", ".", True),
+        ("claude-code", "/elsewhere", False),
+        ("codex", "", False),
+    ],
+)
+def test_the_block_names_mcp_tools_where_the_server_is_connected(
+    hook: Hook, folder: Path, host: str, root: str, names_tools: bool
+) -> None:
+    assert "memory search" in hook("session-start", {"session_id": "s0"}).context
+    receipt = {"host": host, "scope": "user", "root": str(folder) if root == "." else root}
+    registers().mkdir(parents=True, exist_ok=True)
+    (registers() / recall.CONNECTED).write_text(
+        json.dumps({"connected": [{**receipt, "files": []}]})
+    )
+    block = hook("session-start").context
+    assert ("search_memories" in block, "memory search" in block) == (names_tools, not names_tools)
+
+
+@pytest.mark.usefixtures("deploys")
+@pytest.mark.parametrize("damage", ["", "[]", '{"connected": [1]}', '{"connected": 7}'])
+def test_a_damaged_receipt_stops_no_session(hook: Hook, damage: str) -> None:
+    registers().mkdir(parents=True, exist_ok=True)
+    (registers() / recall.CONNECTED).write_text(damage)
+    assert "memory search" in hook("session-start").context
+
+
+def test_the_receipts_are_where_connect_keeps_them() -> None:
+    assert recall.CONNECTED == files._REGISTER
 
 
 def test_a_prompt_switches_the_identity(hook: Hook, home: Path) -> None:

@@ -5,11 +5,12 @@ Prompts are answered in `recall_prompt`. No context is longer than the host acce
 """
 
 import contextlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memories.config import load_config
+from memories.config import load_config, registers
 from memories.core.events import OFF
 from memories.errors import ConfigError, StoreUnreachable
 from memories.hooks import runs
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     OpenMemories = Callable[[Config, bool], Memories]
 
+CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
 MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000 by its own count
 MAX_TOKENS = 2_000  # Codex cuts at about 2,500
 
@@ -117,7 +119,8 @@ def _recall_block(
         StoreError: The store can't be reached, and there is no scratchpad.
     """
     project = _identify(request) if config.project_detection else None
-    wanted = blocks.BlockRequest.of(config, project, MAX_TOKENS, blocks.CLIENTS[0])
+    client = "mcp" if _has_server(request) else "shell"
+    wanted = blocks.BlockRequest.of(config, project, MAX_TOKENS, client)
     scratchpad = None
     if opened is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
@@ -154,6 +157,21 @@ def _block_from_store(
         if scratchpad is None:
             raise StoreUnreachable(NOT_ASKED)
         return blocks.render(wanted, scratchpad, NOT_ASKED)
+
+
+def _has_server(request: RecallRequest) -> bool:
+    """Return whether `memory connect` has connected the MCP server to the host of a session.
+
+    It always connects the server and the hooks together, and keeps a receipt of that.
+    """
+    try:
+        receipts = json.loads((registers() / CONNECTED).read_bytes())["connected"]
+        host = request.session.partition(".")[0]
+        roots = {receipt["root"] for receipt in receipts if receipt["host"] == host}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False  # without a receipt, or with a damaged one, which doctor reports
+    folder = Path(request.folder)
+    return any(root == "" or folder.is_relative_to(root) for root in roots)
 
 
 def _identify(request: RecallRequest) -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MAX_ENTRIES = 10
+MAX_PREFERENCES = 5  # that stand before newer memories
 MAX_CHARACTERS = 8_000  # what hosts accept at once; Codex accepts as many tokens as that has
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
@@ -211,15 +212,32 @@ def _is_session(entry: Entry) -> bool:
 
 
 def _choose_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list[Entry]:
-    """Return the first memories: pinned ones and those of the project or of none come first."""
+    """Return the first memories, each group in the order of the scratchpad.
+
+    Pinned ones come first, then preferences whatever their age, then other memories of the project,
+    of every project or of none, and last those of other projects.
+    """
+    pinned: list[Entry] = []
+    preferences: list[Entry] = []
     near: list[Entry] = []
     far: list[Entry] = []
     for entry in admitted:
         if _is_session(entry):
             continue
-        is_near = entry.pinned or "project" not in entry.tags or entry.tags["project"] in projects
-        (near if is_near else far).append(entry)
-    return [*near, *far][:MAX_ENTRIES]
+        is_near = entry.tags.get("project") in projects or _is_everywhere(entry)
+        if entry.pinned:
+            pinned.append(entry)
+        elif not is_near:
+            far.append(entry)
+        elif entry.is_preference and len(preferences) < MAX_PREFERENCES:
+            preferences.append(entry)
+        else:
+            near.append(entry)
+    return [*pinned, *preferences, *near, *far][:MAX_ENTRIES]
+
+
+def _is_everywhere(entry: Entry) -> bool:
+    return "project" not in entry.tags or entry.tags.get("global", "").lower() == "true"
 
 
 def _choose_sessions(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_PINNED = 50  # as `write.change.pin` allows
 OFTEN = 3  # reads that make a memory a frequently used one
 SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
+PREFERENCE = "preference"  # the value of the tag `type`
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
 _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
@@ -91,6 +92,11 @@ class Entry(NamedTuple):
     cut: int | None = None
     accepted: bool = False
     namespace: str = ""
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether it is a standing preference or instruction of the user."""
+        return self.tags.get("type") == PREFERENCE
 
     @property
     def is_session(self) -> bool:
@@ -196,9 +202,10 @@ def select_current(entries: Iterable[Entry], rules: Rules, now: datetime) -> lis
 def choose(
     entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()
 ) -> list[Entry]:
-    """Return the entries that get a place: pinned, frequently used, and the newest.
+    """Return the entries that get a place: pinned, preferences, frequently used, and the newest.
 
-    A third of the room beside the pinned entries is for frequently used ones of any age.
+    A third of the room beside the pinned entries is for preferences of any age, which hold until
+    somebody changes them, and a third is for frequently used ones of any age.
     Summaries of sessions have places of their own, a few for each project. Entries that aren't
     current only fill the remaining room, since another setting or option may ask for them.
 
@@ -215,12 +222,15 @@ def choose(
     sessions = [entry for entry in current if not entry.pinned and entry.is_session]
     room = max(0, rules.size - len(pinned))
 
-    used_often = [entry for entry in facts if entry.uses >= OFTEN]
+    preferences = [entry for entry in facts if entry.is_preference]
+    standing = sorted(preferences, key=_by_time, reverse=True)[: room // 3]
+    used_often = [entry for entry in _newest(facts, without=standing) if entry.uses >= OFTEN]
     frequent = sorted(used_often, key=_by_use, reverse=True)[: room // 3]
-    newest = _newest(facts, without=frequent)[: room - len(frequent)]
+    lasting = [*standing, *frequent]
+    newest = _newest(facts, without=lasting)[: room - len(lasting)]
     chosen = [
         *pinned,
-        *sort_entries([*frequent, *newest], now, rules.relevance),
+        *sort_entries([*lasting, *newest], now, rules.relevance),
         *_last_sessions(sessions),
     ]
     faint = _newest(candidates, without=current)

@@ -18,6 +18,7 @@ from memories.scratchpad.entries import (
     MAX_SHOWN,
     MOST_PINNED,
     MOST_SESSIONS,
+    PREFERENCE,
     Entry,
     Rules,
     choose,
@@ -254,7 +255,7 @@ def _select(writer: "Writer", rules: Rules, shown: Sequence[Entry], *, rebuild: 
 def select(
     store: Store, namespace: str, rules: Rules, now: datetime, shown: Sequence[Entry] = ()
 ) -> Selection:
-    """Select pinned memories, the newest, summaries of sessions, and those that are shown already.
+    """Select pinned memories, preferences, the newest, session summaries, and those shown already.
 
     It reads a few hundred records, however many there are.
 
@@ -268,6 +269,7 @@ def select(
     memories = Filter(Collection.MEMORY, (namespace,))
     pinned = memories._replace(labels={PINNED: "1"})
     sessions = memories._replace(labels={"type": SESSION})
+    preferences = memories._replace(labels={"type": PREFERENCE})
     refs = [
         Ref(Collection.MEMORY, namespace, entry.id, entry.version)
         for entry in shown
@@ -277,6 +279,7 @@ def select(
         *store.scan(pinned, limit=MOST_PINNED, newest_first=True),
         *store.scan(memories, limit=max(_MARGIN * rules.size, 1), newest_first=True),
         *store.scan(sessions, limit=_MARGIN * MOST_SESSIONS, newest_first=True),
+        *store.scan(preferences, limit=max(rules.size, 1), newest_first=True),
         *store.read(refs),
     ]
     return Selection(_entries_of(records, now), store.count(only_pending(memories)))
