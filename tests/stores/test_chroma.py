@@ -74,8 +74,8 @@ class ChromaServer:
             "--port",
         ]
         self._process = subprocess.Popen(
-            [*command, str(self.port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd=self._folder,
+            [*command, str(self.port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True, cwd=self._folder,
         )  # fmt: skip
         end = time.monotonic() + 300
         while time.monotonic() < end:
@@ -149,7 +149,6 @@ class TestChromaStore(StoreContract):
 
 
 # --- what the store makes of a URL, and of servers that are none
-# -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,6 @@ def test_what_is_no_chroma_server_is_one_sentence(
 
 
 # --- the server
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -275,7 +275,6 @@ def live(server: Server) -> None:
 
 
 # --- cut short between two requests
-# ---------------------------------------------------------------------------------
 
 
 def update(store: RemoteStore) -> None:
@@ -461,7 +460,6 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
 
 
 # --- two machines
-# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
@@ -767,7 +765,6 @@ def test_the_info_names_the_collection_and_no_size(open_store: OpenStore) -> Non
 
 
 # --- what it costs, and what it refuses
-# ------------------------------------------------------------------------------
 
 
 def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) -> None:
@@ -1039,7 +1036,6 @@ def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
 
 
 # --- a server by HTTP
-# ------------------------------------------------------------------------------------------------
 
 
 class Told(BaseHTTPRequestHandler):

@@ -86,7 +86,6 @@ class TestHttpStore(StoreContract):
 
 
 # --- who may what
-# ----------------------------------------------------------------------------------------------------
 
 
 def _token(tmp_path: Path, *grants: str) -> str:
@@ -194,7 +193,6 @@ def test_many_records_go_in_one_transaction_of_several_requests(
 
 
 # --- URLs, tokens, silence
-# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

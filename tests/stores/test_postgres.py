@@ -95,7 +95,6 @@ class TestPostgresByIndex(StoreContract):
 
 
 # --- what can be wrong with a server
-# ---------------------------------------------------------------------------------
 
 
 def refusal(store: PostgresStore) -> str:
@@ -375,7 +374,6 @@ def test_a_role_that_prefers_other_transactions_can_write(
 
 
 # --- a server that has stopped
-# ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -456,7 +454,6 @@ def test_an_erasure_may_take_longer_than_the_deadline(
 
 
 # --- connections
-# -----------------------------------------------------------------------------------------------------
 
 
 def end_sessions(server: Node) -> None:
@@ -607,7 +604,9 @@ from memories.stores.postgres.store import PostgresStore
 store, said = PostgresStore("postgresql://me:secret@h/d", None), []
 where = Filter(Collection.MEMORY, ("ann",))
 for ask in (
-    lambda: store.count(where), lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]), lambda: store.remove([])
+    lambda: store.count(where),
+    lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]),
+    lambda: store.remove([]),
 ):
     try:
         ask()
@@ -650,7 +649,10 @@ def test_a_commit_in_doubt_says_so_and_is_not_repeated(
         except MemoriesError as exc:
             caught.append(exc)
 
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'memories'"
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event = 'SyncRep' AND application_name = 'memories'"
+    )
     try:
         thread = threading.Thread(target=write)
         thread.start()
@@ -741,7 +743,6 @@ store.close()
 
 
 # --- locks
-# -----------------------------------------------------------------------------------------------------------
 
 
 def test_writers_of_different_namespaces_do_not_wait_for_each_other(store: PostgresStore) -> None:
@@ -923,7 +924,10 @@ def test_what_ends_while_its_vectors_are_staged_has_ended_after_the_switch(
     first.append([record("m"), record("n")])
     ref = Ref(MEMORY, "ann", "m", 1)
     thread = threading.Thread(target=second.patch, args=([Patch(ref, at(1), "delete", {})],))
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND application_name = 'memories'"
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event = 'advisory' AND application_name = 'memories'"
+    )
     with first.transaction():
         stage_all(first)
         thread.start()
@@ -945,7 +949,6 @@ def test_to_switch_to_the_space_in_use_changes_nothing(store: PostgresStore) -> 
 
 
 # --- the schema
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -1050,7 +1053,6 @@ def test_a_search_looks_only_into_the_partition_of_its_namespace(store: Postgres
 
 
 # --- words and vectors of many
-# ---------------------------------------------------------------------------------------
 
 WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango".split()
 
@@ -1305,7 +1307,6 @@ def test_a_load_whose_look_for_the_planner_fails_is_stored(
 
 
 # --- removal
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(
@@ -1399,7 +1400,6 @@ def test_only_the_owner_of_the_tables_can_erase(
 
 
 # --- what a command pays for
-# -----------------------------------------------------------------------------------------
 
 
 def test_reading_by_words_loads_no_numpy(url: str, run_python: RunPython) -> None:
@@ -1432,7 +1432,8 @@ from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], None)
 number = 0
 while True:
-    store.append([Record(Ref(Collection.MEMORY, "ann", f"{number:05}", 1), "text", datetime.now(UTC))])
+    ref = Ref(Collection.MEMORY, "ann", f"{number:05}", 1)
+    store.append([Record(ref, "text", datetime.now(UTC))])
     print(number, flush=True)
     number += 1
 """

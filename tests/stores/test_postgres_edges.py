@@ -21,7 +21,6 @@ from postgres_node import Node
 Opened = Callable[..., PostgresStore]
 
 # --- URLs
-# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,6 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
 
 
 # --- what the server says
-# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,10 +109,16 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
     [
         "FATAL:  the database system is starting up",
         "FATAL:  the database system is in recovery mode",
-        "FATAL:  the database system is not yet accepting connections\nDETAIL:  Consistent recovery state has not been",
+        (
+            "FATAL:  the database system is not yet accepting connections\n"
+            "DETAIL:  Consistent recovery state has not been"
+        ),
         "FATAL:  the database system is not accepting connections",
         "FATAL:  the database system is shutting down",
-        "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally",
+        (
+            "server closed the connection unexpectedly\n"
+            "\tThis probably means the server terminated abnormally"
+        ),
         "FATAL:  too many connections for role \"me\"",
         "FATAL:  too many connections for database \"db\"",
         "FATAL:  sorry, too many clients already",
@@ -124,7 +128,10 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         "FATAL:  terminating connection due to administrator command",
         "could not receive data from server: Connection reset by peer",
         "SSL SYSCALL error: EOF detected",
-        "Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+        (
+            "Connection refused\n"
+            "\tIs the server running on that host and accepting TCP/IP connections?"
+        ),
         "No route to host",
         "Network is unreachable",
         "Connection timed out",
@@ -132,7 +139,10 @@ def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
         "could not translate host name \"db\" to address: Temporary failure in name resolution",
         "FATAL:  query_wait_timeout",
         "FATAL:  server login has been failing, try again later (server_login_retry)",
-        "connection to h1 failed: Connection refused\nconnection to h2 failed: session is read-only",
+        (
+            "connection to h1 failed: Connection refused\n"
+            "connection to h2 failed: session is read-only"
+        ),
     ],
 )  # fmt: skip
 def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
@@ -229,8 +239,8 @@ def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(
         "$$ BEGIN RAISE WARNING 'anything'; RETURN NULL; END $$"
     )
     server.sql(
-        f"CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON {schema}.corpus DEFERRABLE INITIALLY DEFERRED "
-        f"FOR EACH ROW EXECUTE FUNCTION {schema}.warn()"
+        f"CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON {schema}.corpus "
+        f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.warn()"
     )
     store.append([record("n", namespace="bob")])
     assert store.count(pool("ann", "bob")) == 2
@@ -250,7 +260,8 @@ def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
     def end() -> None:
         while not ending.is_set():
             server.sql(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'memories'"
             )
 
     thread = threading.Thread(target=end)
@@ -270,7 +281,6 @@ def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
 
 
 # --- a gateway queues what a server can't take now
-# -------------------------------------------------------------------
 
 
 def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +334,6 @@ def test_a_turn_that_the_server_refuses_for_now_is_queued(
 
 
 # --- rights
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_role_that_may_only_read_searches_and_status_says_so(

@@ -233,7 +233,6 @@ def test_nothing_of_a_content_or_a_key_is_kept(serve: Serve, server: Node, schem
 
 
 # --- the table itself
-# ------------------------------------------------------------------------------------------------
 
 Open = Callable[..., PostgresClaims]
 
@@ -356,7 +355,10 @@ def test_keys_work_behind_a_pooler_that_shares_sessions(
 def test_a_database_that_only_reads_by_default_keeps_them_too(
     keys: Open, url: str, server: Node
 ) -> None:
-    options = "-c%20default_transaction_read_only%3Don%20-c%20default_transaction_isolation%3Dserializable"
+    options = (
+        "-c%20default_transaction_read_only%3Don"
+        "%20-c%20default_transaction_isolation%3Dserializable"
+    )
     one = keys(f"{url}&options={options}")
     one.settle(told(one), {"status": 201})
     assert told(one).summary == {"status": 201}

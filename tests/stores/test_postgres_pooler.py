@@ -27,7 +27,8 @@ def pooler(request: pytest.FixtureRequest, server: Node) -> Iterator[str]:
     with getattr(postgres_pooler, request.param)(server) as url:
         yield url
     server.sql(
-        "SET client_min_messages = error; DROP SCHEMA IF EXISTS teama CASCADE; DROP SCHEMA IF EXISTS teamb CASCADE"
+        "SET client_min_messages = error; DROP SCHEMA IF EXISTS teama CASCADE; "
+        "DROP SCHEMA IF EXISTS teamb CASCADE"
     )
 
 
@@ -89,7 +90,10 @@ def test_what_a_transaction_sets_is_not_left_to_the_next_client(
     import psycopg
 
     def settings() -> list[Any]:
-        names = "search_path lock_timeout enable_seqscan jit synchronous_commit idle_in_transaction_session_timeout"
+        names = (
+            "search_path lock_timeout enable_seqscan jit synchronous_commit "
+            "idle_in_transaction_session_timeout"
+        )
         with psycopg.connect(pooler, autocommit=True, prepare_threshold=None) as other:
             found = [other.execute(f"SHOW {name}").fetchone() for name in names.split()]
             return [

@@ -42,22 +42,28 @@ def agrees(store: PostgresStore) -> None:
         used = db.meta.used
         has = "false"
         if used is not None:
-            has = f"EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+            has = (
+                f"EXISTS (SELECT 1 FROM {used.table} v "
+                "WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+            )
         assert db.rows(
             "SELECT namespace, collection, ended, documents, tokens, embedded, deleted FROM corpus "
             "WHERE documents > 0 ORDER BY 1, 2, 3"
         ) == db.rows(
             "SELECT namespace, collection, ended_at IS NOT NULL, count(*), sum(length)::bigint, "
-            f"count(*) FILTER (WHERE {has}), count(*) FILTER (WHERE ended_at IS NOT NULL AND ended_by = 'delete') "
+            f"count(*) FILTER (WHERE {has}), "
+            "count(*) FILTER (WHERE ended_at IS NOT NULL AND ended_by = 'delete') "
             "FROM record r GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
         assert db.rows(
-            "SELECT namespace, collection, key, value, live, ended FROM label WHERE live + ended <> 0 "
-            "ORDER BY 1, 2, 3, 4"
+            "SELECT namespace, collection, key, value, live, ended FROM label "
+            "WHERE live + ended <> 0 ORDER BY 1, 2, 3, 4"
         ) == db.rows(
             'SELECT r.namespace, r.collection, l.key COLLATE "C", l.value COLLATE "C", '
-            "count(*) FILTER (WHERE ended_at IS NULL), count(*) FILTER (WHERE ended_at IS NOT NULL) "
-            "FROM record r CROSS JOIN jsonb_each_text(r.labels) l GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+            "count(*) FILTER (WHERE ended_at IS NULL), "
+            "count(*) FILTER (WHERE ended_at IS NOT NULL) "
+            "FROM record r CROSS JOIN jsonb_each_text(r.labels) l "
+            "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
         )
 
 
@@ -241,7 +247,6 @@ def test_grants_outlive_an_erasure(server: Node, url: str, opened: Opened, schem
 
 
 # --- another number of partitions
-# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 5), (4, 1)])
@@ -261,7 +266,10 @@ def test_a_store_is_divided_anew_while_others_write(
     assert store.count(pool(state="any")) == len(written)
     with pytest.raises(Conflict):
         store.append([record("n", namespace="ns3", key="k")])
-    indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname = '{schema}' AND tablename ~ '^(record|vector)'"
+    indexes = (
+        "SELECT count(*) FROM pg_indexes "
+        f"WHERE schemaname = '{schema}' AND tablename ~ '^(record|vector)'"
+    )
     assert server.sql(indexes) == [((6 + 1 + 1) * after,)]
     found = server.sql(
         "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",)
@@ -318,7 +326,6 @@ def test_a_url_that_asks_for_more_partitions_names_the_command(
 
 
 # --- what is counted
-# -------------------------------------------------------------------------------------------------
 
 
 def test_counts_are_in_step_whatever_happens(store: PostgresStore) -> None:
@@ -389,8 +396,8 @@ def test_an_earlier_store_is_counted_when_it_is_migrated(
     store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(9), "delete", {})])
     server.sql(
         f"SET search_path = {schema}, public; ALTER TABLE label DROP live, DROP ended; "
-        "ALTER TABLE corpus DROP embedded, DROP deleted; DROP TABLE change; DROP FUNCTION note_change; "
-        "DROP TABLE request; "
+        "ALTER TABLE corpus DROP embedded, DROP deleted; DROP TABLE change; "
+        "DROP FUNCTION note_change; DROP TABLE request; "
         "UPDATE meta SET value = 1 WHERE name = 'schema'"
     )
     later = opened(url)
@@ -436,7 +443,10 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
 
     monkeypatch.setattr(counts, "MANY_VECTORS", 150)
     monkeypatch.setattr(vectors, "EXACT_ROWS", 100)
-    made = f"SELECT count(*) FROM pg_indexes WHERE schemaname = '{schema}' AND indexdef LIKE '%%hnsw%%'"
+    made = (
+        "SELECT count(*) FROM pg_indexes "
+        f"WHERE schemaname = '{schema}' AND indexdef LIKE '%%hnsw%%'"
+    )
     drawn = unit_vectors(400, seed=9)
     store = opened(f"{url}&partitions=1")
     for start in (0, 200):
@@ -457,7 +467,8 @@ def test_a_load_is_found_before_and_after_its_index_is_made(
     later = opened(url)
     assert nearest(later) == exact
     server.sql(
-        f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
+        "UPDATE pg_index SET indisvalid = false "
+        f"WHERE indexrelid = '{schema}.vector_a_memory'::regclass"
     )
     later.append([record("one more")])  # after a process was killed that made it
     whole = (

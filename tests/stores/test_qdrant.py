@@ -73,7 +73,6 @@ VECTORS = Part(Kind.VECTORS, Collection.MEMORY, "ann", "s1")
 
 
 # --- Qdrant's REST API over the local mode of its client
-# --------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -338,7 +337,6 @@ def opening(url: str) -> Iterator[OpenStore]:
 
 
 # --- the contract
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -388,7 +386,6 @@ class TestQdrantServer(StoreContract):
 
 
 # --- what the driver asks for
-# -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["folder", "rest"])
@@ -705,7 +702,6 @@ def test_a_collection_that_somebody_removes_is_made_again(server: ApiServer) -> 
 
 
 # --- a server, and what is none
-# ---------------------------------------------------------------------------------------
 
 
 def test_the_key_is_sent_and_never_shown(
@@ -888,7 +884,6 @@ assert not (heavy - {"numpy"}) & sys.modules.keys()
 
 
 # --- a folder
-# ---------------------------------------------------------------------------------------------------------
 
 
 OPEN = """
@@ -917,11 +912,14 @@ def test_a_folder_that_another_process_holds_is_busy_for_a_bounded_time(
 def test_a_process_waits_until_the_folder_is_free(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
-    script = f"{OPEN}\nqdrant_folder.BUSY_SECONDS = 50\nprint('waiting', flush=True)\nprint(store.count(mine))"
+    script = (
+        f"{OPEN}\nqdrant_folder.BUSY_SECONDS = 50\n"
+        "print('waiting', flush=True)\nprint(store.count(mine))"
+    )
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     other = subprocess.Popen(
-        [sys.executable, "-c", script, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
+        [sys.executable, "-c", script, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment,
     )  # fmt: skip
     assert other.stdout is not None and other.stdout.readline() == "waiting\n"
     store.append([record("n")])
@@ -956,7 +954,8 @@ if child == 0:
     try:
         store.append(doc("of the child"))
     except Conflict:
-        store.append([Record(Ref(Collection.MEMORY, "ann", "child", 1), "of the child", datetime.now(UTC))])
+        ref = Ref(Collection.MEMORY, "ann", "child", 1)
+        store.append([Record(ref, "of the child", datetime.now(UTC))])
     store.close()
     os._exit(0)
 assert os.read(said, 9) == b"busy"
@@ -1002,7 +1001,8 @@ import os
 from datetime import UTC, datetime
 from memories.stores.qdrant.local import persistence
 CollectionPersistence = persistence().CollectionPersistence
-records = [Record(Ref(Collection.MEMORY, "ann", f"m{{n}}", 1), f"text {{n}}", datetime.now(UTC)) for n in range(4)]
+refs = [Ref(Collection.MEMORY, "ann", f"m{{n}}", 1) for n in range(4)]
+records = [Record(ref, f"text {{ref.group}}", datetime.now(UTC)) for ref in refs]
 store.count(mine)
 persist, written = CollectionPersistence.persist, []
 def dying(self, point):

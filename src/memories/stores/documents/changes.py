@@ -27,6 +27,7 @@ from memories.stores.documents.schema import (
     labels_of,
     part_of,
     record_id,
+    record_ids,
     window_ids,
     write_id_of,
 )
@@ -325,13 +326,13 @@ class Flush:
         Raises:
             Conflict: One has.
         """
-        ids = {record_id(ref) for ref in refs}
+        ids = set(record_ids(refs))
         for point in key_holders(self._driver, part, [self._changes.new[ref] for ref in refs]):
             is_ours = point.id in ids and write_id_of(point) == self._write_id
             if is_ours or self._lock.has_died(point):
                 continue
             decoded = decode(part, [point])
-            holder = self._changes.get(decoded[0].record.ref) if decoded else None
+            holder = self._changes.get(decoded[0].ref) if decoded else None
             if holder is None or holder.ended_at is None:
                 raise Conflict(
                     f"another record of {part.namespace} has the same key now; read it again"
@@ -339,7 +340,7 @@ class Flush:
         self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
-        points = self._driver.get(part, [record_id(ref) for ref in refs])
+        points = self._driver.get(part, record_ids(refs))
         writers = {point.id: write_id_of(point) for point in points}
         for ref in refs:
             if writers.get(record_id(ref)) != self._write_id:
@@ -348,7 +349,7 @@ class Flush:
     def _withdraw(self) -> None:
         """Remove the points of this write, and no others."""
         for part, refs in self._new.items():
-            points = self._driver.get(part, [record_id(ref) for ref in refs])
+            points = self._driver.get(part, record_ids(refs))
             own_ids = [point.id for point in points if write_id_of(point) == self._write_id]
             self._driver.delete(part, own_ids)
             if self._space is not None:

@@ -15,6 +15,7 @@ from memories.stores.documents.schema import (
     is_narrow,
     labels_of,
     record_id,
+    record_ids,
     ref_of,
     window_ids,
 )
@@ -108,7 +109,7 @@ class View:
         records: list[Stored] = []
         for part, points in points_by_part:
             decoded = decode(part, points, self.damaged)
-            unchanged = [stored for stored in decoded if stored.record.ref not in self.changes]
+            unchanged = [stored for stored in decoded if stored.ref not in self.changes]
             records += [stored for stored in unchanged if where.fits(stored.record)]
         return records + self.read(record.ref for record in self.changes.matching(where))
 
@@ -123,9 +124,9 @@ class View:
                 on_server.append(ref)
         records: list[Stored] = []
         for part, part_refs in by_part(on_server).items():
-            points = self.driver.get(part, [record_id(ref) for ref in part_refs])
+            points = self.driver.get(part, record_ids(part_refs))
             for stored in decode(part, points, self.damaged):
-                record = self.changes.patched.get(stored.record.ref, stored.record)
+                record = self.changes.patched.get(stored.ref, stored.record)
                 records.append(stored._replace(record=record))
         return records + new
 
@@ -139,7 +140,7 @@ class View:
         ids: dict[Ref, list[str]] = {}
         vectors: dict[Ref, NDArray[np.float32]] = {}
         for stored in records:
-            ref = stored.record.ref
+            ref = stored.ref
             new = self.changes.new.get(ref)
             if new is not None and new.vectors is not None:
                 vectors[ref] = new.vectors
@@ -233,6 +234,6 @@ def _count_lost_vectors(driver: Driver, part: Part, records: list[Stored], space
     ids = set(driver.ids(part._replace(kind=Kind.VECTORS, space=space), []))
     lost_count = 0
     for stored in with_vectors:
-        if not ids.issuperset(window_ids(stored.record.ref, stored.windows[space])):
+        if not ids.issuperset(window_ids(stored.ref, stored.windows[space])):
             lost_count += 1
     return lost_count

@@ -37,6 +37,11 @@ class Stored(NamedTuple):
     record: Record
     windows: Mapping[str, Windows]
 
+    @property
+    def ref(self) -> Ref:
+        """The ref of the record."""
+        return self.record.ref
+
 
 def part_of(ref: Ref) -> Part:
     """Return the part that a record is in."""
@@ -46,6 +51,11 @@ def part_of(ref: Ref) -> Part:
 def record_id(ref: Ref) -> str:
     """Return the id of a record."""
     return f"{ref.position}/{ref.group}"
+
+
+def record_ids(refs: Iterable[Ref]) -> list[str]:
+    """Return the ids of records."""
+    return [record_id(ref) for ref in refs]
 
 
 def ref_of(part: Part, point_id: str) -> Ref:
@@ -89,14 +99,17 @@ def encode(
         "created": to_millis(record.created_at),
         "ended": PENDING if pending else ended_of(record),
     }
-    optional: dict[str, Value | None] = {
-        "by": record.ended_by,
-        "key": record.key,
-        "labels": [label_of(*pair) for pair in record.labels.items()],
-        "accesses": record.accesses,
-    }
-    payload |= {name: value for name, value in optional.items() if value}
-    return payload | vectors_payload(windows) if windows else payload
+    if record.ended_by:
+        payload["by"] = record.ended_by
+    if record.key:
+        payload["key"] = record.key
+    if record.labels:
+        payload["labels"] = [label_of(*pair) for pair in record.labels.items()]
+    if record.accesses:
+        payload["accesses"] = record.accesses
+    if windows:
+        payload |= vectors_payload(windows)
+    return payload
 
 
 def ended_of(record: Record) -> int:
@@ -147,7 +160,7 @@ def decode(
             damaged.note(_finding(part, point, exc))
             continue
         if damaged is not None and (problem := find_problem(stored.record)):
-            damaged.note(damaged_record(stored.record.ref, f"it {problem}"))
+            damaged.note(damaged_record(stored.ref, f"it {problem}"))
             continue
         records.append(stored)
     return records

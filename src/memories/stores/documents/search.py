@@ -91,8 +91,8 @@ class Search:
         if self._space is not None and is_specific(self._where):
             records = self._view.matching_if_few(self._where, _MAX_SCORED)
             if records is not None:
-                self._cache.update((stored.record.ref, stored) for stored in records)
-                return {place_of(stored.record.ref) for stored in records}
+                self._cache.update((stored.ref, stored) for stored in records)
+                return {place_of(stored.ref) for stored in records}
         return self._view.places(self._where)
 
     @functools.cached_property
@@ -109,7 +109,7 @@ class Search:
         corpus, holders = self._find_terms(terms)
         ordered = self._order_by_rarity(corpus, holders)
         min_ranked = max(_MIN_RANKED, 2 * k)
-        self._prefetch = [ref_at(self._where, place) for place in ordered[:min_ranked]]
+        self._prefetch = self._refs(ordered[:min_ranked])
         similarities = {} if vector is None else self._nearest(vector, k)
         word_scores = self._rank_by_words(terms, corpus, ordered, k, min_ranked)
         best_by_words = heapq.nlargest(k, word_scores, key=word_scores.__getitem__)
@@ -128,12 +128,12 @@ class Search:
         corpus, holders = self._find_terms(query.terms)
         if self._total <= SMALL:
             records = self._view.matching(self._where)
-            self._cache.update((stored.record.ref, stored) for stored in records)
+            self._cache.update((stored.ref, stored) for stored in records)
             refs = set(self._cache)
             similarities = {} if vector is None else self._nearest(vector, self._total)
         else:
             ordered = self._order_by_rarity(corpus, holders)
-            self._prefetch = [ref_at(self._where, place) for place in ordered[:_MIN_RANKED_TURNS]]
+            self._prefetch = self._refs(ordered[:_MIN_RANKED_TURNS])
             similarities = {} if vector is None else self._nearest(vector, query.k)
             word_scores = self._rank_by_words(
                 query.terms, corpus, ordered, query.k, _MIN_RANKED_TURNS
@@ -143,7 +143,7 @@ class Search:
         records = self._cached(refs)
         if vector is not None:
             similarities |= self._score_vectors(_without(records, similarities), vector)
-        column = [similarities.get(stored.record.ref, math.nan) for stored in records]
+        column = [similarities.get(stored.ref, math.nan) for stored in records]
         return matches_of(
             [stored.record for stored in records],
             self._score_words(records, query.terms, corpus),
@@ -159,8 +159,11 @@ class Search:
         self._cache.update(dict.fromkeys(missing))
         for stored in self._view.read(missing):
             if self._where.fits(stored.record):
-                self._cache[stored.record.ref] = stored
+                self._cache[stored.ref] = stored
         return self._cached(refs)
+
+    def _refs(self, places: Iterable[Place]) -> list[Ref]:
+        return [ref_at(self._where, place) for place in places]
 
     def _cached(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the matching records among refs that were loaded."""
@@ -174,7 +177,7 @@ class Search:
 
     def _tokens(self, stored: Stored) -> list[str]:
         """Return the words of a record; computing them is faster than reading them."""
-        ref = stored.record.ref
+        ref = stored.ref
         if ref not in self._words:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
@@ -197,7 +200,7 @@ class Search:
         for stored in self._load(self._overlay):
             for term, places in holders.items():
                 if occurrences(self._tokens(stored), parsed_terms[term]):
-                    places.add(place_of(stored.record.ref))
+                    places.add(place_of(stored.ref))
         word_count = sum(samples[part].length * total for part, total in self._totals.items())
         mean_length = word_count / max(1, self._total)
         counts = common | {term: len(places) for term, places in holders.items()}
@@ -213,9 +216,9 @@ class Search:
             return places
         # Of a phrase, the server knows only which records have all of its words.
         has_phrase: set[Place] = set()
-        for stored in self._view.read(ref_at(self._where, place) for place in places):
+        for stored in self._view.read(self._refs(places)):
             if occurrences(self._tokens(stored), term):
-                has_phrase.add(place_of(stored.record.ref))
+                has_phrase.add(place_of(stored.ref))
         return has_phrase
 
     def _sample(self, part: Part, total: int) -> Sample:
@@ -274,12 +277,12 @@ class Search:
         start = 0
         while start < len(ordered) and len(scores) < k:
             page = ordered[start : start + size]
-            records = self._load(ref_at(self._where, place) for place in page)
+            records = self._load(self._refs(page))
             start, size = start + size, size * _GROWTH
             values = self._score_words(records, terms, corpus).scores
             for stored, value in zip(records, values.tolist(), strict=True):
                 if value > 0:
-                    scores[stored.record.ref] = value
+                    scores[stored.ref] = value
         return scores
 
     def _nearest(self, vector: "Vector", k: int) -> Scores:
@@ -287,7 +290,7 @@ class Search:
         if self._space is None:
             return self._score_overlay(vector)
         if self._matching is not None and len(self._matching) <= _MAX_SCORED:
-            records = self._load(ref_at(self._where, place) for place in self._matching)
+            records = self._load(self._refs(self._matching))
             return best(self._score_vectors(records, vector), k)
         share = 1.0 if self._matching is None else len(self._matching) / max(1, self._total)
         scores: Scores = {}
@@ -348,7 +351,7 @@ class Search:
         turns = [stored.record for stored in best_records if stored.record.session is not None]
         beside = [(turn, _move(turn.ref, step)) for turn in turns for step in _STEPS]
         loaded = self._load(ref for _, ref in beside)
-        sessions = {stored.record.ref: stored.record.session for stored in loaded}
+        sessions = {stored.ref: stored.record.session for stored in loaded}
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
@@ -364,7 +367,7 @@ class Search:
                 places.update((part.namespace, name) for name in self._view.driver.ids(part, span))
             if self._matching is not None:
                 places &= self._matching
-            refs = sorted(ref_at(self._where, place) for place in places)
+            refs = sorted(self._refs(places))
             loaded = self._load(refs[: 2 * MAX_OF_A_DAY])
             turns = [stored.record for stored in loaded if stored.record.session is not None]
             middle = first + (last - first) / 2
@@ -379,4 +382,4 @@ def _move(ref: Ref, step: int) -> Ref:
 
 def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:
     """Return the records that have no score yet."""
-    return [stored for stored in records if stored.record.ref not in scores]
+    return [stored for stored in records if stored.ref not in scores]

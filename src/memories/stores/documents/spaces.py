@@ -139,8 +139,8 @@ class Spaces:
             self._driver.set_state(state)
             self._drop_all_but({state["space"], space_id})
         current_spaces = {state["space"], state.get("staged_space", "")}
-        for part in by_part(stored.record.ref for stored in records):
-            part_records = [stored for stored in records if part_of(stored.record.ref) == part]
+        for part in by_part(stored.ref for stored in records):
+            part_records = [stored for stored in records if part_of(stored.ref) == part]
             windows_part = part._replace(kind=Kind.VECTORS, space=space_id)
             self._write(windows_part, part_records, vectors, current_spaces)
 
@@ -157,7 +157,7 @@ class Spaces:
         payloads: dict[str, Mapping[str, Value | None]] = {}
         replaced_ids: list[str] = []
         for stored in records:
-            ref = stored.record.ref
+            ref = stored.ref
             windows = Windows(write_id, len(vectors[ref]))
             for name, vector in zip(window_ids(ref, windows), vectors[ref], strict=True):
                 points.append(Point(name, {}, vector))
@@ -198,7 +198,7 @@ class Spaces:
             if missing:
                 raise Conflict(
                     f"{len(missing)} records have no vectors of {space.model} yet, such as "
-                    f"{missing[0].record.ref.group}; embed them first"
+                    f"{missing[0].ref.group}; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:

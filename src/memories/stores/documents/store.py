@@ -22,7 +22,15 @@ from memories.stores.documents.changes import (
 )
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.query import View, check, repair
-from memories.stores.documents.schema import LIVE, Stored, labels_of, pair_of, record_id, window_ids
+from memories.stores.documents.schema import (
+    LIVE,
+    Stored,
+    labels_of,
+    pair_of,
+    record_id,
+    record_ids,
+    window_ids,
+)
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.protocol import used_among
 from memories.stores.records import (
@@ -224,7 +232,8 @@ class RemoteStore:
                 self._spaces.check()
             checked = [record for record in records if record.ref.group != CHAIN]
             check_free(self._driver, checked, changes, self._local.lock)
-            changes.new |= {record.ref: record for record in records}
+            for record in records:
+                changes.new[record.ref] = record
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -271,16 +280,16 @@ class RemoteStore:
             for part, part_refs in by_part(refs).items():
                 dead, alive = find_pending(self._driver, part, part_refs, self._local.lock)
                 in_progress += [
-                    f"version {stored.record.ref.position} of {stored.record.ref.group}, "
+                    f"version {stored.ref.position} of {stored.ref.group}, "
                     "which another machine is writing; remove it in a minute"
                     for stored in alive
                 ]
                 records = self._view.read(part_refs) + dead
                 # Vectors first: if this is interrupted, a second call finds them by their records.
                 self._delete_vectors(part, records)
-                read = {stored.record.ref for stored in records + alive}
+                read = {stored.ref for stored in records + alive}
                 self._delete_unreadable(part, set(part_refs) - read)
-                self._driver.delete(part, [record_id(stored.record.ref) for stored in records])
+                self._driver.delete(part, record_ids(stored.ref for stored in records))
                 labels: set[str] = set()
                 for stored in records:
                     labels |= labels_of(stored.record)
@@ -292,13 +301,13 @@ class RemoteStore:
         ids_by_space: dict[str, list[str]] = {}
         for stored in records:
             for space, windows in stored.windows.items():
-                ids_by_space.setdefault(space, []).extend(window_ids(stored.record.ref, windows))
+                ids_by_space.setdefault(space, []).extend(window_ids(stored.ref, windows))
         for space, ids in ids_by_space.items():
             self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
 
     def _delete_unreadable(self, part: Part, refs: set[Ref]) -> None:
         """Remove unreadable records, and their vectors, whose ids contain the id of the record."""
-        points = self._driver.get(part, sorted(record_id(ref) for ref in refs))
+        points = self._driver.get(part, sorted(record_ids(refs)))
         ids = {point.id for point in points}
         if not ids:
             return
@@ -340,7 +349,7 @@ class RemoteStore:
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
         if where.key is not None:  # so few that they are read at once
-            records = {stored.record.ref: stored.record for stored in view.matching(where)}
+            records = {stored.ref: stored.record for stored in view.matching(where)}
             return [records[ref] for ref in _order(records, after, newest_first)][:limit]
         ordered = _order(view.refs_to_check(where), after, newest_first)
         found: list[Record] = []
@@ -349,7 +358,7 @@ class RemoteStore:
             if len(found) >= limit:
                 break
             page = ordered[start : start + size]
-            records = {stored.record.ref: stored.record for stored in view.read(page)}
+            records = {stored.ref: stored.record for stored in view.read(page)}
             found += [records[ref] for ref in page if ref in records and where.fits(records[ref])]
         return found[:limit]
 

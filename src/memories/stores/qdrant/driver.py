@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from operator import itemgetter
@@ -469,8 +470,7 @@ def _point_id(part_name: str, name: str) -> str:
     digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
-    text = digest.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return str(uuid.UUID(bytes=bytes(digest)))
 
 
 def _to_entry(part: Part, point: Point) -> dict[str, Any]:
