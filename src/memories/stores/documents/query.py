@@ -89,18 +89,20 @@ class View:
 
     def matching(self, where: Filter) -> list[Stored]:
         """Return all matching records, in no particular order."""
-        found = [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)]
-        return self._overlay(where, found)
+        points_by_part = [
+            (part, self.driver.find(part, conditions(where))) for part in parts_of(where)
+        ]
+        return self._overlay(where, points_by_part)
 
     def matching_if_few(self, where: Filter, max_count: int) -> list[Stored] | None:
         """Return all matching records; None if a part has more than `max_count` of them."""
-        found: list[tuple[Part, list[Point]]] = []
+        points_by_part: list[tuple[Part, list[Point]]] = []
         for part in parts_of(where):
             points = self.driver.find(part, conditions(where), limit=max_count + 1)
             if len(points) > max_count:
                 return None
-            found.append((part, points))
-        return self._overlay(where, found)
+            points_by_part.append((part, points))
+        return self._overlay(where, points_by_part)
 
     def _overlay(
         self, where: Filter, points_by_part: Iterable[tuple[Part, list[Point]]]
@@ -182,19 +184,19 @@ def check(view: View, space: str) -> Iterator[Finding]:
     for part in _record_parts(driver):
         pending = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
         if pending:
-            what = f"{pending} records of namespace {part.namespace} were begun and not finished"
+            problem = f"{pending} records of namespace {part.namespace} were begun and not finished"
             yield Finding(
-                what, "if no other machine is writing, the next write to them removes them"
+                problem, "if no other machine is writing, the next write to them removes them"
             )
         records = _read_all(driver, part, damaged)
         unlisted = len(_unlisted_labels(driver, part, records))
         if unlisted:
-            what = f"{unlisted} labels of namespace {part.namespace} are not listed"
-            yield Finding(what, _FIX, derived=True)
+            problem = f"{unlisted} labels of namespace {part.namespace} are not listed"
+            yield Finding(problem, _FIX, derived=True)
         lost = _count_lost_vectors(driver, part, records, space)
         if lost:
-            what = f"{lost} records of namespace {part.namespace} have lost vectors"
-            yield Finding(what, "run: memory reembed, with another model and back")
+            problem = f"{lost} records of namespace {part.namespace} have lost vectors"
+            yield Finding(problem, "run: memory reembed, with another model and back")
     yield from damaged.since()
 
 

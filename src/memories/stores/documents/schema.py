@@ -67,7 +67,7 @@ def ref_of(part: Part, point_id: str) -> Ref:
             position, group = point_id.split("/", 1)
         return Ref(part.collection, part.namespace, group, int(position))
     except ValueError as exc:
-        raise _damaged(part, point_id) from exc
+        raise _damage_error(part, point_id) from exc
 
 
 def window_ids(ref: Ref, windows: Windows) -> list[str]:
@@ -200,7 +200,7 @@ def _decode_point(part: Part, point: Point) -> Stored:
             session=body["session"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-        raise _damaged(part, point.id) from exc
+        raise _damage_error(part, point.id) from exc
     return Stored(record, windows)
 
 
@@ -228,7 +228,7 @@ def pair_of(label: str) -> tuple[str, str]:
     return key, value
 
 
-def _damaged(part: Part, point_id: str) -> StoreDamaged:
+def _damage_error(part: Part, point_id: str) -> StoreDamaged:
     return StoreDamaged(
         f'the record "{point_id[:80]}" of namespace {part.namespace} on the server is not as it '
         "was written; restore a backup of the server"

@@ -113,7 +113,7 @@ class Search:
         similarities = {} if vector is None else self._nearest(vector, k)
         word_scores = self._rank_by_words(terms, corpus, ordered, k, min_ranked)
         best_by_words = heapq.nlargest(k, word_scores, key=word_scores.__getitem__)
-        records = self._cached(dict.fromkeys([*best_by_words, *similarities]))
+        records = self._get_cached(dict.fromkeys([*best_by_words, *similarities]))
         if vector is not None:
             similarities |= self._score_vectors(_without(records, similarities), vector)
         scores = self._score_words(records, terms, corpus).scores.tolist()
@@ -140,7 +140,7 @@ class Search:
             )
             refs = {*similarities, *word_scores, *self._turns_of_days(query)}
             refs |= self._turns_beside(word_scores, similarities)
-        records = self._cached(refs)
+        records = self._get_cached(refs)
         if vector is not None:
             similarities |= self._score_vectors(_without(records, similarities), vector)
         column = [similarities.get(stored.ref, math.nan) for stored in records]
@@ -160,12 +160,12 @@ class Search:
         for stored in self._view.read(missing):
             if self._where.fits(stored.record):
                 self._cache[stored.ref] = stored
-        return self._cached(refs)
+        return self._get_cached(refs)
 
     def _refs(self, places: Iterable[Place]) -> list[Ref]:
         return [ref_at(self._where, place) for place in places]
 
-    def _cached(self, refs: Iterable[Ref]) -> list[Stored]:
+    def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the matching records among refs that were loaded."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
@@ -347,7 +347,7 @@ class Search:
 
     def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
         """Return the turns up to two before and after the best ones, in the same session."""
-        best_records = self._cached(leading(word_scores, similarities))
+        best_records = self._get_cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
         beside = [(turn, _move(turn.ref, step)) for turn in turns for step in _STEPS]
         loaded = self._load(ref for _, ref in beside)

@@ -68,7 +68,7 @@ class Spaces:
             )
         return state
 
-    def searched(self) -> str | None:
+    def find_searched(self) -> str | None:
         """Return the id of the space in use; None if there are no vectors.
 
         Raises:
@@ -80,7 +80,7 @@ class Spaces:
     def check(self) -> None:
         """Check that vectors of the space that the store was opened with may be added."""
         require_space(self._space)
-        self.searched()
+        self.find_searched()
 
     def begin(self) -> None:
         """Create the store if it doesn't exist yet."""

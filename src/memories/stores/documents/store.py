@@ -349,18 +349,19 @@ class RemoteStore:
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
         if where.key is not None:  # so few that they are read at once
-            records = {stored.ref: stored.record for stored in view.matching(where)}
-            return [records[ref] for ref in _order(records, after, newest_first)][:limit]
+            matching = {stored.ref: stored.record for stored in view.matching(where)}
+            return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
         ordered = _order(view.refs_to_check(where), after, newest_first)
-        found: list[Record] = []
-        size = max(1, min(_PAGE, limit))
-        for start in range(0, len(ordered), size):
-            if len(found) >= limit:
+        records: list[Record] = []
+        page_size = max(1, min(_PAGE, limit))
+        for start in range(0, len(ordered), page_size):
+            if len(records) >= limit:
                 break
-            page = ordered[start : start + size]
-            records = {stored.ref: stored.record for stored in view.read(page)}
-            found += [records[ref] for ref in page if ref in records and where.fits(records[ref])]
-        return found[:limit]
+            page = ordered[start : start + page_size]
+            by_ref = {stored.ref: stored.record for stored in view.read(page)}
+            in_order = [by_ref[ref] for ref in page if ref in by_ref]
+            records += filter(where.fits, in_order)
+        return records[:limit]
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
@@ -421,7 +422,7 @@ class RemoteStore:
     def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
         from memories.stores.documents.search import Search
 
-        space = None if vector is None else self._spaces.searched()
+        space = None if vector is None else self._spaces.find_searched()
         return Search(self._view, where, space, self._samples)
 
     def info(self, where: Filter) -> StoreInfo:

@@ -62,13 +62,13 @@ class Counted(NamedTuple):
 
 
 def change(
-    db: Transaction, *, gone: Iterable[Counted] = (), new: Iterable[Counted] = ()
+    db: Transaction, *, old: Iterable[Counted] = (), new: Iterable[Counted] = ()
 ) -> list[Place]:
     """Update the counts after records were added, removed or changed.
 
     Args:
         db: A transaction.
-        gone: Records as they were, if they were removed or changed.
+        old: Records as they were, if they were removed or changed.
         new: Records as they are, if they were added or changed.
 
     Returns:
@@ -77,7 +77,7 @@ def change(
     sums: dict[tuple[str, str, bool], list[int]] = {}
     live: Counter[tuple[str, str, str, str]] = Counter()
     ended: Counter[tuple[str, str, str, str]] = Counter()
-    for sign, records in ((-1, gone), (1, new)):
+    for sign, records in ((-1, old), (1, new)):
         for record in records:
             place = record.ref.namespace, str(record.ref.collection)
             total = sums.setdefault((*place, record.ended), [0, 0, 0, 0])
@@ -106,10 +106,10 @@ def _to_columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def forget_labels(db: Transaction, gone: Iterable[Counted]) -> bool:
+def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
     """Remove labels that only removed records had; return whether there were any."""
     names: set[tuple[str, ...]] = set()
-    for record in gone:
+    for record in removed:
         for pair in record.labels.items():
             names.add((record.ref.namespace, str(record.ref.collection), *pair))
     if not names:

@@ -35,12 +35,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             StoreUnreachable: The server sent nothing for too long.
         """
         try:
-            return super().wait(self._bounded(gen), *args, **kwargs)
+            return super().wait(self._limit_silence(gen), *args, **kwargs)
         except StoreUnreachable:
             self.close()
             raise
 
-    def _bounded(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
+    def _limit_silence(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
         """Pass on the events that psycopg waits for; without one, it sends 0 ten times a second."""
         try:
             request = next(gen)

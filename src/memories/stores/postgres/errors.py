@@ -19,22 +19,29 @@ if TYPE_CHECKING:
 
 # Parts of the messages of libpq if it can't connect, and their meaning; there are no error codes.
 _REFUSED = (
-    ("could not translate host name", "its host is not known; check the name"),
-    ("name or service not known", "its host is not known; check the name"),
-    ("failed to resolve host", "its host is not known; check the name"),
-    ("password authentication failed", "the server refused the user or the password; check both"),
     (
-        "no password supplied",
+        ("could not translate host name", "name or service not known", "failed to resolve host"),
+        "its host is not known; check the name",
+    ),
+    (
+        ("password authentication failed",),
+        "the server refused the user or the password; check both",
+    ),
+    (
+        ("no password supplied",),
         "the server wants a password and the URL has none; add it, or use ~/.pgpass",
     ),
     (
-        "no pg_hba.conf entry",
+        ("no pg_hba.conf entry",),
         "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf",
     ),
-    ("does not support ssl", "it does not speak TLS, which the URL demands; change sslmode"),
-    ("certificate", "its certificate can't be trusted; check sslmode and sslrootcert"),
     (
-        "unsupported startup parameter",
+        ("does not support ssl",),
+        "it does not speak TLS, which the URL demands; change sslmode",
+    ),
+    (("certificate",), "its certificate can't be trusted; check sslmode and sslrootcert"),
+    (
+        ("unsupported startup parameter",),
         (
             "a connection pooler stands before it and refuses an option; "
             "leave it out of the URL ({detail})"
@@ -42,64 +49,57 @@ _REFUSED = (
     ),
 )
 _FULL = (  # waiting for another connection to be closed helps
-    ("too many clients", "it has no connection left; try again, or raise max_connections"),
     (
-        "remaining connection slots",
+        ("too many clients", "remaining connection slots"),
         "it has no connection left; try again, or raise max_connections",
     ),
     (
-        "no more connections allowed",
+        ("no more connections allowed",),
         "its connection pooler has no connection left; try again, or raise its limit",
     ),
     (
-        "too many connections for",
+        ("too many connections for",),
         "the user or the database has no connection left; try again, or raise its limit",
     ),
-    ("too many connections", "it has no connection left; try again, or raise its limit"),
+    (("too many connections",), "it has no connection left; try again, or raise its limit"),
 )
 _UNREACHABLE = (  # trying again may help
     (
-        "connection refused",
+        ("connection refused", "no such file or directory"),
         "nothing listens at that address; start the server, or check host and port",
     ),
+    (("starting up",), "it is just starting; try again"),
+    (("recovery mode",), "it recovers from a crash; try again"),
+    # "not yet accepting connections", "not accepting commands"
+    (("accepting connections", "accepting commands"), "it is just starting; try again"),
+    (("shutting down",), "it is shutting down; try again when it is back"),
+    (("timeout expired", "timed out"), "it does not answer; check host, port and firewall"),
+    (("timeout",), "it does not answer in time; try again"),
+    (("unreachable", "no route to host"), "there is no way to it; check host and network"),
     (
-        "no such file or directory",
-        "nothing listens at that address; start the server, or check host and port",
+        (
+            "closed the connection",
+            "connection reset",
+            "broken pipe",
+            "eof detected",
+            "terminating connection",
+        ),
+        "the server closed the connection; it may be restarting: try again",
     ),
-    ("starting up", "it is just starting; try again"),
-    ("recovery mode", "it recovers from a crash; try again"),
-    ("accepting connections", "it is just starting; try again"),  # not yet
-    ("accepting commands", "it is just starting; try again"),  # not
-    ("shutting down", "it is shutting down; try again when it is back"),
-    ("timeout expired", "it does not answer; check host, port and firewall"),
-    ("timed out", "it does not answer; check host, port and firewall"),
-    ("timeout", "it does not answer in time; try again"),
-    ("unreachable", "there is no way to it; check host and network"),
-    ("no route to host", "there is no way to it; check host and network"),
-    ("closed the connection", "the server closed the connection; it may be restarting: try again"),
-    ("connection reset", "the server closed the connection; it may be restarting: try again"),
-    ("broken pipe", "the server closed the connection; it may be restarting: try again"),
-    ("eof detected", "the server closed the connection; it may be restarting: try again"),
-    ("terminating connection", "the server closed the connection; it may be restarting: try again"),
-    ("server login", "its connection pooler can't reach the server; try again when it is back"),
     (
-        "cannot connect to server",
+        ("server login", "cannot connect to server"),
         "its connection pooler can't reach the server; try again when it is back",
     ),
 )
 _STANDBY = (  # of several hosts; where one could not be reached at all, trying again may help
     (
-        "session is read-only",
-        "it is a read-only replica and the URL demands one that can be written",
-    ),
-    (
-        "server is in hot standby",
+        ("session is read-only", "server is in hot standby"),
         "it is a read-only replica and the URL demands one that can be written",
     ),
 )
 _NAMELESS = (
     (
-        "temporary failure in name resolution",
+        ("temporary failure in name resolution",),
         "its host is not known for now: no name server answered",
     ),
 )
@@ -232,8 +232,8 @@ def refusal(exc: "psycopg.Error", masked_url: str, password: str) -> StoreError:
         (StoreUnreachable, _UNREACHABLE),
         (StoreError, _STANDBY),
     ):
-        for fragment, meaning in table:
-            if fragment in lower:
+        for fragments, meaning in table:
+            if any(fragment in lower for fragment in fragments):
                 return kind(f"cannot connect to {masked_url}: {meaning.format(detail=detail)}")
     if "does not exist" in lower:
         for kind_of_object, meaning in _MISSING:

@@ -377,12 +377,12 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
                 to_erase |= {leaf for leaf, _ in deleted}
             if db.meta.used is not None and table == db.meta.used.table:
                 embedded = {seq for _, seq in deleted}
-        gone: list[Counted] = []
+        removed: list[Counted] = []
         for seq, group, position, ended, ended_by, length, labels in rows:
             ref = Ref(collection, namespace, group, position)
-            gone.append(Counted(ref, ended, ended_by, length, labels, seq in embedded))
-        counts.change(db, gone=gone)
-        if counts.forget_labels(db, gone):
+            removed.append(Counted(ref, ended, ended_by, length, labels, seq in embedded))
+        counts.change(db, old=removed)
+        if counts.forget_labels(db, removed):
             to_erase.add("label")
     db.lock((ERASING,))
     _save_erasing(db, to_erase.union(db.meta.erasing))

@@ -158,22 +158,28 @@ class PostgresStore:
                 "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
             )
             rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
-            records = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
-            gone: list[Counted] = []
+            records: dict[Ref, tuple[int, Counted]] = {}
+            for collection, *place, seq, ended, ended_by, length, labels in rows:
+                ref = Ref(Collection(collection), *place)
+                records[ref] = seq, Counted(ref, ended, ended_by, length, labels, embedded=False)
+            old: list[Counted] = []
             new: list[Counted] = []
             for patch in patches:
                 if patch.ref not in records:
                     continue
-                seq, ended, ended_by, length, labels = records[patch.ref]
+                seq, before = records[patch.ref]
                 _change(db, seq, patch)
                 ends = patch.ended_at is not None
-                if (ended, ended_by) == (ends, patch.ended_by):
+                after = before._replace(ended=ends, ended_by=patch.ended_by)
+                if after == before:
                     continue
-                embedded = ended != ends and _set_live(db, patch.ref.namespace, seq, live=not ends)
-                gone.append(Counted(patch.ref, ended, ended_by, length, labels, embedded))
-                new.append(Counted(patch.ref, ends, patch.ended_by, length, labels, embedded))
-                records[patch.ref] = seq, ends, patch.ended_by, length, labels
-            counts.change(db, gone=gone, new=new)
+                records[patch.ref] = seq, after
+                embedded = False
+                if before.ended != ends:
+                    embedded = _set_live(db, patch.ref.namespace, seq, live=not ends)
+                old.append(before._replace(embedded=embedded))
+                new.append(after._replace(embedded=embedded))
+            counts.change(db, old=old, new=new)
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
         """See `Store.touch`."""

@@ -166,7 +166,7 @@ def _nearest(
     k: int,
 ) -> Scores:
     """Return the best of a namespace by the index, in which a record has a row for each window."""
-    text, wanted = _text(query), k + k // 2
+    text, row_limit = _text(query), k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {vectors.table} v "
         f"WHERE v.namespace = %s AND v.collection = '{selected.collection}' AND v.live"
@@ -180,11 +180,11 @@ def _nearest(
         values += selected.values
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
-        rows = db.rows(sql, (*values, text, wanted))
+        rows = db.rows(sql, (*values, text, row_limit))
         scores = _best_scores(rows)
-        if len(scores) >= k or len(rows) < wanted:
+        if len(scores) >= k or len(rows) < row_limit:
             return scores
-        wanted *= 4
+        row_limit *= 4
 
 
 def _best_scores(rows: Sequence[Row]) -> Scores:

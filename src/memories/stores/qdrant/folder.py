@@ -98,7 +98,7 @@ class _OpenFolder:
                     raise StoreError(f"{folder} {doubt}")
                 is_locked = stack.enter_context(try_lock(folder / _LOCK, BUSY_SECONDS))
             if not is_locked:
-                raise _busy(folder)
+                raise _busy_error(folder)
             self._client = _open_client(folder)
             try:
                 self._repeat_interrupted()
@@ -228,7 +228,7 @@ def _overwrites_deleted() -> bool:
         return bool(db.execute("PRAGMA secure_delete").fetchone()[0])
 
 
-def _busy(folder: Path) -> StoreBusy:
+def _busy_error(folder: Path) -> StoreBusy:
     return StoreBusy(
         f"another process has qdrant:///{folder} open, which only one process can; "
         "close it there, or use a Qdrant server"
@@ -240,20 +240,20 @@ def _translate_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as exc:
-        raise _damaged(folder) from exc
+        raise _damage_error(folder) from exc
     except _database_error("OperationalError") as exc:
         raise StoreError(
             f"{folder} can't be written: {exc}; see whether its disk is full or read-only"
         ) from exc
     except _database_error("DatabaseError") as exc:
-        raise _damaged(folder) from exc
+        raise _damage_error(folder) from exc
     except OSError as exc:
         raise StoreError(
             f"{folder} can't be used: {exc.strerror or exc}; check who may write there"
         ) from exc
     except RuntimeError as exc:
         if "already accessed" in str(exc):
-            raise _busy(folder) from exc
+            raise _busy_error(folder) from exc
         raise
 
 
@@ -263,5 +263,5 @@ def _database_error(name: str) -> tuple[type[Exception], ...]:
     return () if module is None else (getattr(module, name),)
 
 
-def _damaged(folder: Path) -> StoreDamaged:
+def _damage_error(folder: Path) -> StoreDamaged:
     return StoreDamaged(f"the files in {folder} can't be read; restore a copy of the folder")
