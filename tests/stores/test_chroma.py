@@ -1,6 +1,4 @@
-"""The store on a real Chroma server passes the contract; and the server is killed, and clients are
-killed.
-"""
+"""The store on a real Chroma server passes the contract, also if server or clients are killed."""
 
 import http.server
 import json
@@ -176,7 +174,7 @@ def test_a_url_says_whether_tls_is_spoken(query: str, tls: bool) -> None:
 @pytest.mark.parametrize(
     "url", ["chroma://host?tsl=1", "chroma://host?ssl=maybe", "chroma://:s3cret%0A@host"]
 )
-def test_what_a_url_says_beside_that_is_refused(url: str) -> None:
+def test_other_parts_of_a_url_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"only tls=1 or tls=0|can't be in a key") as caught:
         ChromaStore(url, SPACE)
     assert "s3cret" not in str(caught.value)
@@ -193,7 +191,7 @@ def test_no_two_parts_share_a_collection() -> None:
     assert all(len(name.rpartition(".")[2]) == 32 for name in names)
 
 
-def test_what_may_still_hold_what_was_removed_is_named() -> None:
+def test_the_places_that_may_still_hold_removed_records_are_named() -> None:
     driver = ChromaStore("chroma://:s3cret@host:9000/own", SPACE)._driver
     assert driver.remains == (
         "the files of ChromaDB at host:9000, until `chroma vacuum` was run on them",
@@ -225,7 +223,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_server_that_does_not_run_is_told_as_specified(host: str) -> None:
+def test_a_stopped_server_has_the_specified_error(host: str) -> None:
     port = free_port()
     store = ChromaStore(f"chroma://:s3cret@{host}:{port}", SPACE)
     sentence = f"Cannot connect to ChromaDB at {host}:{port}. Is Docker running?"
@@ -287,7 +285,7 @@ class Impostor(http.server.BaseHTTPRequestHandler):
         (200, "", True, "broke off"),
     ],
 )
-def test_what_is_no_chroma_server_is_one_sentence(
+def test_a_server_that_is_not_chroma_is_a_one_line_error(
     status: int, text: str, drop: bool, said: str
 ) -> None:
     handler = type("Told", (Impostor,), {"status": status, "text": text, "drop": drop})

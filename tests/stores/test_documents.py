@@ -1,6 +1,7 @@
-"""The store over a document server passes the contract on a driver in memory; and what is its own:
-writers that race, transactions that are cut short between any two requests, how many requests
-things cost, and servers that say nothing.
+"""The store on a document server passes the contract, on a driver in memory.
+
+Also: writers that race, transactions that are interrupted between any two requests, the number of
+requests, and silent servers.
 """
 
 import contextlib
@@ -72,9 +73,7 @@ from memories.stores.words import Term, occurrences  # noqa: E402
 
 
 class Server:
-    """What a document server holds, with the requests that it was sent; it can be made to die at
-    one of them.
-    """
+    """The contents of a document server, and the requests sent to it; it can die at one of them."""
 
     def __init__(self) -> None:
         self.parts: dict[Part, dict[str, Point]] = {}
@@ -369,7 +368,7 @@ def test_a_removal_that_dies_between_two_requests_can_be_done_again(
 
 
 @pytest.mark.parametrize("verb", ["forget", "forget_where"])
-def test_a_removal_that_loses_its_server_says_what_became_of_it(
+def test_a_removal_that_loses_its_server_reports_its_outcome(
     server: Server, open_store: OpenStore, verb: str
 ) -> None:
     """The server is gone for one request, or for good; a second removal finishes what the first one
@@ -411,7 +410,7 @@ def test_a_removal_that_loses_its_server_says_what_became_of_it(
     assert len(said) >= 3, said
 
 
-def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(
+def test_remains_of_a_dead_transaction_are_removed_with_the_memory(
     server: Server, open_store: OpenStore
 ) -> None:
     store = open_store(SPACE)
@@ -464,7 +463,7 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 @pytest.mark.parametrize("same_key", [False, True])
-def test_of_two_machines_that_write_one_place_or_key_at_once_one_is_told(
+def test_two_machines_that_write_one_place_or_key_at_once_conflict(
     server: Server, open_store: OpenStore, in_transaction: bool, same_key: bool
 ) -> None:
     """The other one comes after the look whether it is free, just before the record is added."""
@@ -498,7 +497,7 @@ def test_of_two_machines_that_write_one_place_or_key_at_once_one_is_told(
     assert sum(map(len, vectors)) == 2
 
 
-def test_a_transaction_whose_pending_record_was_put_away_is_told(
+def test_a_transaction_whose_pending_record_was_removed_gets_a_conflict(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was taken for dead, since it took so long; what the other wrote stays."""
@@ -517,7 +516,7 @@ def test_a_transaction_whose_pending_record_was_put_away_is_told(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "theirs"]
 
 
-def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(
+def test_a_pending_write_of_another_machine_is_not_seen_and_not_overwritten(
     server: Server, open_store: OpenStore
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -546,7 +545,7 @@ def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(
     assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
 
 
-def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_writing(
+def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_of_another(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -570,7 +569,7 @@ def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_wr
     assert "version 2 of m, which another machine is writing; remove it in a minute" in told
 
 
-def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_first_seen(
+def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the clock of the one who looks, which is hours behind; each look may be a process of its
@@ -593,7 +592,7 @@ def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_fi
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
 
 
-def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> None:
+def test_a_torn_file_of_pending_writes_only_costs_a_minute(tmp_path: Path) -> None:
     pending = Point(
         "1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())}
     )
@@ -606,7 +605,7 @@ def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> Non
         remote_changes.WriterLock("here", tmp_path / "x.seen" / "y").has_died(pending)
 
 
-def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
+def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old version is not ended by a transaction whose new one is gone."""
@@ -648,7 +647,7 @@ def test_entries_of_two_machines_follow_each_other_in_one_chain(
     assert (found.entries, found.problem, found.forks, found.unlogged) == (6, None, (), 0)
 
 
-def test_what_another_machine_made_fail_is_told_as_undone(
+def test_a_write_that_another_machine_made_fail_is_logged_as_undone(
     server: Server, open_store: OpenStore
 ) -> None:
     mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
@@ -671,7 +670,7 @@ def test_what_another_machine_made_fail_is_told_as_undone(
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_whenever_a_writer_dies_what_is_stored_is_in_the_log(
+def test_whenever_a_writer_dies_its_stored_records_are_in_the_log(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
     memories = opened(open_store(SPACE))
@@ -753,7 +752,7 @@ def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
     assert store.count(pool()) == (1 if in_transaction else 2)
 
 
-def test_removing_says_what_may_still_hold_the_bytes(open_store: OpenStore) -> None:
+def test_removing_names_the_places_that_may_still_hold_the_bytes(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
     assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ("the files of memory://here",)
@@ -815,7 +814,7 @@ def test_a_search_reads_hardly_more_records_than_it_returns(
     assert len(asked) <= 8
 
 
-def test_a_large_pool_of_turns_gives_the_best_with_what_stands_beside_them(
+def test_a_large_pool_of_turns_gives_the_best_with_their_neighbours(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_search, "SMALL", 50)
@@ -854,7 +853,7 @@ def test_better_matches_that_ended_do_not_crowd_out_live_ones(open_store: OpenSt
     assert set(search(store, "red green blue", k=3)) == {"mine"}
 
 
-def test_a_narrow_filter_reaches_what_is_far_from_the_query(
+def test_a_narrow_filter_reaches_records_far_from_the_query(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(SPACE)
@@ -875,7 +874,7 @@ def test_a_narrow_filter_reaches_what_is_far_from_the_query(
         assert {int(candidate.record.ref.group[1:]) for candidate in found} == set(expected[:4])
 
 
-def test_what_is_not_what_was_written_is_damage(server: Server, open_store: OpenStore) -> None:
+def test_a_changed_document_is_damage(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
     part = Part(Kind.RECORDS, MEMORY, "ann")
@@ -889,7 +888,7 @@ def test_what_is_not_what_was_written_is_damage(server: Server, open_store: Open
     assert store.read([Ref(MEMORY, "ann", "m", 1)])
 
 
-def test_what_can_not_be_read_can_be_removed(server: Server, open_store: OpenStore) -> None:
+def test_unreadable_records_can_be_removed(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m", labels={"a": "b"}), record("n")])
     part = Part(Kind.RECORDS, MEMORY, "ann")
@@ -908,9 +907,7 @@ def test_what_can_not_be_read_can_be_removed(server: Server, open_store: OpenSto
     assert [name.split("/", 2)[-1] for name in left] == ["1/n"]
 
 
-def test_labels_that_are_not_listed_are_told_and_listed_again(
-    server: Server, open_store: OpenStore
-) -> None:
+def test_unlisted_labels_are_reported_and_repaired(server: Server, open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m", labels={"who": "ann"})])
     del server.parts[Part(Kind.LABELS, MEMORY, "ann")]
@@ -933,7 +930,7 @@ def test_a_newer_store_is_refused(server: Server, open_store: OpenStore) -> None
     assert server.parts == {}
 
 
-def test_who_waits_too_long_for_the_lock_is_told(
+def test_a_writer_that_waits_too_long_for_the_lock_gets_an_error(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_changes, "_BUSY_SECONDS", 0.05)
@@ -959,7 +956,7 @@ def threading_error(do: Callable[[], object]) -> None:
         raise raised[0]
 
 
-def test_a_lock_that_cannot_be_taken_is_one_sentence(
+def test_a_lock_that_cannot_be_taken_is_a_one_line_error(
     open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -969,7 +966,7 @@ def test_a_lock_that_cannot_be_taken_is_one_sentence(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_locks_lie_where_nobody_else_can_write(
+def test_locks_are_where_only_the_user_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -982,7 +979,7 @@ def test_locks_lie_where_nobody_else_can_write(
         remote_changes._lock_file("memory://here")
 
 
-def test_vectors_are_not_staged_beside_what_is_not_written_yet(open_store: OpenStore) -> None:
+def test_vectors_are_not_staged_beside_unwritten_records(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     with pytest.raises(StoreError, match="end it first"), store.transaction():
         store.append([record("m")])
@@ -1189,7 +1186,7 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(
             client.ask("GET", "/cut", writes=writes)
 
 
-def test_what_a_server_says_is_told_without_the_key() -> None:
+def test_a_quoted_message_of_a_server_has_no_key() -> None:
     address = Address(
         "Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?"
     )
@@ -1245,7 +1242,7 @@ def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() 
         ("ssl=1&tls=1", True),
     ],
 )
-def test_the_query_of_a_url_says_whether_tls_is_spoken(query: str, tls: bool | None) -> None:
+def test_the_query_of_a_url_selects_tls(query: str, tls: bool | None) -> None:
     assert parse_tls(query, "Product") is tls
 
 

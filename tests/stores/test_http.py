@@ -1,6 +1,4 @@
-"""The store of a server elsewhere passes the contract; what is its own: tokens, namespaces, a
-client that dies.
-"""
+"""The store of a remote server passes the contract; also tokens, namespaces, and dying clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +114,7 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
     assert len(everything(client(live), pool("ann", "bob", "shared"))) == 3
 
 
-def test_who_may_only_write_memories_writes_no_records(live: Live, tmp_path: Path) -> None:
+def test_a_token_for_memories_only_writes_no_records(live: Live, tmp_path: Path) -> None:
     """A record tells who wrote it, and how far that is trusted: only who manages a namespace may
     say that.
     """
@@ -171,7 +169,7 @@ def test_only_so_many_stores_are_opened_for_clients(
     assert everything(client(live, space=SPACE._replace(model="model 0")), pool()) == []
 
 
-def test_a_list_of_namespaces_that_is_none_is_refused(live: Live, tmp_path: Path) -> None:
+def test_an_invalid_list_of_namespaces_is_refused(live: Live, tmp_path: Path) -> None:
     mine = client(live, _token(tmp_path, "ann:r"))
     for wrong in ("ann", [["ann"]], None, ["ann", 1]):
         with pytest.raises(InvalidInput):
@@ -242,7 +240,7 @@ def test_a_token_comes_from_a_file_that_only_its_user_reads(live: Live, tmp_path
         HttpStore(live.url, SPACE, config)
 
 
-def test_a_wrong_token_and_a_server_that_is_gone_are_told_apart(live: Live) -> None:
+def test_a_wrong_token_and_a_stopped_server_have_different_errors(live: Live) -> None:
     with pytest.raises(ConfigError, match="refused the token"):
         client(live, "mem_wrong_wrong_wrong").count(pool())
     config = load_config(environment={"MEMORY_TOKEN": "mem_x"}, folder=Path("/nowhere"))
@@ -269,7 +267,7 @@ def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
         assert memories.forget(made.id).versions == 2
 
 
-def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(
+def test_a_memory_forgotten_remotely_leaves_the_scratchpads_of_the_server(
     live: Live, tmp_path: Path
 ) -> None:
     here = load_config(

@@ -1,4 +1,4 @@
-"""The PostgreSQL store passes the contract; and what is its own, against a real server."""
+"""The PostgreSQL store passes the contract on a real server; also what only PostgreSQL does."""
 
 import contextlib
 import itertools
@@ -139,7 +139,7 @@ def test_a_wrong_password_is_refused_and_never_shown(
     ],
     ids=str,
 )
-def test_each_thing_that_is_wrong_with_an_address_has_its_sentence(
+def test_each_connection_failure_has_its_own_message(
     server: Node, opened: Callable[..., PostgresStore], change: dict[str, Any], expected: str
 ) -> None:
     parts = {
@@ -239,7 +239,7 @@ def guest(server: Node) -> Iterator[Node]:
     server.sql("DROP ROLE guest")
 
 
-def test_a_user_who_may_not_create_a_schema_is_told(
+def test_a_user_without_the_right_to_create_a_schema_gets_an_error(
     guest: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     store = opened(guest.url("plain", user="guest", options="schema=other"), None)
@@ -265,7 +265,7 @@ def test_without_the_extension_words_work_and_vectors_say_who_adds_it(
 @pytest.mark.parametrize(
     ("name", "oldest", "expected"), [("nothing", (0, 8), "install it"), ("vector", (9, 0), "0.8")]
 )
-def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
+def test_missing_and_outdated_pgvector_have_different_errors(
     store: PostgresStore,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -292,7 +292,7 @@ def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
         ("23505", Conflict),
     ],
 )
-def test_each_code_of_the_server_is_an_error_of_ours(code: str, kind: type[MemoriesError]) -> None:
+def test_each_error_code_of_the_server_is_translated(code: str, kind: type[MemoriesError]) -> None:
     from psycopg import errors
 
     translation = postgres_errors.translation(
@@ -335,7 +335,7 @@ def test_a_label_with_a_nul_is_refused(store: PostgresStore) -> None:
     assert store.count(pool()) == 0
 
 
-def test_numbers_come_back_as_what_they_were(store: PostgresStore) -> None:
+def test_numbers_keep_their_types(store: PostgresStore) -> None:
     large = [1e15, 1e16, 1e20, -1.5e300, 123456789012345680.0]
     fields = {
         **{f"f{number}": value for number, value in enumerate([*large, 0.1, 1e-7, 5e-324, 2.0])},
@@ -563,7 +563,7 @@ def test_a_transaction_that_loses_its_connection_wrote_nothing(
     store.append([record("p")])
 
 
-def test_a_failure_that_was_swallowed_inside_a_transaction_is_told_at_its_end(
+def test_a_swallowed_failure_inside_a_transaction_is_raised_at_its_end(
     store: PostgresStore,
 ) -> None:
     """The server then takes a commit for a rollback, and says so only in passing."""
@@ -594,7 +594,7 @@ def test_without_its_driver_the_store_says_what_to_install(monkeypatch: pytest.M
         PostgresStore("postgresql://h/d", None)
 
 
-def test_a_driver_that_cannot_be_loaded_is_told_in_one_sentence(run_python: RunPython) -> None:
+def test_a_driver_that_cannot_be_loaded_is_a_one_line_error(run_python: RunPython) -> None:
     script = """
 import os
 os.environ["PSYCOPG_IMPL"] = "missing"  # it then finds no libpq either
@@ -761,7 +761,7 @@ def test_writers_of_different_namespaces_do_not_wait_for_each_other(store: Postg
     thread.join(300)
 
 
-def test_a_writer_who_waits_too_long_is_told(
+def test_a_writer_that_waits_too_long_gets_an_error(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
@@ -828,9 +828,7 @@ def test_a_counted_access_does_not_wait_for_a_writer(
 
 
 @pytest.mark.parametrize("by", ["unstaged", "namespaces"])
-def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(
-    open_store: OpenStore, by: str
-) -> None:
+def test_reading_the_whole_store_excludes_writers(open_store: OpenStore, by: str) -> None:
     first, second, other = open_store(SPACE), open_store(SPACE), open_store(OTHER)
     first.append([record("m")])
     stage_all(first)
@@ -917,7 +915,7 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
     assert later.info(where).without_vector_count == 0
 
 
-def test_what_ends_while_its_vectors_are_staged_has_ended_after_the_switch(
+def test_a_record_that_ends_during_staging_stays_ended_after_the_switch(
     open_store: OpenStore, server: Node, schema: str
 ) -> None:
     first, second = open_store(SPACE), open_store(SPACE)
@@ -1092,7 +1090,7 @@ def test_word_scores_are_those_of_bm25(
 
 @pytest.mark.parametrize("terms", [["apple"], ["mango"], ["apple", "mango"], ["mango lemon"]])
 @pytest.mark.parametrize("conditions", [{}, {"since": at(0)}, {"group": "m1", "prefix": True}])
-def test_of_very_many_records_the_best_by_the_rarest_words_come(
+def test_among_very_many_records_the_rarest_words_decide(
     store: PostgresStore,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -1116,7 +1114,7 @@ def test_of_very_many_records_the_best_by_the_rarest_words_come(
 
 @pytest.mark.parametrize("among", [10_000, 10], ids=["few", "many"])
 @pytest.mark.parametrize("terms", [["apple"], ["apple", "mango"]], ids=str)
-def test_what_is_found_by_vector_has_its_word_score(
+def test_a_hit_by_vector_has_its_word_score(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, among: int, terms: list[str]
 ) -> None:
     monkeypatch.setattr(postgres_search, "_RANK_ALL", among)
@@ -1200,7 +1198,7 @@ def test_the_index_finds_nearly_all_of_the_ten_best(
     assert np.mean(share) >= 0.99
 
 
-def test_what_ended_is_not_in_the_way_of_what_is_live(
+def test_ended_records_do_not_crowd_out_live_ones(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 10)
@@ -1241,7 +1239,7 @@ def test_a_vector_of_many_dimensions_is_kept_and_found(
         assert (found.record.ref.group, round(found.similarity or 0, 2)) == ("m1", 1.0)
 
 
-def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_day(
+def test_among_many_turns_matches_include_neighbours_and_turns_of_the_day(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.stores.postgres import search
@@ -1262,7 +1260,7 @@ def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_d
 
 
 @pytest.mark.thorough
-def test_after_a_load_the_planner_knows_what_is_there_and_is_not_told_again(
+def test_after_a_load_grown_tables_are_analyzed_once(
     opened: Callable[..., PostgresStore], url: str, server: Node, schema: str
 ) -> None:
     store = opened(f"{url}&partitions=1")
@@ -1297,7 +1295,7 @@ def test_after_a_load_the_planner_knows_what_is_there_and_is_not_told_again(
         server.sql("SELECT pg_reload_conf()")
 
 
-def test_a_load_whose_look_for_the_planner_fails_is_stored(
+def test_a_load_is_stored_even_if_analyzing_fails(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(postgres_server, "_GROWN", "SELECT 1 / 0")
@@ -1309,7 +1307,7 @@ def test_a_load_whose_look_for_the_planner_fails_is_stored(
 # --- removal
 
 
-def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(
+def test_no_byte_of_a_removed_record_is_left_in_the_files_of_tables(
     server: Node, store: PostgresStore
 ) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)
@@ -1421,7 +1419,7 @@ assert "numpy" not in sys.modules
     run_python(script, url)
 
 
-def test_what_was_acknowledged_to_a_process_that_is_killed_is_there(
+def test_acknowledged_writes_of_a_killed_process_are_there(
     url: str, opened: Callable[..., PostgresStore]
 ) -> None:
     script = """

@@ -1,4 +1,4 @@
-"""How a PostgreSQL server is reached, and what is said when it can't be."""
+"""Connecting to a PostgreSQL server, and the errors if that fails."""
 
 import functools
 import threading
@@ -59,7 +59,7 @@ Opened = Callable[..., PostgresStore]
         ),
     ],
 )
-def test_every_form_of_a_url_reaches_the_driver_as_it_was_meant(
+def test_every_form_of_a_url_reaches_the_driver_unchanged(
     url: str, expected: dict[str, str]
 ) -> None:
     given = conninfo.conninfo_to_dict(parse_url(url).full)
@@ -78,7 +78,7 @@ def test_a_password_is_known_wherever_it_stands() -> None:
 @pytest.mark.parametrize(
     "options", ["partitions=-1", "partitions=1.5", "partitions=%C2%B2", "schema=a%20b", "schema="]
 )
-def test_options_of_ours_are_checked(options: str) -> None:
+def test_our_own_options_are_checked(options: str) -> None:
     with pytest.raises(ConfigError):
         parse_url(f"postgresql://h/db?{options}")
 
@@ -164,7 +164,7 @@ def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
         "SSL error: certificate verify failed",
     ],
 )
-def test_what_waiting_does_not_help_is_another_error(said: str) -> None:
+def test_failures_that_waiting_does_not_solve_are_other_errors(said: str) -> None:
     error = postgres_errors.refusal(
         psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
     )
@@ -227,7 +227,7 @@ def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
         opened(limited, None).count(pool())
 
 
-def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(
+def test_other_warnings_do_not_count_as_a_missing_replica(
     server: Node, opened: Opened, url: str
 ) -> None:
     """Only the wait for a replica, ended by an administrator, does."""

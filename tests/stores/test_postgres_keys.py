@@ -1,6 +1,4 @@
-"""A write with an Idempotency-Key is done once, whichever of several servers over one database it
-is sent to.
-"""
+"""A write with an Idempotency-Key is done once by several servers over one database."""
 
 import contextlib
 import http.client
@@ -189,7 +187,7 @@ def test_another_server_answers_a_retry_as_the_first_one_did(
     [(*FORCED, (2, 0)), (*TURNS, (1, 2)), (*MANY, (3, 0))],
     ids=["create", "turns", "many"],
 )
-def test_what_a_killed_server_had_begun_is_done_once_by_another(
+def test_a_request_of_a_killed_server_is_done_once_by_another(
     serve: Serve, memories: Memories, place: str, path: str, body: Any, there: tuple[int, int]
 ) -> None:
     memories.create("Deploys happen on Tuesdays")  # which a forced one is not taken for
@@ -222,7 +220,7 @@ def test_the_same_key_at_two_servers_at_once_is_done_once(serve: Serve, memories
     assert stored(memories) == (10, 0)
 
 
-def test_nothing_of_a_content_or_a_key_is_kept(serve: Serve, server: Node, schema: str) -> None:
+def test_neither_content_nor_key_is_kept(serve: Serve, server: Node, schema: str) -> None:
     one = serve()
     for number, (path, body) in enumerate((FORCED, TURNS, MANY)):
         assert one.ask(path, body, f"a private key {number}")[0] < 300
@@ -254,7 +252,7 @@ def told(keys: PostgresClaims, name: str = "n", digest: str = "d") -> Claim:
     return keys.claim(name, digest, sync=True)
 
 
-def test_who_lost_the_connection_says_again_what_it_does(keys: Open, server: Node) -> None:
+def test_requests_in_progress_are_renewed_after_a_lost_connection(keys: Open, server: Node) -> None:
     one, other = keys(), keys()
     held = told(one)
     assert one._connection is not None
@@ -267,7 +265,7 @@ def test_who_lost_the_connection_says_again_what_it_does(keys: Open, server: Nod
     assert told(other).summary == {"status": 201}
 
 
-def test_what_is_being_done_is_said_again_before_its_time_is_up(
+def test_requests_in_progress_are_renewed_before_the_lease_expires(
     keys: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed = threading.Event()
@@ -291,7 +289,7 @@ def test_what_is_being_done_is_said_again_before_its_time_is_up(
         told(other)
 
 
-def test_who_is_silent_for_too_long_counts_as_gone_and_settles_nothing_any_more(
+def test_a_server_whose_lease_expired_settles_nothing(
     keys: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a machine without power, whose connection the database still takes for good."""

@@ -1,6 +1,4 @@
-"""What one server process writes to PostgreSQL shows in the streams of another one, which does not
-look by itself.
-"""
+"""Writes of one server process show in the streams of another, which doesn't poll PostgreSQL."""
 
 import contextlib
 import http.client
@@ -95,7 +93,7 @@ def two(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Itera
         yield made
 
 
-def test_what_one_process_writes_shows_in_the_streams_of_the_other(
+def test_writes_of_one_process_show_in_the_streams_of_another(
     two: list[Process], server: Node
 ) -> None:
     one, other = two
@@ -114,7 +112,7 @@ def test_what_one_process_writes_shows_in_the_streams_of_the_other(
         assert [next(events)["number"] for events in (mine, theirs)] == [7, 7]
 
 
-def test_nobody_is_told_where_nobody_listens(
+def test_no_notification_is_sent_without_a_listener(
     url: str, opened: Callable[..., PostgresStore], tmp_path: Path
 ) -> None:
     store = opened(url)
@@ -139,7 +137,7 @@ def test_nobody_is_told_where_nobody_listens(
         assert "" in {message.payload for message in watching.notifies(timeout=0)}
 
 
-def test_who_does_not_hear_itself_says_so(
+def test_a_listener_without_its_own_notification_is_not_hearing(
     url: str, opened: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler, which takes LISTEN and tells nobody."""

@@ -1,6 +1,4 @@
-"""The PostgreSQL store behind a pooler, which may give each transaction another session of the
-server.
-"""
+"""The PostgreSQL store behind a pooler, which may run each transaction in another session."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -32,9 +30,7 @@ def pooler(request: pytest.FixtureRequest, server: Node) -> Iterator[str]:
     )
 
 
-def test_stores_of_two_schemas_never_meet_in_a_session_that_they_share(
-    pooler: str, opened: Opened
-) -> None:
+def test_stores_of_two_schemas_can_share_a_session(pooler: str, opened: Opened) -> None:
     one, two = (
         opened(f"{pooler}?schema=teama&partitions=1"),
         opened(f"{pooler}?schema=teamb&partitions=2", OTHER),
@@ -58,7 +54,7 @@ def test_stores_of_two_schemas_never_meet_in_a_session_that_they_share(
     assert one.info(pool()).model != two.info(pool()).model
 
 
-def test_writers_of_two_schemas_at_once_write_each_into_its_own(
+def test_concurrent_writers_of_two_schemas_write_into_their_own(
     pooler: str, opened: Opened
 ) -> None:
     stores = {name: opened(f"{pooler}?schema=team{name}&partitions=1") for name in "ab"}
@@ -84,7 +80,7 @@ def test_writers_of_two_schemas_at_once_write_each_into_its_own(
         assert {entry.ref.group[0] for entry in everything(store, pool())} == {name}
 
 
-def test_what_a_transaction_sets_is_not_left_to_the_next_client(
+def test_settings_of_a_transaction_do_not_reach_the_next_client(
     pooler: str, opened: Opened
 ) -> None:
     import psycopg
@@ -127,7 +123,7 @@ def test_the_index_of_vectors_is_made_through_a_pooler(
     assert np.isclose(found[0].similarity or 0, 1, atol=0.01)
 
 
-def test_options_that_a_pooler_refuses_are_told(server: Node, opened: Opened) -> None:
+def test_options_that_a_pooler_refuses_are_named_in_the_error(server: Node, opened: Opened) -> None:
     with (
         postgres_pooler.pgbouncer(server) as url,
         pytest.raises(StoreError, match="a connection pooler stands before it"),

@@ -1,6 +1,4 @@
-"""Tables of the PostgreSQL store are replaced while others use it: to erase, and to divide the
-store anew.
-"""
+"""Tables of the PostgreSQL store are replaced while others use it, to erase and to repartition."""
 
 import contextlib
 import threading
@@ -100,7 +98,7 @@ def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesErr
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_others_write_while_what_was_removed_is_erased(
+def test_others_write_while_removed_records_are_erased(
     server: Node, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """The copying is held up until they have written many times; what they wrote meanwhile is in
@@ -139,7 +137,7 @@ def test_others_write_while_what_was_removed_is_erased(
     assert search(store, "banana bread")["late"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_is_removed_while_its_table_is_copied_is_erased_too(
+def test_a_record_removed_while_its_table_is_copied_is_erased_too(
     server: Node, store: PostgresStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append(
@@ -173,7 +171,7 @@ def test_what_is_removed_while_its_table_is_copied_is_erased_too(
     agrees(store)
 
 
-def test_an_older_transaction_does_not_keep_what_was_removed(
+def test_an_older_transaction_does_not_keep_removed_records(
     server: Node, store: PostgresStore
 ) -> None:
     """It could still see the rows, and so could one that vacuums or analyzes a table."""
@@ -188,7 +186,7 @@ def test_an_older_transaction_does_not_keep_what_was_removed(
     assert not store.info(pool()).erasing
 
 
-def test_while_somebody_uses_the_tables_the_erasure_waits_and_then_gives_up(
+def test_erasing_waits_for_other_transactions_and_then_gives_up(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile others write, and nothing is left of the attempt but the removal."""
@@ -250,7 +248,7 @@ def test_grants_outlive_an_erasure(server: Node, url: str, opened: Opened, schem
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (2, 5), (4, 1)])
-def test_a_store_is_divided_anew_while_others_write(
+def test_a_store_is_repartitioned_while_others_write(
     server: Node, schema: str, url: str, opened: Opened, before: int, after: int
 ) -> None:
     store = opened(f"{url}&partitions={before}")
@@ -310,7 +308,7 @@ def test_a_division_that_fails_leaves_the_store_as_it_was(
     assert store.count(pool("ann", "bob")) == 2
 
 
-def test_a_store_that_is_not_there_is_not_divided(store: PostgresStore) -> None:
+def test_a_missing_store_is_not_repartitioned(store: PostgresStore) -> None:
     assert store.repartition(3) == 0
     assert store.info(pool()).schema_version is None
 

@@ -1,9 +1,7 @@
-"""The Qdrant store passes the contract: in a folder, over REST, and on a real server if
-`QDRANT_URL` names one.
+"""The Qdrant store passes the contract: in a folder, over REST, and on the server of `QDRANT_URL`.
 
-No Qdrant server can be installed from a package. What stands behind REST here is the local mode of
-Qdrant's own client, which reads each request by the models of the API, refuses what they don't
-know, and answers by them.
+No Qdrant server can be installed from a package. So the REST server of these tests checks each
+request by the models of the API, and carries it out in the local mode of Qdrant's own client.
 """
 
 import contextlib
@@ -464,7 +462,7 @@ def test_a_point_that_is_there_is_never_overwritten(driver: QdrantDriver) -> Non
     }
 
 
-def test_of_many_who_write_one_position_at_once_one_wins(server: ApiServer) -> None:
+def test_one_of_many_concurrent_writers_of_a_position_wins(server: ApiServer) -> None:
     stores = [QdrantStore(f"{server.url}/team", SPACE) for _ in range(6)]
     drivers = [store._driver for store in stores]
     drivers[0].claim({"schema": "1"})
@@ -517,7 +515,7 @@ def test_different_changes_come_in_one_step(server: ApiServer) -> None:
     assert {name: found["ended"] for name, found in payloads(driver).items()} == {"a": 2, "b": 3}
 
 
-def test_what_another_writer_changes_meanwhile_is_kept(
+def test_concurrent_changes_of_another_writer_are_kept(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = (
@@ -564,7 +562,7 @@ def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> Non
     assert driver.vectors(VECTORS, ["a", "b"]).keys() == {"b"}
 
 
-def test_what_may_still_hold_what_was_removed(
+def test_remains_are_named(
     server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"127.0.0.1:{server.port}"
@@ -587,7 +585,7 @@ def test_what_may_still_hold_what_was_removed(
 @pytest.mark.skipif(
     not qdrant_folder._overwrites_deleted(), reason="SQLite is built to leave what it deletes"
 )
-def test_no_byte_of_what_was_removed_is_left_in_a_folder(folder: Path) -> None:
+def test_no_byte_of_a_removed_record_is_left_in_a_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m", text="quetzalcoatl " * 300), record("n")])
     assert any(b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
@@ -675,7 +673,7 @@ def test_the_nearest_are_those_of_the_part(
     assert np.allclose(kept, drawn[7], atol=1e-6)
 
 
-def test_a_space_goes_with_the_last_of_its_parts(driver: QdrantDriver) -> None:
+def test_a_space_is_removed_with_its_last_part(driver: QdrantDriver) -> None:
     vector = unit_vectors(1)[0]
     other = VECTORS._replace(namespace="a/b")
     for part in (VECTORS, other):
@@ -692,7 +690,7 @@ def test_a_space_goes_with_the_last_of_its_parts(driver: QdrantDriver) -> None:
     assert driver.count(VECTORS) == 1
 
 
-def test_a_collection_that_somebody_removes_is_made_again(server: ApiServer) -> None:
+def test_a_removed_collection_is_created_again(server: ApiServer) -> None:
     driver = QdrantDriver(RestTransport("127.0.0.1", server.port), "memories")
     driver.add(RECORDS, [point("a")])
     server.client.delete_collection("memories")
@@ -765,7 +763,7 @@ def test_a_server_that_would_overwrite_is_refused(server: ApiServer) -> None:
     assert server.client.get_collections().collections == []
 
 
-def test_a_collection_of_somebody_else_is_left_alone(server: ApiServer) -> None:
+def test_a_collection_of_another_program_is_refused(server: ApiServer) -> None:
     server.client.create_collection(
         "memories", vectors_config=models.VectorParams(size=4, distance="Dot")
     )
@@ -781,7 +779,7 @@ def test_a_collection_of_somebody_else_is_left_alone(server: ApiServer) -> None:
     assert server.indexes["memories"] == {}
 
 
-def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
+def test_a_missing_server_is_named_in_the_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -830,7 +828,7 @@ def test_a_write_that_is_not_finished_is_not_acknowledged(server: ApiServer) -> 
         driver.add(RECORDS, [point("b")])
 
 
-def test_a_dead_connection_is_made_anew_and_nothing_is_done_twice(server: ApiServer) -> None:
+def test_a_dead_connection_is_reopened_and_nothing_is_done_twice(server: ApiServer) -> None:
     store = QdrantStore(f"{server.url}/team", SPACE)
     store.append([record("m")])
     server.cut = 1
@@ -971,7 +969,7 @@ store.close()
     assert done.stdout == "['first', 'of the child', 'of the parent']\n"
 
 
-def test_stores_of_one_process_share_a_folder_and_the_last_one_leaves_it(folder: Path) -> None:
+def test_stores_of_one_process_share_a_folder_until_the_last_one_closes(folder: Path) -> None:
     first, second = (QdrantStore(f"qdrant:///{folder}", SPACE) for _ in range(2))
     first.append([record("m")])
     assert second.count(pool()) == 1
@@ -989,7 +987,7 @@ def test_reading_makes_no_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dies_at", range(6))
-def test_what_a_killed_process_had_begun_is_there_wholly_or_not_at_all(
+def test_a_write_of_a_killed_process_is_there_completely_or_not_at_all(
     folder: Path, run_python: RunPython, dies_at: int
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -1037,7 +1035,7 @@ def test_a_folder_that_another_program_has_open_is_busy(folder: Path) -> None:
     store.close()
 
 
-def test_what_a_full_disk_has_cut_short_is_done_by_the_next_writer(
+def test_a_write_that_a_full_disk_interrupted_is_completed_by_the_next_writer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -1110,7 +1108,7 @@ def test_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_folders_of_others_are_left_to_their_client(folder: Path, tmp_path: Path) -> None:
+def test_folders_of_other_programs_are_left_to_their_client(folder: Path, tmp_path: Path) -> None:
     """In a program that uses Qdrant's client for something else, too."""
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m")])
@@ -1141,7 +1139,7 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_what_is_in_a_folder_is_for_its_owner_alone(folder: Path) -> None:
+def test_only_the_owner_can_read_the_files_of_a_folder(folder: Path) -> None:
     before = os.umask(0)
     try:
         store = QdrantStore(f"qdrant:///{folder}", SPACE)
