@@ -60,10 +60,11 @@ class Address(NamedTuple):
     proxies: bool = False
 
     def __str__(self) -> str:
-        return f"{self.product} at {self._url_host}:{self.port}"
+        return f"{self.product} at {self.url_host}:{self.port}"
 
     @property
-    def _url_host(self) -> str:
+    def url_host(self) -> str:
+        """The host as it stands in a URL."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
@@ -71,7 +72,7 @@ class Address(NamedTuple):
         """The beginning of the URLs of the server; without a default port."""
         scheme, default_port = ("https", 443) if self.tls else ("http", 80)
         port = "" if self.port == default_port else f":{self.port}"
-        return f"{scheme}://{self._url_host}{port}"
+        return f"{scheme}://{self.url_host}{port}"
 
     def quoted(self, text: str) -> str:
         """Return a server's text for use in a message: one short line, with our keys masked."""

@@ -77,8 +77,7 @@ class ChromaDriver:
             address: The server.
             name: The name of the store: the beginning of the names of its collections.
         """
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        self.url = f"chroma://{host}:{address.port}/{name}"
+        self.url = f"chroma://{address.url_host}:{address.port}/{name}"
         self.collection = name
         self.remains = (f"the files of {address}, until `chroma vacuum` was run on them",)
         self._client = StoreClient(address)
@@ -150,9 +149,10 @@ class ChromaDriver:
 
     def drop(self, part: Part) -> None:
         """See `Driver.drop`."""
-        collections = ("words", "") if part.kind is Kind.RECORDS else ("",)
-        for contents in collections:
-            name = self._collection_name(part, contents)
+        names = [self._collection_name(part)]
+        if part.kind is Kind.RECORDS:
+            names.insert(0, self._collection_name(part, "words"))
+        for name in names:
             self._ids.pop(name, None)
             answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
             if not _is_missing(answer):

@@ -226,7 +226,9 @@ class QdrantDriver:
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
-        dimension = len(points[0].vector) if points and points[0].vector is not None else 0
+        dimension = 0
+        if points and points[0].vector is not None:
+            dimension = len(points[0].vector)
         for batch in _split([_to_entry(part, point) for point in points], self.max_batch):
             body = {"points": batch, "update_mode": "insert_only"}
             self._upsert(self._collection_name(part), body, dimension)

@@ -126,9 +126,8 @@ class LocalCollection:
         """
         self._client = client
         self._name = name
-        self._fields = list(
-            VECTOR_INDEXES if client.get_collection(name).config.params.vectors else RECORD_INDEXES
-        )
+        has_vectors = bool(client.get_collection(name).config.params.vectors)
+        self._fields = list(VECTOR_INDEXES if has_vectors else RECORD_INDEXES)
         self._index = PayloadIndex(self._fields, NAME)
         self._handlers: Mapping[Verb, Callable[[Body], Any]] = {
             Verb.INFO: self._describe,
@@ -185,7 +184,9 @@ class LocalCollection:
     def _delete(self, body: Body) -> Any:
         from qdrant_client import models
 
-        ids = sorted(self._index.find(body["filter"])) if "filter" in body else body["points"]
+        ids = body.get("points", [])
+        if "filter" in body:
+            ids = sorted(self._index.find(body["filter"]))
         try:
             self._client.delete(self._name, models.PointIdsList(points=ids))
         finally:

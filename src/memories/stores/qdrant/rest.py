@@ -46,7 +46,7 @@ class RestTransport:
         address = Address("Qdrant", host, port, tls, headers, "Is it running?")
         self._client = StoreClient(address)
         self._has_key = bool(key)
-        self.url = f"qdrant://[{host}]:{port}" if ":" in host else f"qdrant://{host}:{port}"
+        self.url = f"qdrant://{address.url_host}:{port}"
         self.remains = (f"the segments of {address}, until its optimizer has rewritten them",)
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
