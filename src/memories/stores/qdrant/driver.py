@@ -206,11 +206,14 @@ class QdrantDriver:
         parts: list[Part] = []
         for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
             base, _, space = entry["name"].partition(_SPACE_SIGN)
-            if base == self.collection:
-                body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
-                answer = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
-                names = [str(hit["value"]) for hit in answer["hits"]]
-                parts += [_parse_part(name, space) for name in names if name != _STATE]
+            if base != self.collection:
+                continue
+            body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
+            answer = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
+            for hit in answer["hits"]:
+                if hit["value"] != _STATE:
+                    kind, collection, namespace = hit["value"].split("/", 2)
+                    parts.append(Part(Kind(kind), Collection(collection), namespace, space))
         return parts
 
     def drop(self, part: Part) -> None:
@@ -460,11 +463,6 @@ def _settings(dimension: int) -> dict[str, Any]:
 
 def _part_name(part: Part) -> str:
     return f"{part.kind}/{part.collection}/{part.namespace}"
-
-
-def _parse_part(name: str, space: str) -> Part:
-    kind, collection, namespace = name.split("/", 2)
-    return Part(Kind(kind), Collection(collection), namespace, space)
 
 
 def _point_id(part_name: str, name: str) -> str:
