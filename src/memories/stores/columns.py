@@ -109,15 +109,13 @@ def matches_of(
         similarity: The cosine of each one's best window, shape (n,); NaN without a vector.
         searched: The number of records searched.
     """
-    columns = (
-        range(len(records)),
-        [record.ref.namespace for record in records],
-        [record.ref.group for record in records],
-        [record.ref.position for record in records],
-        [-1 if record.session is None else record.session for record in records],
-        [to_millis(record.created_at) for record in records],
-        [tuple(sorted(record.labels.items())) for record in records],
-    )
+    rows: list[tuple[Any, ...]] = []
+    for number, record in enumerate(records):
+        session = -1 if record.session is None else record.session
+        created_at, labels = to_millis(record.created_at), tuple(sorted(record.labels.items()))
+        ref = record.ref
+        rows.append((number, ref.namespace, ref.group, ref.position, session, created_at, labels))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
     places = places_of(columns, lambda *group: group, lambda sets: [dict(pairs) for pairs in sets])
     return _make_matches(places, words, similarity, searched)
 

@@ -396,9 +396,12 @@ _PAGE = 1_000
 
 def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tuple[Ref, int]]:
     """Implement `Store.used` with the store's `scan`."""
-    used: list[tuple[Ref, int]] = []
+    counts: dict[Ref, int] = {}
     after: tuple[str, int] | None = None
     while page := scan(where, limit=_PAGE, after=after):
-        used += [(record.ref, record.accesses) for record in page if record.accesses]
-        after = page[-1].ref.group, page[-1].ref.position
-    return sorted(used, key=lambda pair: (-pair[1], pair[0]))
+        for record in page:
+            if record.accesses:
+                counts[record.ref] = record.accesses
+        last = page[-1].ref
+        after = last.group, last.position
+    return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))

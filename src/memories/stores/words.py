@@ -113,10 +113,11 @@ def score(
     import numpy as np
 
     lengths = np.array([len(document) for document in documents], dtype=np.float64)
+    total, mean = len(documents), 0.0
     if corpus is not None:
         total, mean = corpus.documents, corpus.mean_length
-    else:
-        total, mean = len(documents), float(lengths.mean()) if len(lengths) else 0.0
+    elif documents:
+        mean = float(lengths.mean())
     length_factor = K1 * (1 - B + B * lengths / max(mean, 1e-9))
     scores = np.zeros(len(documents))
     holds = np.zeros((len(terms), len(documents)), dtype=np.bool_)

@@ -239,7 +239,8 @@ def former_vectors(
         text = f"{record.ref.group}\0{record.ref.position}\0{record.text}"
         entry = entries.get(blake2b(text.encode(), digest_size=16).digest(), b"")
         if entry and len(entry) % (2 * space.dimension) == 0:
-            rows = np.frombuffer(entry, dtype="<f2").reshape(-1, space.dimension).astype(np.float32)
+            numbers = np.frombuffer(entry, dtype="<f2").astype(np.float32)
+            rows = numbers.reshape(-1, space.dimension)
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             vectors[record.ref] = rows / np.maximum(lengths, np.float32(1e-12))
     return vectors

@@ -195,12 +195,17 @@ class Mover:
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
         """Return other places of records: kept files, and stores that the user went back from."""
-        names = self._folder.list_names()
         # The log has no texts.
         files = {file_name(collection, ref.namespace) for collection in SEARCHED for ref in refs}
-        places = [name for name in names if KEPT in name and name.partition(KEPT)[0] in files]
-        stores = {name for name in names if _BESIDE.fullmatch(name)}
-        stores |= {self._read_marker(name).store for name in names if WENT_BACK in name}
+        places: list[str] = []
+        stores: set[str] = set()
+        for name in self._folder.list_names():
+            if KEPT in name and name.partition(KEPT)[0] in files:
+                places.append(name)
+            if _BESIDE.fullmatch(name):
+                stores.add(name)
+            if WENT_BACK in name:
+                stores.add(self._read_marker(name).store)
         marker = self.marker()
         if marker is not None:
             stores.discard(marker.store)
@@ -296,7 +301,7 @@ class Mover:
                 self._files.sync_readable(collection, namespace)
         index = self._index()
         records = list(_scan_all(index, namespaces))
-        all_namespaces = sorted({namespace for part in namespaces.values() for namespace in part})
+        all_namespaces = sorted(set().union(*namespaces.values()))
         if len(records) < _count(index, all_namespaces):
             raise StoreDamaged("some of its records are damaged; memory doctor names them")
         with contextlib.closing(self._open(store, index.stored_space() or self._space)) as target:

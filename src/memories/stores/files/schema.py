@@ -120,14 +120,16 @@ def to_json(record: Record) -> Json:
     if "source_turn_id" in fields:
         line["source_turn_id"] = fields.pop("source_turn_id")
     if is_turn:
-        line |= {"conversation_id": ref.group, "turn_index": ref.position}
+        line["conversation_id"] = ref.group
+        line["turn_index"] = ref.position
     else:
         line["version"] = ref.position
+    ended_at = None if record.ended_at is None else to_iso(record.ended_at)
     optional = {
         "session": record.session,
         "key": record.key,
         "tags": labels or None,
-        "ended_at": record.ended_at and to_iso(record.ended_at),
+        "ended_at": ended_at,
         "ended_by": record.ended_by,
         "fields": fields or None,
     }

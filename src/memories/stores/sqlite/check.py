@@ -374,13 +374,16 @@ def _find_table_damage(
         f"SELECT segid FROM {table}_idx "
         f"UNION SELECT id >> {index.SEGMENT_SHIFT} FROM {table}_data WHERE id > 10"
     )
-    numbers = {number for (number,) in fetch(db, sql)}
-    if not first_pages.keys() >= numbers:
+    segments = {number for (number,) in fetch(db, sql)}
+    if not first_pages.keys() >= segments:
         return f"{table} has pages of a part that does not exist"
     # The totals that FTS5 keeps, which it needs when a row is removed.
     averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
-    totals = [*index.varints_in(averages)] if type(averages) is bytes else [0]
-    sizes = [index.count_tokens(size) for (size,) in fetch(db, f"SELECT sz FROM {table}_docsize")]
+    totals = [0]
+    if type(averages) is bytes:
+        totals = list(index.varints_in(averages))
+    rows = fetch(db, f"SELECT sz FROM {table}_docsize")
+    sizes = [index.count_tokens(size) for (size,) in rows]
     if totals != [len(sizes), sum(sizes)] and (totals or sizes):
         return f"{table} has wrong counts of its rows"
     for part in ("", "_data", "_idx", "_docsize", "_config"):

@@ -338,7 +338,11 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
     if where.ended_by == "delete":
         # As a literal, because only that makes SQLite use the index `record_deleted`.
         plain.append(("r.ended_by = 'delete'", ()))
-    conditions = [sql for sql, _ in plain]
+    conditions: list[str] = []
+    values: list[Any] = []
+    for condition, condition_values in plain:
+        conditions.append(condition)
+        values += condition_values
     live, labels = _count_live(db, ids, where)
     having = [
         f"EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = r.seq)"
@@ -349,16 +353,16 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
         find = [f"+{in_namespaces}", _LABELLED.format(labels[0][0]), *conditions, *having[1:]]
     else:
         find = [in_namespaces, *having[:1], *conditions, *having[1:]]
-    has_only_state = len(conditions) == 1
+    is_live_only = where.state == "live" and len(conditions) == 1
     return Selection(
         find=" AND ".join(find),
         check=" AND ".join([in_namespaces, *conditions, *having]),
-        values=tuple(value for _, condition_values in plain for value in condition_values),
+        values=tuple(values),
         labels=tuple(labels),
         live=live,
         pools=tuple(ids),
-        is_broad=has_only_state and not labels and where.state == "live",
-        is_plain=has_only_state and where.state == "live" and where.as_of is None,
+        is_broad=is_live_only and not labels,
+        is_plain=is_live_only and where.as_of is None,
         collection=where.collection,
         includes_ended=where.as_of is not None or where.state != "live",
     )
@@ -388,8 +392,8 @@ def _count_live(
     )
     labels: list[tuple[int, int]] = []
     for pair in where.labels.items():
-        rows = fetch(db, sql, pair)
-        labels.append((int(rows[0][0]), int(rows[0][1])) if rows else (0, 0))  # no label has id 0
+        rows = fetch(db, sql, pair) or [(0, 0)]  # no label has id 0
+        labels += [(int(label), int(count)) for label, count in rows]
     return live, sorted(labels, key=lambda label: label[1])
 
 
@@ -437,10 +441,10 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
     ids: dict[tuple[str, ...], int] = {}
 
     def id_of(table: str, columns: tuple[str, str], values: tuple[str, str]) -> int:
-        known = ids.get((table, *values))
-        if known is None:
-            known = ids[table, *values] = _find_or_insert(db, table, columns, values)
-        return known
+        key = (table, *values)
+        if key not in ids:
+            ids[key] = _find_or_insert(db, table, columns, values)
+        return ids[key]
 
     pools: list[int] = []
     labels: list[list[int]] = []
@@ -490,9 +494,10 @@ def _find_or_insert(
 ) -> int:
     """Return the id of a pair of values; usually it exists already."""
     first, second = columns
-    found = fetch_value(db, f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?", values)
-    if found is not None:
-        return int(found)
+    sql = f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?"
+    row_id = fetch_value(db, sql, values)
+    if row_id is not None:
+        return int(row_id)
     db.execute(f"INSERT INTO {table} ({first}, {second}) VALUES (?, ?)", values)
     return db.last_insert_rowid()
 

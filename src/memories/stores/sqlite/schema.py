@@ -186,7 +186,8 @@ def _index_words(db: apsw.Connection) -> None:
             if collection == Collection.HISTORY:
                 ids = (labels or "").split(",")
                 names = [speakers[label] for label in ids if label in speakers]
-                content = f"{names[0]}: {content}" if names else content
+                if names:
+                    content = f"{names[0]}: {content}"
             content_tokens = tokens(content)
             documents[pool, ended] += 1
             lengths[pool, ended] += len(content_tokens)
@@ -197,7 +198,7 @@ def _index_words(db: apsw.Connection) -> None:
         conditions[table] = f"p.collection = '{collection}' AND r.ended_at IS NULL"
     for table, condition in conditions.items():
         db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows(condition))
-    counts_by_corpus = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
+    counts_by_corpus = [(*corpus, documents[corpus], lengths[corpus]) for corpus in documents]
     sql = "INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)"
     db.executemany(sql, counts_by_corpus)
 
