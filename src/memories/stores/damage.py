@@ -114,7 +114,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return what is wrong with a record, to complete a sentence about it; None if it is sound."""
+    """Return the problem of a record, to complete a sentence about it; None if it is sound."""
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -206,7 +206,7 @@ _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_probl
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return what is wrong with the labels that only turns have; None if nothing."""
+    """Return the problem of the labels that only turns have; None if they are sound."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":

@@ -394,11 +394,11 @@ def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence
         by_group.setdefault(ref._replace(position=0), []).append(ref.position)
     items: dict[str, list[str]] = {}
     for action, by_group in positions.items():
-        items[action] = [
-            chain.item_of(ref._replace(position=first), last, salt)
-            for ref, group_positions in by_group.items()
-            for first, last in chain.to_ranges(group_positions)
-        ]
+        items[action] = []
+        for ref, group_positions in by_group.items():
+            for first, last in chain.to_ranges(group_positions):
+                item = chain.item_of(ref._replace(position=first), last, salt)
+                items[action].append(item)
     return items
 
 

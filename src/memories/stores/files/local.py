@@ -279,7 +279,7 @@ class LocalFiles:
         state = FileState(stamp, parsed.size, damage=parsed.damage)
         if parsed.damage is None:
             folded = fold(parsed.events)
-            if folded.removed:  # a merge brought back what was removed for good
+            if folded.removed:  # a merge brought back removed records
                 data = drop_lines(data, folded.removed, parsed.events)
                 self.folder.replace(name, data)
                 state = FileState(self.folder.stamp(name), len(data))

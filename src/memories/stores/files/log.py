@@ -1,6 +1,6 @@
 """The log of one file: parses its lines into events, and computes the resulting records. Pure.
 
-Events are applied in the order of their times, then of their ids, whatever the order of the lines.
+Events are applied in the order of their times, then of their ids, not in the order of the lines.
 So merging the lines of two branches, in any order, always gives the same result:
 
 - If two versions claim one position, the later one gets the next free position and ends the other.
@@ -53,7 +53,7 @@ class Folded(NamedTuple):
         records: By address.
         ids: The id of the event that created each record.
         last: The latest time of an event; empty if there are no events.
-        removed: The ids of the events whose records were removed for good.
+        removed: The ids of the events that created removed records.
     """
 
     records: dict[Address, Record]
@@ -152,8 +152,10 @@ def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
 
 def _content(event: Event) -> tuple[str, ...]:
     record = event.record
-    labels = [part for pair in sorted(record.labels.items()) for part in pair]
-    return (record.ref.group, record.text, *labels)
+    parts = [record.ref.group, record.text]
+    for pair in sorted(record.labels.items()):
+        parts += pair
+    return tuple(parts)
 
 
 class _Fold:

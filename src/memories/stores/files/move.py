@@ -196,7 +196,9 @@ class Mover:
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
         """Return other places of records: kept files, and stores that the user went back from."""
         # The log has no texts.
-        files = {file_name(collection, ref.namespace) for collection in SEARCHED for ref in refs}
+        files: set[str] = set()
+        for collection in SEARCHED:
+            files.update(file_name(collection, ref.namespace) for ref in refs)
         places: list[str] = []
         stores: set[str] = set()
         for name in self._folder.list_names():

@@ -490,7 +490,7 @@ def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
 
 
 def _recreate_words(db: apsw.Connection) -> None:
-    """Replace the index, in whatever state it is, by an empty one."""
+    """Replace the index, even a damaged one, by an empty one."""
     for table in index.TABLES:
         try:
             db.execute(schema.RECREATE_WORDS.format(table=table))

@@ -33,7 +33,7 @@ COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # beside the file, after i
 _ATTEMPT_MILLIS = 100  # how long an erasure, and every other writer, waits for a reader at once
 _BETWEEN_ATTEMPTS = 0.05  # seconds, for other writers
 
-# What was logged: a file, and how many commits it lacks.
+# Logged warnings: a file, and how many commits it lacks.
 _reported: set[tuple[Path, int]] = set()
 
 
@@ -69,7 +69,7 @@ class SQLiteFile:
     def read(self) -> Iterator[apsw.Connection]:
         """Yield a connection whose statements all see one state of the store.
 
-        If there is no file, it is a connection to an empty store.
+        Without a file, the store is empty.
         """
         with sqlite_errors(self.path):
             connection = self._connection()
@@ -263,8 +263,7 @@ class SQLiteFile:
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on the disk."""
-        file, log, _ = self._parts
-        return _size(file) + _size(log)
+        return _size(self._parts[0]) + self.log_bytes()
 
     def log_bytes(self) -> int:
         """Return the size of the log; it grows while a reader stays in one transaction."""
@@ -274,8 +273,10 @@ class SQLiteFile:
         """Return the copies that migrations, restores and repairs left, and the backups."""
         patterns = [f"{self.path.name}.{kind}" for kind in COPIES]
         patterns.append(f"backups/{self.path.stem}-*.db")
+        paths: list[str] = []
         with filesystem_errors(self.path.parent):
-            paths = [str(path) for pattern in patterns for path in self.path.parent.glob(pattern)]
+            for pattern in patterns:
+                paths += map(str, self.path.parent.glob(pattern))
         return tuple(sorted(paths))
 
     # --- connections

@@ -1,6 +1,6 @@
 """Counts of the SQLite store, which make tags and status cost the same in a store of any size.
 
-Triggers keep them, in the transaction of each change, whichever program makes it. They count live
+Triggers update them in the transaction of each change, also if another program makes it. They count live
 records by namespace, label and label key, deleted records, and live ones without a vector.
 Everything here can be rebuilt from the records.
 """

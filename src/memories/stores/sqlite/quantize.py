@@ -141,8 +141,8 @@ class Quantizer:
     def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
         """Return the vectors of each row, shape (windows, dimension), given its codes.
 
-        They depend on the numbers of the codes alone, and are rounded to 24 bits, whatever else is
-        decoded with them: encoded again they give the same numbers, and so the same vectors.
+        They depend only on the numbers of their own codes, and are rounded to 24 bits: encoded
+        again they give the same numbers, and so the same vectors.
         """
         owners, joined = windows_of(codes, self.code_bytes)
         rotated = self.numbers(joined)

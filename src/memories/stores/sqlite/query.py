@@ -206,11 +206,12 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
     """Return the address by which the record of a row of `READ` can be found although damaged."""
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
-    if isinstance(group, bytes | str) and isinstance(namespace, str) and isinstance(position, int):
+    is_named = isinstance(namespace, str)
+    if is_named and isinstance(group, bytes | str) and isinstance(position, int):
         ref = Ref(kind, namespace, decode_group(group), position)
         if fetch_value(db, _FIND, (kind, namespace, encode_group(ref.group), position)) == seq:
             return ref
-    return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"{UNREADABLE}{seq}", 0)
+    return Ref(kind, namespace if is_named else UNKNOWN, f"{UNREADABLE}{seq}", 0)
 
 
 def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
@@ -239,7 +240,10 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
         return None
     rows = fetch(db, f"{READ_ANY} WHERE r.seq = ?", (int(match[1]),))
     ref = ref_of(db, rows[0]) if rows else None
-    if ref is None or ref.group != where.group or ref.position or rows[0][3] == ref.group:
+    if ref is None or ref.group != where.group:
+        return None
+    is_real_name = ref.position != 0 or rows[0][3] == ref.group
+    if is_real_name:
         return None
     if ref.namespace == UNKNOWN:
         return ref._replace(collection=where.collection, namespace=where.namespaces[0])

@@ -1,6 +1,6 @@
 """The embedding spaces of the SQLite store: the vectors in use, the staged ones, and the switch.
 
-Also finds damaged vectors, and repairs what can be derived from the others.
+Also checks vectors and blocks, and repairs them.
 """
 
 import json
@@ -362,7 +362,7 @@ def find_problems(db: apsw.Connection) -> list[Finding]:
 
 
 def repair(db: apsw.Connection) -> None:
-    """Repair these rows by what the codes reveal; drop vectors whose form can't be detected."""
+    """Repair these rows from the codes; drop vectors whose form can't be detected."""
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:
             count_epoch(db, name)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # vectors, on average, between two looks whether a block is full
-# Its multiples, modulo 2**32, are spread evenly whatever the pattern of writing.
+# Its multiples, modulo 2**32, are spread evenly for every pattern of writing.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored one by one; more go through the blocks
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored

@@ -68,7 +68,7 @@ class Postings:
         self._sizes: tuple[int | None, array.array[int]] = None, array.array("I")
 
     def snapshot(self, db: apsw.Connection) -> "Snapshot":
-        """Return the index in the transaction of a connection, with what the cache has of it."""
+        """Return the index in the transaction of a connection, with its cached values."""
         cached_epoch, sizes = self._sizes
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (WORDS_EPOCH,))
         is_writing = has_written(db)
@@ -358,7 +358,7 @@ def _change_corpus(
 def best(
     db: apsw.Connection, postings: Postings, selected: Selection, terms: Sequence[str], k: int
 ) -> Scores:
-    """Return the `k` best records by BM25 of the terms, any of which may match.
+    """Return the `k` best records by BM25 of the terms; one matching term is enough.
 
     Args:
         db: A connection inside a transaction.
@@ -390,8 +390,8 @@ def rank(
 
     Other conditions of the filter are ignored.
 
-    Among many records, only the rarer terms are looked for; see `_score_common` for terms none of
-    which is rare.
+    Among many records, only the rarer terms are looked for; if no term is rare, see
+    `_score_common`.
 
     Args:
         db: A connection inside a transaction.
