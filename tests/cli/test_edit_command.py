@@ -1,5 +1,7 @@
 """`memory edit`: a memory in the user's editor, on a terminal."""
 
+# ruff: noqa: E501 - tables of commands and texts, one test case a line
+
 import json
 import stat
 import sys

@@ -57,7 +57,7 @@ _BUDGET = "budget must be a whole number of tokens from 100 to 100000"
     epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob",
 )
 def scratchpad() -> None:
-    """Show and change what a session begins with.
+    """Show and change the memories that a session begins with.
 
     The scratchpad holds pinned, recent and frequently used memories. Each namespace has a file,
     scratchpad.yaml, that you may also edit yourself.
@@ -281,7 +281,7 @@ def _project_name(config: "Config", name: str | None) -> str | None:
     if name is not None:
         return next(iter(names_of(name)), None)
     place = here(config)()
-    return None if place is None else place.project
+    return place and place.project
 
 
 # --- hooks ---
@@ -373,9 +373,12 @@ def status(config: "Config") -> None:
 
 
 def _render_capture(answer: Mapping[str, Any]) -> str:
-    lines = ["Memory is on here." if answer["on"] else f"Memory is off here: {answer['why']}."]
-    if answer["on"] and not answer["capture"]:
-        lines.append(f"Nothing is captured here: {answer['why']}.")
+    if not answer["on"]:
+        lines = [f"Memory is off here: {answer['why']}."]
+    elif answer["capture"]:
+        lines = ["Memory is on here."]
+    else:
+        lines = ["Memory is on here.", f"Nothing is captured here: {answer['why']}."]
     lines.append(f"{answer['waiting_bytes']} bytes wait in the inbox.")
     for run in answer["hooks"]:
         line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {run['run_count']} runs"

@@ -125,7 +125,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 )  # fmt: skip
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
-    """Find out what is wrong with a store, and what to do.
+    """Find the problems of a store, and their remedies.
 
     Nothing is changed without --fix, which leaves records unchanged. Exits 1 if it finds a
     problem.

@@ -95,10 +95,12 @@ def select(
 
 def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
     """Return the id of the memory with a key, under the first name of the project that has it."""
+    if not projects:
+        return memories.id_of_key(key)
     for name in projects[:-1]:
         with contextlib.suppress(NotFound):
             return memories.id_of_key(key, project=name)
-    return memories.id_of_key(key, project=projects[-1] if projects else None)
+    return memories.id_of_key(key, project=projects[-1])
 
 
 def read_ids() -> list[str]:
@@ -376,9 +378,9 @@ def _report(
 def _outcome(result: "Created | RequestError") -> str:
     if isinstance(result, RequestError):
         return "refused"
-    if result.stored:
-        return "stored"
-    return "known" if result.memory is not None else "duplicates"
+    if result.memory is None:
+        return "duplicates"
+    return "stored" if result.stored else "known"
 
 
 def _shape_line(result: "Created | RequestError") -> dict[str, Any]:

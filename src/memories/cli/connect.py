@@ -358,9 +358,13 @@ def _render_connection(shape: Mapping[str, Any]) -> str:
         parts.append("capture")
     if shape["namespace"]:
         parts.append(f"namespace {shape['namespace']}")
-    place = "connected" if shape["scope"] == "user" else f"connected in {shape['root']}"
-    problem = f"; {shape['problem']}" if shape["problem"] else ""
-    return f"{place}: {', '.join(parts)}{problem}"
+    line = "connected"
+    if shape["scope"] != "user":
+        line += f" in {shape['root']}"
+    line += f": {', '.join(parts)}"
+    if shape["problem"]:
+        line += f"; {shape['problem']}"
+    return line
 
 
 def _render_answers(answers: Sequence[Mapping[str, Any]]) -> str:

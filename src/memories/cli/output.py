@@ -143,8 +143,9 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     one_line = " ".join(redact(message).text.split())
     output_format = _run.get().format or _format_for(sys.stderr)
     if output_format in ("text", "compact"):
-        red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
-        lines = [f"{red}error:{plain} {safe(one_line)}", *(f"  {safe(match)}" for match in matches)]
+        label = "\033[31merror:\033[0m" if colored(sys.stderr) else "error:"
+        lines = [f"{label} {safe(one_line)}"]
+        lines += [f"  {safe(match)}" for match in matches]
         say("\n".join(lines), sys.stderr)
     else:
         answer: dict[str, Any] = {"error": one_line}
@@ -176,7 +177,8 @@ def report_damage(code: object) -> object:
     from memories.answers.store_shapes import describe_damage
 
     note(describe_damage(findings))
-    return code if isinstance(code, int) and code else DAMAGED
+    has_failed = isinstance(code, int) and code != 0
+    return code if has_failed else DAMAGED
 
 
 def _left_out() -> "list[Finding]":
@@ -207,8 +209,9 @@ def emit(
         from memories.answers import store_shapes
 
         answer = {**answer, "damaged": store_shapes.damage_details(findings)}
-    printed = _to_json(answer, stream.isatty()) if render is None else render()
-    if printed:
+    if render is None:
+        say(_to_json(answer, stream.isatty()), stream)
+    elif printed := render():
         say(printed, stream)
 
 

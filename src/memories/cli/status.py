@@ -191,7 +191,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
 @since_option
 @in_session(reads=True)
 def stats(memories: "Memories", since: str | None) -> None:
-    """Show what was done, how fast, and what is used.
+    """Show operations, their speed, and the most read memories.
 
     Operations are those recorded in events.jsonl; memories are those of your namespace and of
     shared.

@@ -21,7 +21,7 @@ from memories.answers.shapes import (
     search_note,
     summarize,
 )
-from memories.cli.output import colored, safe
+from memories.cli.output import amount, colored, safe
 from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age, to_iso
 from memories.guard.origin import AGENT, Origin
@@ -74,13 +74,17 @@ def _cell(value: object) -> str:
         return format_time(value)
     if isinstance(value, Origin):
         return _writer_in_full(value)
-    return safe(", ".join(value) if isinstance(value, tuple) else str(value or ""))
+    if isinstance(value, tuple):
+        return safe(", ".join(value))
+    return safe(str(value or ""))
 
 
 def count_kinds(kinds: Sequence[str]) -> str:
     """Return the kinds of secrets, each with its count if there are several."""
-    counts = Counter(kinds)
-    return ", ".join(kind if count == 1 else f"{kind} × {count}" for kind, count in counts.items())
+    parts = []
+    for kind, count in Counter(kinds).items():
+        parts.append(kind if count == 1 else f"{kind} × {count}")
+    return ", ".join(parts)
 
 
 def create_result(created: "Created") -> str:
@@ -93,8 +97,10 @@ def create_result(created: "Created") -> str:
             remark = _similarity(record, f"{record.similarity:.2f} similar")
             lines.append(_line(record.id, record.content, remark))
         return "\n".join([*lines, hint])
-    head = paint(GREEN, "Stored") if created.stored else paint(YELLOW, _capitalize(hint))
-    lines = [head, memory(created.memory)]
+    lines = [paint(GREEN, "Stored")]
+    if not created.stored:
+        lines = [paint(YELLOW, _capitalize(hint))]
+    lines.append(memory(created.memory))
     if created.corrects:
         hint = HINT_CORRECTS.format(id=safe(created.memory.id), corrects=safe(created.corrects))
         lines.append(paint(YELLOW, _capitalize(hint)))
@@ -110,8 +116,9 @@ def create_result(created: "Created") -> str:
 
 
 def _similarity(record: "Similar", remark: str) -> str:
-    by = f"{remark}, by {_writer(record.origin)}" if record.origin else remark
-    return _with_suspicion(by, record.suspicious)
+    if record.origin:
+        remark += f", by {_writer(record.origin)}"
+    return _with_suspicion(remark, record.suspicious)
 
 
 def _capitalize(sentence: str) -> str:
@@ -131,8 +138,7 @@ def forget_result(forgotten: "Forgotten") -> str:
 
 def forget_question(history: History) -> str:
     """Return the question to ask before a memory is erased."""
-    count = len(history.versions)
-    versions = f"{count} versions" if count > 1 else "1 version"
+    versions = amount(len(history.versions), "version", "versions")
     return f"Permanently forget ({versions}): {shorten(history.versions[-1].content, 40)}"
 
 
@@ -193,8 +199,10 @@ _LINKS = {
 
 
 def _version(version: "Version") -> str:
-    by = f" by {_writer(version.origin)}" if version.origin else ""
-    head = f"version {version.version}, {version.operation}{by}, {format_time(version.created_at)}"
+    head = f"version {version.version}, {version.operation}"
+    if version.origin:
+        head += f" by {_writer(version.origin)}"
+    head += f", {format_time(version.created_at)}"
     if version.ended_by == PENDING:
         head += f", {WAITS}"
     elif version.ended_at:
@@ -287,11 +295,12 @@ def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
         head += f", {len(reviews) - count} left waiting"
     lines = [f"{head}."]
     for review in reviews:
-        lines += _accepted(review) if review.done else _left_waiting(review)
+        render = _render_accepted if review.done else _render_waiting
+        lines += render(review)
     return "\n".join(lines)
 
 
-def _accepted(review: "Reviewed") -> list[str]:
+def _render_accepted(review: "Reviewed") -> list[str]:
     record, remark = review.memory, ""
     if record.id != review.id:
         remark = f"as {record.id[:SHORT_ID]}, which has its key or says the same"
@@ -302,7 +311,7 @@ def _accepted(review: "Reviewed") -> list[str]:
     return [_line(review.id, record.content, remark), *similar]
 
 
-def _left_waiting(review: "Reviewed") -> list[str]:
+def _render_waiting(review: "Reviewed") -> list[str]:
     head = _line(review.id, review.memory.content, "left waiting")
     duplicates = [
         _line(similar.id, similar.content, f"{similar.similarity:.2f} similar")
@@ -459,9 +468,10 @@ def _writer(origin: Origin) -> str:
 
 
 def _writer_in_full(origin: Origin) -> str:
-    client = f"{origin.client}, " if origin.client else ""
-    where = f"{origin.user}@{origin.host}, namespace {origin.namespace}, memories {origin.program}"
-    return safe(f"{origin.by} ({origin.trust}) by {origin.channel}: {client}{where}")
+    parts = [origin.client] if origin.client else []
+    parts += [f"{origin.user}@{origin.host}", f"namespace {origin.namespace}"]
+    parts.append(f"memories {origin.program}")
+    return safe(f"{origin.by} ({origin.trust}) by {origin.channel}: {', '.join(parts)}")
 
 
 def _with_suspicion(remark: str, rules: Sequence[str], separator: str = " · ") -> str:
@@ -543,4 +553,6 @@ def _fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
 
 def paint(code: str, text: str) -> str:
     """Return text in a colour if standard output shows colours."""
-    return f"{code}{text}{_PLAIN}" if text and colored(sys.stdout) else text
+    if not text or not colored(sys.stdout):
+        return text
+    return f"{code}{text}{_PLAIN}"

@@ -161,7 +161,9 @@ def _selector(
         selectors[kind] = parse(where, kind, instant, any_state=kind is Collection.MEMORY)
 
     def select(kind: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-        return with_versions(selectors[kind], records) if kind in selectors else iter(())
+        if kind not in selectors:
+            return iter(())
+        return with_versions(selectors[kind], records)
 
     return select
 
@@ -213,8 +215,10 @@ def import_(
     from memories.transfer.importing import import_ as run
     from memories.transfer.intake import Intake
 
-    into = None if into is None else namespace(into)
-    namespaces = None if into is not None else _namespaces(config, all_namespaces, no_shared)
+    if into is None:
+        namespaces = _namespaces(config, all_namespaces, no_shared)
+    else:
+        into, namespaces = namespace(into), None
     embedder = open_embedder(config.embedder, config)
     redactor = None if no_redact else config.redactor()
 
@@ -233,7 +237,7 @@ def import_(
             begin_change()
         with open_store(config.store, embedder, config) as store:
             imported = run(
-                _logged(store, config, writer),
+                _with_log(store, config, writer),
                 read_lines("importing"),
                 embedder,
                 namespaces=namespaces,
@@ -262,7 +266,9 @@ def _report_import(
 
 def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     dry_run = answer["dry_run"]
-    verb, wait = ("Would import", "would wait") if dry_run else ("Imported", "wait")
+    verb, wait = "Imported", "wait"
+    if dry_run:
+        verb, wait = "Would import", "would wait"
     lines = [f"{verb} {imported.imported} records; {imported.known} were already there."]
     if answer["pending"]:
         lines.append(
@@ -296,7 +302,7 @@ def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | Non
     return lambda: writer
 
 
-def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | None") -> "Store":
+def _with_log(store: "Store", config: "Config", writer: "Callable[[], Origin] | None") -> "Store":
     """Return the store with an audit log of the import, limited by the quota.
 
     Args:

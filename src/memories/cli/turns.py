@@ -54,7 +54,7 @@ _tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multip
 )
 @click.pass_context
 def turns(context: click.Context) -> None:
-    """Add, read and erase what was said in conversations.
+    """Add, read and erase the turns of conversations.
 
     To search conversations: memory search QUERY --in history.
     """
@@ -94,8 +94,8 @@ def add(
 ) -> int:
     """Add a turn to a conversation, or many.
 
-    CONTENT is what was said, or - to read many turns from standard input: a JSON object on each
-    line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
+    CONTENT is the text of the turn, or - to read many turns from standard input: a JSON object on
+    each line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
     reported as stored, known (its message id exists with the same content) or refused (with another
     content); if one is refused the others are stored and the exit code is 1.
     """
@@ -173,7 +173,9 @@ def _describe(turns: "Sequence[Turn]") -> str:
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored; running it again is harmless"
-    span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
+    span = stored[0].id
+    if len(stored) > 1:
+        span += f" to {stored[-1].id}"
     if all(turn.message_id is not None for turn in stored):
         again = "its message id is now known, so running it again stores nothing twice"
     else:
@@ -387,9 +389,10 @@ def forget(
     record_change(f"{target} was permanently forgotten")
     head = "Would be permanently forgotten" if dry_run else "Permanently forgotten"
     answer = f"{head}: {forgotten.versions} turns of {forgotten.id}"
+    count = None
     if with_memories:
-        answer += f", and {forgotten.memories} memories made from them"
-    count = forgotten.memories if with_memories else None
+        count = forgotten.memories
+        answer += f", and {count} memories made from them"
     emit(shapes.forget_turns_result(forgotten, count, dry_run=dry_run), partial(str, answer))
     note_copies(forgotten.also_in)
     return 0
@@ -433,7 +436,7 @@ def context(
     include_tool_turns: bool,
     include_corrected: bool,
 ) -> int:
-    """Assemble what a model needs to answer a message.
+    """Assemble the prompt with which a model answers a message.
 
     That is the last turns of its conversation, earlier turns that answer it, memories, and the
     message itself. QUERY is the message, or - to read it from standard input. Recalled texts are
@@ -479,7 +482,9 @@ def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
     for reason, description in _LEFT_OUT.items():
         if reason in left_out:
             parts.append(f"{left_out[reason]['count']} {description}")
-    return f"left out: {'; '.join(parts)}" if parts else ""
+    if not parts:
+        return ""
+    return f"left out: {'; '.join(parts)}"
 
 
 _LEFT_OUT = {

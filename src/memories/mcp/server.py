@@ -258,7 +258,7 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
 def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:
     @built.prompt(title="Recall")
     def recall(topic: str) -> str:
-        """Put what is known about a topic before the model."""
+        """Give the model the memories about a topic."""
         try:
             context = tools.context(query(topic), "", RECALL_TOKENS)
         except MemoriesError as exc:

@@ -172,11 +172,11 @@ class Tools:
 
     @taking_filters(SEARCH_DEFAULTS)
     def search_memories(self, query: str, **filters: Any) -> CallToolResult:
-        """Find what is known or was said, by meaning and by word, best first; nothing if nothing
+        """Find memories and conversation turns by meaning and keyword, best first; nothing if none
         fits.
 
-        Search before you answer about people, projects, decisions, preferences or what was said
-        before.
+        Search before you answer about people, projects, decisions, preferences or earlier
+        conversations.
         """
         set_filters = {name: value for name, value in filters.items() if value not in ("", None)}
         arguments = {**SEARCH_DEFAULTS, **set_filters}
@@ -324,9 +324,9 @@ class Tools:
         force: Annotated[bool, Field(description="store even what is known")] = False,
         caller: Caller,
     ) -> CallToolResult:
-        """Store one lasting statement, understood by itself, with names and absolute dates.
+        """Store one lasting, self-contained statement, with names and absolute dates.
 
-        What is known already is not stored again: see duplicates. similar_to names what it may
+        A known statement is not stored again: see duplicates. similar_to names memories that it may
         correct.
         """
         created = self._written_by(caller).create(

@@ -28,7 +28,7 @@ _SILENCE_SECONDS = 15.0  # without a dot the server hangs
 _RETRY_SECONDS = 60  # after a server that failed to start
 _MAX_INPUT_BYTES = 8 << 20  # no command that reads all of its input takes more
 _MAX_PATH_BYTES = 100  # of a Unix socket; systems allow 103 to 107
-_HOME = "home"  # the name of the default store, whatever file that is
+_HOME = "home"  # the name of the default store
 
 _READING = frozenset(
     "search get list history tags duplicates status namespaces stats log context".split()
@@ -328,7 +328,7 @@ def _print_answer(answer: bytes) -> int | None:
         stream, length = map(int, part.split(b":"))
         piece = body[start : start + length]
         start += length
-        if stream == 3:  # what was changed, in case the answer is lost
+        if stream == 3:  # a description of the change, in case the answer is lost
             change = piece.decode("utf-8", "surrogateescape")
             continue
         try:
@@ -379,7 +379,7 @@ def _is_long(folder: str) -> bool:
 def is_ours(path: str) -> bool:
     """Return whether a socket is in a folder that only this user can enter.
 
-    Nobody else can listen there.
+    No other user can listen there.
     """
     folder = os.lstat(os.path.dirname(path))  # noqa: PTH120
     return folder.st_uid == os.geteuid() and folder.st_mode & 0o170077 == 0o040000
