@@ -212,7 +212,7 @@ def test_an_ambiguous_prefix_names_ten_memories(memories: Memories, clock: Clock
     clock.move(timedelta(milliseconds=7_003))
     added = [add(memories, f"number {number}").id for number in range(10)]
     for count in ("10", "more than 10"):
-        with pytest.raises(AmbiguousId, match=f"fits {count} memories") as caught:
+        with pytest.raises(AmbiguousId, match=f"matches {count} memories") as caught:
             memories.get(added[0][:13])
         assert caught.value.matches == tuple(added[:10])
         added.append(add(memories, "one more").id)

@@ -1,7 +1,5 @@
 """backup, restore of a file, doctor, and what status says of damage."""
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The numbers are those of the project's list of 84 bad inputs; arguments and sett
 `test_bad_input`.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import base64
 import gzip
 import io

@@ -580,7 +580,7 @@ def test_a_prefix_that_fits_several_names_them(memory: Command) -> None:
     answer = memory("get", ids[0][:8])
     assert (answer.code, answer.error) == (
         2,
-        f'"{ids[0][:8]}" fits 3 memories; give more digits of the id',
+        f'"{ids[0][:8]}" matches 3 memories; give more digits of the id',
     )
     assert json.loads(answer.err)["matches"] == ids
 
@@ -692,8 +692,8 @@ def test_anything_that_is_stored_comes_back(
 @pytest.mark.thorough
 def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
     for command in (
-        ["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text],  # noqa: E501
-        ["turns", "tail", "--", text], ["search", "q", "--in", text], ["search", "q", "--now", text],  # noqa: E501
+        ["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text],
+        ["turns", "tail", "--", text], ["search", "q", "--in", text], ["search", "q", "--now", text],
     ):  # fmt: skip
         answer = memory(*command)
         assert answer.code in (0, 1, 2)

@@ -36,7 +36,7 @@ MINE = {
         ".claude.json": '{"numStartups": 4, "mcpServers": {"other": {"command": "x"}}, "oauth": "'
         + TOKEN
         + '"}',
-        ".claude/settings.json": '{\n    "model": "opus",\n    "hooks": {\n        "Stop": [\n            {"hooks": '  # noqa: E501
+        ".claude/settings.json": '{\n    "model": "opus",\n    "hooks": {\n        "Stop": [\n            {"hooks": '
         '[{"type": "command", "command": "say done"}]}\n        ]\n    }\n}',
     },
     "codex": {

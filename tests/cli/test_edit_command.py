@@ -1,7 +1,5 @@
 """`memory edit`: a memory in the user's editor, on a terminal."""
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import stat
 import sys
@@ -204,6 +202,6 @@ def test_the_library_updates_only_the_version_that_was_read() -> None:
         found = memories.create("one").memory
         assert found is not None
         assert memories.update(found.id, "two", if_version=1).version == 2
-        with pytest.raises(Conflict, match="has version 2 now"):
+        with pytest.raises(Conflict, match="now has version 2"):
             memories.update(found.id, "three", if_version=1)
         assert memories.get(found.id).content == "two"

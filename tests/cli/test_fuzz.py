@@ -3,8 +3,6 @@
 FUZZ_EXAMPLES says how many examples each test tries; thousands take minutes.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The table of commands, the pages of `--help`, and what a shell completes."""
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import ast
 import os
 import re

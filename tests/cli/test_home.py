@@ -2,8 +2,6 @@
 in one sentence.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 import shlex

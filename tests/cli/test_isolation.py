@@ -2,8 +2,6 @@
 another one.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 terminal.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import logging
 import re

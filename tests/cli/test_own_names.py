@@ -5,8 +5,6 @@ The names are derived twice: from the sources, wherever a path below the home is
 from a run.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import ast
 import functools
 import json

@@ -2,8 +2,6 @@
 forge it.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 import pty

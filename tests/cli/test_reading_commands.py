@@ -287,7 +287,7 @@ def test_an_ambiguous_prefix_lists_its_matches(memory: Command, aged: Callable[.
             command[0], ids[0][:13], *command[1:], *(["new"] if command == ["update"] else [])
         )
         assert answer.code == 2
-        assert "fits 3 memories" in answer.error
+        assert "matches 3 memories" in answer.error
         assert json.loads(answer.err)["matches"] == sorted(ids)
     shown = memory("get", ids[0][:13], "--format", "text")
     assert shown.err.splitlines()[1:] == [f"  {memory_id}" for memory_id in sorted(ids)]

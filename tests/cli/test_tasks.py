@@ -2,8 +2,6 @@
 fresh store.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 import re

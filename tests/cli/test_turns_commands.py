@@ -1,7 +1,5 @@
 """turns add, turns tail, and search in the history, as the command shows them."""
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import os
 import subprocess

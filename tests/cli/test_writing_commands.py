@@ -2,8 +2,6 @@
 them.
 """
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import json
 import re
 from collections.abc import Callable

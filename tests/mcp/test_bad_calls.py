@@ -221,7 +221,7 @@ anything = st.recursive(
     value, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
 )
 argument = st.sampled_from(
-    "query content id tags limit since until as_of cursor scope key confidence x turns conversation confirm".split()  # noqa: E501
+    "query content id tags limit since until as_of cursor scope key confidence x turns conversation confirm".split()
 )
 
 

@@ -1,7 +1,5 @@
 """The MCP server through the SDK's own client, in this process, in both eras of the protocol."""
 
-# ruff: noqa: E501 - tables of commands and texts, one test case a line
-
 import asyncio
 import json
 import re
