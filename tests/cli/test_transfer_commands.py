@@ -532,7 +532,7 @@ def test_pipes_and_devices_are_refused_at_once(memory: Command, folder: Path, ma
     assert answer.code == 2
     assert (
         answer.error
-        == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"  # noqa: E501
+        == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
     )
 
 
