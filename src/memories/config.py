@@ -121,9 +121,8 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
     """Return the store implied by other settings: Chroma if its host or port is set, or a file."""
     for name in ("chromadb_host", "chromadb_port"):
         if sources[name] != "default":
-            return f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}", sources[
-                name
-            ]
+            url = f"chroma://{settings['chromadb_host']}:{settings['chromadb_port']}"
+            return url, sources[name]
     return f"sqlite:///{settings['home'] / settings['collection_name']}.db", "default"
 
 
@@ -311,7 +310,8 @@ def _platform_folder(kind: str) -> Path:
         return user / "Library" / name / "memories"
     variable, fallback = _XDG[kind]
     named = os.environ.get(variable, "").strip()
-    return (Path(named) if named else user / fallback) / "memories"
+    folder = Path(named) if named else user / fallback
+    return folder / "memories"
 
 
 def is_own_name(namespace: str, config: Config) -> bool:

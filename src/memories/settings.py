@@ -225,12 +225,13 @@ def _choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def _budget(text: str) -> int | None:
-    return None if text.lower() in ("none", "null") else _whole_number(1, 100_000_000)(text)
+def _number_or_none(high: int) -> Callable[[str], int | None]:
+    parse_number = _whole_number(1, high)
 
+    def parse(text: str) -> int | None:
+        return None if text.lower() in ("none", "null") else parse_number(text)
 
-def _per_writer(text: str) -> int | None:
-    return None if text.lower() in ("none", "null") else _whole_number(1, validate.MAX_LIMIT)(text)
+    return parse
 
 
 def _shares(text: str) -> str:
@@ -251,12 +252,9 @@ def _quota(text: str) -> str | None:
         name, _, number = (word.strip() for word in part.partition("="))
         owner, _, kind = name.rpartition(".")
         is_number = number.isascii() and number.isdigit() and len(number) <= 15
-        if (
-            kind not in ("memories", "turns")
-            or not (is_number or number == "none")
-            or (owner and namespace(owner) != owner)
-            or name in limits
-        ):
+        is_limit = kind in ("memories", "turns") and (is_number or number == "none")
+        is_namespace = not owner or not is_limit or namespace(owner) == owner
+        if not is_limit or not is_namespace or name in limits:
             raise ValueError(
                 "must be limits such as memories=10000,turns=50000,bob.memories=500,eve.turns=none"
             )
@@ -387,9 +385,10 @@ SETTINGS = (
             "agents neither store nor recall memories with lower confidence"),
     Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole_number(0, 1000),
             "maximum number of memories that an agent stores per conversation and hour"),
-    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
+    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _number_or_none(100_000_000),
             "maximum number of tokens in a context, or none", harmless=True),
-    Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3, _per_writer,
+    Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3,
+            _number_or_none(validate.MAX_LIMIT),
             "maximum number of memories, and of recalled turns, of one other writer in a "
             "context, or none"),
     Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000,
@@ -397,7 +396,7 @@ SETTINGS = (
             "maximum number of characters of all memories in a context", harmless=True),
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
             "true: a context has turns of the roles tool and system too"),
-    Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _budget,
+    Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _number_or_none(100_000_000),
             "how long an agent waits for its memory before it continues "
             "without, or none", harmless=True),
     Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole_number(0, 200),

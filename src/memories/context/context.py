@@ -199,10 +199,8 @@ class ContextBuilder:
         """
         parts, metadata = parts_of(context), context["metadata"]
         turns = rendering.sorted_turns([*parts.recalled, *parts.history])
-        conversation = metadata.get("conversation_id")
-        named = "conversation_id" in metadata and any(
-            turn.conversation_id != conversation for turn in turns
-        )
+        conversations = {turn.conversation_id for turn in turns}
+        named = "conversation_id" in metadata and not conversations <= {metadata["conversation_id"]}
         items = [item for item, _ in parts.memories]
         id_length = rendering.id_length(items)
         lines = [line for item in items for line in rendering.memory_lines(item, id_length)]
@@ -287,7 +285,10 @@ class ContextBuilder:
         losses = {
             "dropped_turns": len(parts.history) - len(fitting_parts.history),
             "dropped_memories": len(parts.memories) - len(fitting_parts.memories),
-            "shortened_turns": _count_shortened(fitting_parts.history, parts.history),
+            "shortened_turns": sum(
+                turn not in parts.history or len(turn.text) > fence.MAX_SHOWN
+                for turn in fitting_parts.history
+            ),
             "latest_message_cut": len(context["latest_message"]) - len(message),
         }
         is_truncated = any(losses.values())
@@ -354,11 +355,6 @@ class ContextBuilder:
 
     def _total(self, context: dict[str, Any]) -> int:
         return self._count_tokens(self.format_for_prompt(context))
-
-
-def _count_shortened(shown: list[HistoryTurn], turns: list[HistoryTurn]) -> int:
-    """Return how many of the last turns are not shown in full."""
-    return sum(turn not in turns or len(turn.text) > fence.MAX_SHOWN for turn in shown)
 
 
 def _check_shares(shares: Shares) -> Shares:

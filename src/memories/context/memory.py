@@ -254,7 +254,12 @@ class AgentMemory:
         history = _find_problem(self.gateway.tail_history, _PROBE, 1)
         memory = _find_problem(self.gateway.count_window, _PROBE)
         latency = round((time.perf_counter() - start) * 1000, 2)
-        queued, refused, queue = self._count_queued()
+        queued = refused = queue = None
+        try:
+            queued = len(self.gateway.queue.entries())
+            refused = self.gateway.queue.refused_count()
+        except Exception as exc:  # noqa: BLE001 - a health check reports failures
+            queued, queue = None, _one_line(exc)
         is_healthy = not (history or memory or queue or queued or refused)
         if not is_healthy:
             logs.event(
@@ -268,13 +273,6 @@ class AgentMemory:
             "refused_turns": refused,
             "query_latency_ms": latency,
         }
-
-    def _count_queued(self) -> tuple[int | None, int | None, str | None]:
-        """Return the numbers of queued and refused turns, and why they can't be read, if so."""
-        try:
-            return len(self.gateway.queue.entries()), self.gateway.queue.refused_count(), None
-        except Exception as exc:  # noqa: BLE001 - a health check reports failures
-            return None, None, _one_line(exc)
 
 
 def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:

@@ -56,8 +56,12 @@ def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:
     """Return the score of each piece of a text: the sum over its words of 1 / the number of pieces
     with that word.
     """
-    counts = {word: sum(word in piece for piece in pieces) for word in words}
-    return [sum(1 / counts[word] for word in words if word in piece) for piece in pieces]
+    scores = [0.0] * len(pieces)
+    for word in words:
+        places = [at for at, piece in enumerate(pieces) if word in piece]
+        for at in places:
+            scores[at] += 1 / len(places)
+    return scores
 
 
 def shorten(turn: HistoryTurn, words: Sequence[str], size: int) -> HistoryTurn:
