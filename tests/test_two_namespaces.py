@@ -280,7 +280,7 @@ def test_the_beginning_of_an_id_that_two_namespaces_have_is_not_ambiguous(
 def test_the_beginning_of_ids_in_two_namespaces_is_ambiguous_to_a_read(
     copied: Callable[[], str],
 ) -> None:
-    with opened(copied(), "bob") as bob, pytest.raises(AmbiguousId, match="fits 2 memories"):
+    with opened(copied(), "bob") as bob, pytest.raises(AmbiguousId, match="matches 2 memories"):
         bob.get(BEGINNING)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from memories.connect.entries import (
 )
 from memories.connect.files import WrittenFile
 from memories.connect.hosts import Files, Host, Where, load_hosts
-from memories.connect.jsonc import Document
 from memories.connect.program import CAPTURING, EVENTS, Program, hook_command
 from memories.core.disk import locked
 from memories.errors import InvalidInput
@@ -85,7 +84,7 @@ class Change(NamedTuple):
 
 
 class Connector:
-    """Connects hosts, and keeps receipts of what it wrote.
+    """Connects hosts, and keeps receipts of the files it wrote.
 
     Attributes:
         where: The location of hosts' files.
@@ -193,16 +192,17 @@ class Connector:
         with locked(self.folder / "connect.lock"):
             records = self._written_files(target)
             self._apply(target, changes, records, keep_copies=False)
-            files.remove_empty(
-                [folder for written in records.values() for folder in written.folders]
-            )
+            folders: list[str] = []
+            for written in records.values():
+                folders += written.folders
+            files.remove_empty(folders)
             for change in changes:
-                written = records.get(str(change.path))
-                if written is None or not written.before:
+                record = records.get(str(change.path))
+                if record is None or not record.before:
                     continue
                 before = change.before or b""
-                if _can_restore(written, before) and _earlier_content(written) == change.after:
-                    Path(written.before).unlink(missing_ok=True)  # the file has this content again
+                if _can_restore(record, before) and _earlier_content(record) == change.after:
+                    Path(record.before).unlink(missing_ok=True)  # the file has this content again
             files.keep_receipt(self.folder, target.place, [])
 
     def _apply(
@@ -306,17 +306,14 @@ def _without_entries(
     if path.suffix == ".toml":
         remainder = remove_table(text, host, str(path))
     else:
-        remainder = _remove_from(parse(host, text, str(path)), text, host, record)
+        document = parse(host, text, str(path))
+        remove_entries(document, host, None if record is None else record.made)
+        is_changed = document.text.strip() != text.strip()
+        remainder = document.text if is_changed else text
     is_created = record is not None and not record.existed
     if remainder != text and is_created and remainder.strip() in ("", "{}"):
         return None
     return (mark + remainder).encode()
-
-
-def _remove_from(document: Document, text: str, host: Host, record: WrittenFile | None) -> str:
-    remove_entries(document, host, None if record is None else record.made)
-    is_changed = document.text.strip() != text.strip()
-    return document.text if is_changed else text
 
 
 def _is_empty(data: bytes | None) -> bool:
@@ -370,7 +367,7 @@ def make_entries(target: Target, program: Program, environment: dict[str, str]) 
     namespace = [] if target.namespace is None else ["-n", target.namespace]
     command, *arguments = program.command
     server = host.server_entry(command, [*arguments, "mcp", *namespace], environment)
-    options = [*(["--capture"] if target.capture else []), *namespace]
+    options = ["--capture", *namespace] if target.capture else namespace
     hooks = {}
     for event in EVENTS:
         if event in host.hooks and (target.capture or event not in CAPTURING):
@@ -387,9 +384,5 @@ def render_plugin(command: Sequence[str], capture: bool, options: Sequence[str])
         f"const OPTIONS = {json.dumps(list(options))}",
         f"const CAPTURE = {json.dumps(capture)}",
     ]
-    return "\n".join([*head, "", _plugin_body()])
-
-
-@cache
-def _plugin_body() -> str:
-    return Path(__file__).with_name("opencode.js").read_text("utf-8")
+    body = Path(__file__).with_name("opencode.js").read_text("utf-8")
+    return "\n".join([*head, "", body])

@@ -6,6 +6,7 @@ still be removed one by one.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -40,7 +41,8 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         if inside is not None and not target.is_relative_to(os.path.realpath(inside)):
             raise InvalidInput(f"{path} is a link that leads out of {inside}; nothing was changed")
         if not target.exists():
-            if inside is None and _is_root():  # as with sudo, in another user's home
+            is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+            if inside is None and is_root:  # as with sudo, in another user's home
                 _check_owner(next(parent for parent in target.parents if parent.exists()), path)
             return None
         _check_owner(target, path)
@@ -54,10 +56,6 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         raise InvalidInput(
             f"cannot read {path}: {exc.strerror or exc}; nothing was changed"
         ) from exc
-
-
-def _is_root() -> bool:
-    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _check_owner(target: Path, path: Path) -> None:
@@ -103,12 +101,8 @@ def decode(data: bytes | None, path: Path) -> tuple[str, str]:
     return text, ""
 
 
-def _accept() -> None:
-    """Accept any existing file before it is replaced."""
-
-
 def write(
-    path: Path, data: bytes, *, private: bool, check: Callable[[], None] = _accept
+    path: Path, data: bytes, *, private: bool, check: Callable[[], None] = lambda: None
 ) -> list[str]:
     """Replace a file atomically; an existing one keeps its mode, and links to it stay links.
 
@@ -171,8 +165,7 @@ def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
     target = folder / f"{prefix}{_COPY}{now:%Y%m%dT%H%M%S%f}Z"
     with replacing(target) as stream:
         stream.write(data)
-    literal = "".join(f"[{sign}]" if sign in "*?[" else sign for sign in prefix)
-    for old in sorted(folder.glob(f"{literal}{_COPY}*"))[:-MAX_COPIES]:
+    for old in sorted(folder.glob(f"{glob.escape(prefix)}{_COPY}*"))[:-MAX_COPIES]:
         old.unlink(missing_ok=True)
     return target
 

@@ -116,21 +116,17 @@ class Host(NamedTuple):
     def user_files(self, where: Where) -> Files:
         """Return its files for all projects of a user."""
         folder = self.folder(where)
-        return Files(
-            **{
-                purpose: _first_existing([folder / where.expand(name) for name in names])
-                for purpose, names in self.user.items()
-            }
-        )
+        paths: dict[str, Path] = {}
+        for purpose, names in self.user.items():
+            paths[purpose] = _first_existing([folder / where.expand(name) for name in names])
+        return Files(**paths)
 
     def project_files(self, root: Path) -> Files:
         """Return its files in a project."""
-        return Files(
-            **{
-                purpose: _first_existing([root / name for name in names])
-                for purpose, names in self.project.items()
-            }
-        )
+        paths: dict[str, Path] = {}
+        for purpose, names in self.project.items():
+            paths[purpose] = _first_existing([root / name for name in names])
+        return Files(**paths)
 
     def server_entry(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str]

@@ -144,9 +144,8 @@ def has_plugin(connector: Connector, name: str) -> bool:
         plugins = toml.read(text).get("plugins")
     if not isinstance(plugins, Mapping):
         return False
-    return any(
-        plugin.startswith(f"{SERVER}@") and _is_enabled(value) for plugin, value in plugins.items()
-    )
+    ours = [value for plugin, value in plugins.items() if plugin.startswith(f"{SERVER}@")]
+    return any(map(_is_enabled, ours))
 
 
 def _is_enabled(value: Any) -> bool:

@@ -87,9 +87,9 @@ class _Call:
 class Deadline:
     """Runs calls and gives up late ones, which go on by themselves; their results are dropped.
 
-    While an abandoned call still runs, all others fail at once: they would hang too, since the store
-    hangs. Threads may share a deadline. A thread that has ended its call takes the next one,
-    since stores keep a connection for each thread.
+    While an abandoned call still runs, all others fail at once, since the store would hang them
+    too. Threads may share a deadline. A thread that has ended its call takes the next one, since
+    stores keep a connection for each thread.
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
@@ -115,7 +115,7 @@ class Deadline:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Value:
-        """Return what a function returns for some arguments, or raise its error.
+        """Call a function; return its result, or raise its error.
 
         Raises:
             MemoryTimeout: It took too long, or an earlier one still hangs.

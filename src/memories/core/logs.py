@@ -70,9 +70,8 @@ def enable(level: str) -> None:
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
     """Log an event with its fields; long texts are cut. Callers pass no content of users."""
-    shortened = {
-        key: value[:MAX_FIELD] if type(value) is str else value
-        for key, value in fields.items()
-        if value is not None
-    }
+    shortened: dict[str, object] = {}
+    for key, value in fields.items():
+        if value is not None:
+            shortened[key] = value[:MAX_FIELD] if type(value) is str else value
     logger.log(level, name, extra={"fields": shortened})

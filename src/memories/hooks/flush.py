@@ -7,6 +7,7 @@ of a killed one: a turn by its text and the number of its repetitions, a memory 
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,7 +183,9 @@ class _Flusher:
         namespace = event.get("namespace")
         flags = {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
         has_folder = folder.is_dir()
-        config = load_config(flags, folder=folder if has_folder else None, tell=self._log)
+        config = load_config(
+            flags, folder=folder if has_folder else None, tell=partial(runs.log, self._home)
+        )
         project = identify(folder) if has_folder and config.project_detection else None
         utterances = read_utterances(run, progress, is_last=is_last)
         source = SessionSource(
@@ -204,9 +207,6 @@ class _Flusher:
             stored = store_session(memories, readable, source, utterances, leaves_note=leaves_note)
         _note_operations(run, config, source)
         return stored
-
-    def _log(self, message: str) -> None:
-        runs.log(self._home, message)
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:

@@ -107,7 +107,10 @@ def read_state(folder: str, session_name: str | None, environment: "Mapping[str,
             off_for_session=True,
             namespace=state.namespace,
         )
-    why = why_not_captured(folders, _capture_projects(environment))
+    projects = environment.get(PROJECTS)
+    if projects is None:
+        projects = str(files.own_settings(environment).get("capture_projects", ""))
+    why = why_not_captured(folders, projects)
     return State(on=True, capture=not why, why=why, namespace=state.namespace)
 
 
@@ -205,23 +208,13 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
                 text = folder if os.sep in pattern else os.path.basename(folder)
                 if fnmatchcase(text, pattern):
                     return f"{PROJECTS} has !{rule[1:].strip()}"
-    allowed = [
-        os.path.expanduser(rule).rstrip(os.sep) or os.sep
-        for rule in rules
-        if not rule.startswith("!")
-    ]
+    allowed = [os.path.expanduser(rule) for rule in rules if not rule.startswith("!")]
     if not allowed:
         return ""
-    for pattern in allowed:
+    for pattern in [rule.rstrip(os.sep) or os.sep for rule in allowed]:
         if os.sep in pattern and any(fnmatchcase(folder, pattern) for folder in folders):
             return ""
     return f"{PROJECTS} names other folders"
-
-
-def _capture_projects(environment: "Mapping[str, str]") -> str:
-    if PROJECTS in environment:
-        return environment[PROJECTS]
-    return str(files.own_settings(environment).get("capture_projects", ""))
 
 
 def _with_parents(folder: str) -> "Iterator[str]":

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,12 +186,8 @@ def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) 
             answer = Utterance(ASSISTANT, text, _time_of(event))
             if progress.is_new(event, answer, f"{ASSISTANT}:{answer.digest}"):
                 utterances.append(progress.count("events", answer))
-    utterances.sort(key=_utterance_time)
+    utterances.sort(key=attrgetter("at"))
     return utterances
-
-
-def _utterance_time(utterance: Utterance) -> datetime:
-    return utterance.at
 
 
 def _time_of(event: Event) -> datetime:
@@ -227,6 +224,12 @@ class _Sizes(NamedTuple):
             stopped=max(sizes["stop"]) if "stop" in sizes else None,
         )
 
+    def is_off_at(self, end: int, stopped: int | None) -> bool:
+        """Return whether a line is between the agent's last stop and the first prompt."""
+        if stopped is None or self.prompt is None:
+            return False
+        return stopped < end <= self.prompt
+
 
 def _read_new_lines(
     run: Sequence[Event], progress: Progress, prompts: set[str], *, is_last: bool
@@ -254,8 +257,8 @@ def _read_new_lines(
             utterance = Utterance(line.role, line.text, line.at or before)
             before = utterance.at
             if line.role == USER:
-                is_off = utterance.digest not in prompts and _is_between(
-                    line.end, progress.stopped, sizes.prompt
+                is_off = utterance.digest not in prompts and sizes.is_off_at(
+                    line.end, progress.stopped
                 )
             if not is_off:
                 utterances.append(progress.count("lines", utterance))
@@ -266,10 +269,6 @@ def _read_new_lines(
     if sizes.stopped is not None:
         progress.stopped = max(sizes.stopped, progress.offset)
     return utterances
-
-
-def _is_between(end: int, stopped: int | None, prompt: int | None) -> bool:
-    return stopped is not None and prompt is not None and stopped < end <= prompt
 
 
 def read_lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:

@@ -243,7 +243,10 @@ def move(
                 _append(store, source.without(collection, copied), into)
             _append_log(store, source, into)
         _move_files(store, config, name, into)
-        store.remove([record.ref for records in source.records.values() for record in records])
+        refs: list[Ref] = []
+        for records in source.records.values():
+            refs += [record.ref for record in records]
+        store.remove(refs)
         left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
         if not left:
             _empty(store, name)  # the log of the removal itself

@@ -178,11 +178,10 @@ class _Naming:
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
         """Return the name of the remote that a repository was cloned from; None without one."""
-        urls = {
-            remote: values[0]
-            for (section, remote, setting), values in config.items()
-            if (section, setting) == ("remote", "url") and values[0]
-        }
+        urls: dict[str, str] = {}
+        for (section, remote, setting), values in config.items():
+            if section == "remote" and setting == "url" and values[0]:
+                urls[remote] = values[0]
         if not urls:
             return None
         remotes = [remote for remote in ("origin", "upstream", *sorted(urls)) if remote in urls]

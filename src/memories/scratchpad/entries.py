@@ -5,6 +5,7 @@ Everything here is pure; the clock is passed in.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.models import SESSION
@@ -199,6 +200,10 @@ def select_current(entries: Iterable[Entry], rules: Rules, now: datetime) -> lis
     return sort_entries(current, now, rules.relevance)
 
 
+_BY_TIME = attrgetter("written", "id")
+_BY_USE = attrgetter("uses", "written", "id")
+
+
 def choose(
     entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()
 ) -> list[Entry]:
@@ -218,14 +223,15 @@ def choose(
     candidates = [entry for entry in entries if entry.pinned or entry.id not in left_out]
     current = select_current(candidates, rules, now)
     pinned = [entry for entry in current if entry.pinned][:MOST_PINNED]
-    facts = [entry for entry in current if not entry.pinned and not entry.is_session]
-    sessions = [entry for entry in current if not entry.pinned and entry.is_session]
+    unpinned = [entry for entry in current if not entry.pinned]
+    facts = [entry for entry in unpinned if not entry.is_session]
+    sessions = [entry for entry in unpinned if entry.is_session]
     room = max(0, rules.size - len(pinned))
 
     preferences = [entry for entry in facts if entry.is_preference]
-    standing = sorted(preferences, key=_by_time, reverse=True)[: room // 3]
+    standing = sorted(preferences, key=_BY_TIME, reverse=True)[: room // 3]
     used_often = [entry for entry in _newest(facts, without=standing) if entry.uses >= OFTEN]
-    frequent = sorted(used_often, key=_by_use, reverse=True)[: room // 3]
+    frequent = sorted(used_often, key=_BY_USE, reverse=True)[: room // 3]
     lasting = [*standing, *frequent]
     newest = _newest(facts, without=lasting)[: room - len(lasting)]
     chosen = [
@@ -240,23 +246,15 @@ def choose(
 def _newest(entries: Iterable[Entry], *, without: Iterable[Entry]) -> list[Entry]:
     ids = {entry.id for entry in without}
     others = [entry for entry in entries if entry.id not in ids]
-    return sorted(others, key=_by_time, reverse=True)
+    return sorted(others, key=_BY_TIME, reverse=True)
 
 
 def _last_sessions(sessions: Iterable[Entry]) -> list[Entry]:
     counts: dict[str | None, int] = {}
     last: list[Entry] = []
-    for entry in sorted(sessions, key=_by_time, reverse=True):
+    for entry in sorted(sessions, key=_BY_TIME, reverse=True):
         project = entry.tags.get("project")
         counts[project] = counts.get(project, 0) + 1
         if counts[project] <= SESSIONS and len(last) < MOST_SESSIONS:
             last.append(entry)
     return last
-
-
-def _by_use(entry: Entry) -> tuple[int, str, str]:
-    return entry.uses, entry.written, entry.id
-
-
-def _by_time(entry: Entry) -> tuple[str, str]:
-    return entry.written, entry.id

@@ -370,7 +370,10 @@ def _update(
     pad: Pad, added: Sequence[Entry], dropped: dict[str, int], reinforced: Mapping[str, str]
 ) -> Pad:
     entries = {entry.id: entry for entry in pad.entries}
-    gone = dict(_split_version(name) for name in pad.gone)
+    gone: dict[str, int] = {}
+    for name in pad.gone:
+        memory_id, _, version_text = name.rpartition("@")
+        gone[memory_id] = int(version_text) if version_text.isdigit() else 0
     for memory_id, version in dropped.items():
         entries.pop(memory_id, None)
         gone.pop(memory_id, None)  # the newest come last
@@ -389,11 +392,6 @@ def _update(
         left_out=tuple(memory_id for memory_id in pad.left_out if memory_id not in dropped),
         gone=tuple(f"{memory_id}@{version}" for memory_id, version in last_gone),
     )
-
-
-def _split_version(name: str) -> tuple[str, int]:
-    memory_id, _, version = name.rpartition("@")
-    return memory_id, int(version) if version.isdigit() else 0
 
 
 def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> None:

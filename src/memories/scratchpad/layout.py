@@ -202,7 +202,8 @@ def without_entries(text: str, ids: Collection[str]) -> str:
     rows: list[str] = []
     for part in parts:
         is_entry = bool(part) and part[0].startswith(first[0])
-        if not (is_entry and any(memory_id in row for row in part for memory_id in ids)):
+        part_text = "\n".join(part)
+        if not is_entry or not any(memory_id in part_text for memory_id in ids):
             rows += part
     return "\n".join(rows)
 

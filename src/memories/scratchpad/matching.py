@@ -83,7 +83,8 @@ def find_matches(
     matches: list[_Match] = []
     for entry in entries:
         record = record_of(entry, now)
-        share, is_whole = words.share_in(_searched_text(entry))
+        text = " ".join([entry.content, *entry.tags.values(), entry.key or "", entry.by])
+        share, is_whole = words.share_in(text)
         if share < MIN_SHARE or not is_current(entry, rules, now) or not is_wanted(record):
             continue
         warmth = min(1.0, heat(entry, now, rules.relevance))
@@ -91,10 +92,14 @@ def find_matches(
         matches.append(_Match(is_whole, share, score, entry.id, record))
     matches.sort(reverse=True)
     matches = matches[:limit]
-    hits = tuple(_hit(match, rules, now) for match in matches)
+    hits: list[Hit] = []
+    for match in matches:
+        record = match.record._replace(accesses=0)  # a file counts reads too late to report them
+        memory = versions.to_memory(record, now, rules.half_life_hours)
+        hits.append(Hit(memory, round(match.score, 4), None, None))
     whole = sum(match.is_whole for match in matches)
     note = describe_unknown_ages(entries)
-    return Matches(Explanation(hits, (), terms, note, "hot"), hits[:whole])
+    return Matches(Explanation(tuple(hits), (), terms, note, "hot"), tuple(hits[:whole]))
 
 
 class _Words(NamedTuple):
@@ -166,13 +171,3 @@ def record_of(entry: Entry, now: datetime) -> Record:
         fields=fields,
         accesses=entry.uses,
     )
-
-
-def _searched_text(entry: Entry) -> str:
-    return " ".join([entry.content, *entry.tags.values(), entry.key or "", entry.by])
-
-
-def _hit(match: _Match, rules: Rules, now: datetime) -> Hit:
-    record = match.record._replace(accesses=0)  # a file counts reads too late to report them
-    memory = versions.to_memory(record, now, rules.half_life_hours)
-    return Hit(memory, round(match.score, 4), None, None)

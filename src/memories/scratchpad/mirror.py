@@ -74,12 +74,11 @@ class Mirror:
 
         `flush` writes the rest.
         """
-        refs = [change if isinstance(change, Ref) else change.ref for change in changes]
-        changed = {
-            ref.namespace
-            for ref in refs
-            if ref.collection in SEARCHED and self._makes_file(ref.namespace)
-        }
+        changed: set[str] = set()
+        for change in changes:
+            ref = change if isinstance(change, Ref) else change.ref
+            if ref.collection in SEARCHED and self._makes_file(ref.namespace):
+                changed.add(ref.namespace)
         now = time.monotonic()
         due: set[str] = set()
         if not any(isinstance(change, Ref) for change in changes):  # those are still to be removed

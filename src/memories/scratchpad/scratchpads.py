@@ -19,7 +19,7 @@ from memories.stores.records import SEARCHED, Collection, Filter
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.read.selector import Selector
-    from memories.scratchpad.entries import Rules
+    from memories.scratchpad.entries import Entry, Rules
     from memories.scratchpad.file import Place
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
@@ -229,9 +229,9 @@ class Scratchpads:
         if not pads:
             return None
         own = self.lookup.namespace
-        entries = [
-            entry for namespace, pad in pads.items() for entry in file.memories_of(pad, namespace)
-        ]
+        entries: list[Entry] = []
+        for namespace, pad in pads.items():
+            entries += file.memories_of(pad, namespace)
         waiting = pads[own].waiting if own in pads else 0
         path = str(path_of(self.config.home, own))
         return Scratchpad(tuple(entries), waiting, path, tuple(notes))
@@ -343,26 +343,20 @@ class Scratchpads:
         memories = Filter(Collection.MEMORY, (place.namespace,))
         # The memories are stored already, so a failure here must not fail the command.
         with contextlib.suppress(OSError, StoreError):
-            if not (self._has_metadata(place) or self._has_records(place)):
+            has_metadata = (place.folder / metadata.FILE).exists()
+            if not has_metadata and not self._has_records(place):
                 return  # it was erased meanwhile
             with file.exclusive(place):
-                first = None
+                first: Sequence[Record] = ()
                 if metadata.read_created(place.folder) is None:
-                    first = next(
-                        iter(self._store.scan(memories._replace(state="any"), limit=1)), None
-                    )
+                    first = self._store.scan(memories._replace(state="any"), limit=1)
                 metadata.write(
                     place.folder,
                     place.namespace,
                     lambda collection: self._store.count(memories._replace(collection=collection)),
                     self._clock(),
-                    None if first is None else first.created_at,
+                    first[0].created_at if first else None,
                 )
-
-    def _has_metadata(self, place: "Place") -> bool:
-        from memories.scratchpad import metadata
-
-        return (place.folder / metadata.FILE).exists()
 
     def _has_records(self, place: "Place") -> bool:
         for collection in SEARCHED:

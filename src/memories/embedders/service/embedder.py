@@ -130,7 +130,9 @@ class HTTPEmbedder:
         inputs = [
             [prefix + window for window in windows(text, size, max_windows)] for text in texts
         ]
-        cache_keys = {window: f"{kind} {window}" for pieces in inputs for window in pieces}
+        cache_keys: dict[str, str] = {}
+        for pieces in inputs:
+            cache_keys.update({window: f"{kind} {window}" for window in pieces})
         cached = self._cache.find(list(cache_keys.values()))
         vectors = {text: cached[key] for text, key in cache_keys.items() if key in cached}
         for batch in by_weight(
