@@ -332,7 +332,7 @@ def test_a_missing_hook_of_cursor_is_reported(memory: Command, user: Path, folde
     row = memory("connect", "--status", "cursor")
     assert row.code == 1
     [connected] = json.loads(row.out)["hosts"][0]["connected"]
-    assert connected["problem"] == "/gone/memory does not exist any more"
+    assert connected["problem"] == "/gone/memory no longer exists"
     assert connected["hooks"] == list(EVENTS)
     [finding] = [
         each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]
@@ -739,7 +739,7 @@ def test_doctor_names_commands_that_are_gone(
     answer = memory("doctor")
     assert answer.code == 1
     findings = {each["what"]: each["remedy"] for each in json.loads(answer.out)["findings"]}
-    assert findings["Gemini CLI: /gone/bin/memory does not exist any more"] == (
+    assert findings["Gemini CLI: /gone/bin/memory no longer exists"] == (
         "run: memory connect gemini --capture -n bob"
     )
     assert any("hooks.json" in what and "line 1" in what for what in findings)

@@ -66,7 +66,7 @@ def test_text_added_after_the_table_stays(text: str) -> None:
         ("a = 1\nb = \n", "line 2"),
         ("a = 1\n[b\n", "line 2"),
         ('a = "x', "line 1"),
-        ('mcp_servers.memories.command = "x"\n', "by hand"),
+        ('mcp_servers.memories.command = "x"\n', "manually"),
         ("a = " + "[" * 5000, "line 1"),
     ],
 )
