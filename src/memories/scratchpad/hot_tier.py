@@ -1,6 +1,6 @@
-"""The hot tier as its files hold it: while they are up to date, no store is asked.
+"""Reads scratchpads from their files; while the files are up to date, no store is asked.
 
-Hooks read it, so it imports little.
+Hooks use it, so it imports little. Scratchpads are searched in `matching`.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ With the signs for and against a turn:
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
-                 unit = sum of the word weights; for a memory the weight is twice as large
+                 unit = sum of the word weights; for a memory the weight of similarity is twice as large
     score      = fused × the factor for age and use of a memory; see `relevance`
 
 `Weights` has the weights of the means and of the signs, and the source of the numbers.
@@ -66,6 +66,7 @@ class Weights(NamedTuple):
         return self.own_similarity + self.window_similarity + self.session_similarity
 
 
+LOW_CONFIDENCE = "confidence"  # how the reason begins for a candidate that has decayed too far
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
 # Words above this share of the best ones make a stale memory a hit without similarity.
@@ -275,10 +276,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
             "words"
         )
     weakest = WORDLESS_SHARE * best
-    nearest = best - rules.near_best
+    min_similarity = best - rules.near_best
     judged: list[Ranked] = []
     for ranked in _score_all(candidates, best_words, rules):
-        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, nearest)
+        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, min_similarity)
         judged.append(ranked._replace(dropped=reason))
     judged = _apply_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
@@ -379,38 +380,47 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     return Ranked(index, score, fresh, use, threshold, "")
 
 
-def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
-    """Return the score by Decision 5 of the identity specification: a plain product. Without a
-    similarity, the score of the words replaces it.
+def _product(index: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
+    """Return the score by Decision 5 of the identity specification: a plain product.
+
+    Without a similarity, the fused score replaces it: then it is the score of the words.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
     use = boost(candidate.accesses, relevance.boost_rate, math.inf)
-    score = (words if similarity is None else similarity) * fresh * use
+    score = (fused if similarity is None else similarity) * fresh * use
     threshold = relevance.thresholds[_condition(candidate, relevance)]
     return Ranked(index, score, fresh, use, threshold, "")
 
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
-    """Return a candidate's condition; in every order only a decaying memory can be stale."""
+    """Return whether a candidate is fresh, normal or stale; only a decaying memory can be stale,
+    whatever the rank.
+    """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
 
-def _reason_to_drop(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
-    """Return why a candidate does not answer; empty if it may."""
+def _reason_to_drop(
+    candidate: Features, rules: Rules, weakest: float, min_similarity: float
+) -> str:
+    """Return why a candidate does not answer; empty if it may.
+
+    `weakest` is the least similarity of a candidate without a shared word, `min_similarity` that of
+    any candidate of a query that may be noise.
+    """
     evidence = candidate.evidence
     similarity = evidence.similarity
     if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.on_date:
         reason = _reason_without_words(similarity, weakest, readable=candidate.readable)
         if reason:
             return reason
-    if similarity is not None and similarity < nearest:
-        return f"the query may be noise, and its similarity is below {nearest:.2f}"
+    if similarity is not None and similarity < min_similarity:
+        return f"the query may be noise, and its similarity is below {min_similarity:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
     if candidate.confidence < rules.min_confidence:
-        return f"confidence {candidate.confidence:.2f} is below {rules.min_confidence:.2f}"
+        return f"{LOW_CONFIDENCE} {candidate.confidence:.2f} is below {rules.min_confidence:.2f}"
     return ""
 
 

@@ -93,7 +93,9 @@ def factor(fresh: float, use: float, least_freshness: float) -> float:
 
 
 def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
-    """Return whether a memory is `FRESH` (if ever read), `STALE` (if never read) or `NORMAL`."""
+    """Return `FRESH` for a memory that was read and is fresh enough, `STALE` for one that was never
+    read and has faded, else `NORMAL`.
+    """
     if accesses:
         return FRESH if fresh >= relevance.fresh else NORMAL
     return STALE if fresh < relevance.stale else NORMAL

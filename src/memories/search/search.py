@@ -2,6 +2,8 @@
 
 search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
        here?) → `ranking` (the order, and why some are dropped) → `results` (hits)
+
+The scratchpad has a search of its own, by words: `scratchpad.matching`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from memories.read.lookup import Lookup, narrow, only_pending, with_global
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
-from memories.search.ranking import Features, Rules, rank
+from memories.search.ranking import LOW_CONFIDENCE, Features, Rules, rank
 from memories.search.relevance import Relevance, to_cosine
 from memories.search.results import SearchResult
 from memories.settings import RANKS, Config
@@ -152,7 +154,7 @@ def parse(
 
 
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
-    """Return the influence of age and use in an order; None for no influence."""
+    """Return how age and use influence a rank; None for `similarity`, which ignores both."""
     if rank not in RANKS:
         raise InvalidInput(
             f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}'
@@ -232,7 +234,7 @@ def run(store: Store, search: Search) -> SearchResult:
         if hit_count >= search.limit:
             break
         # If candidates were too faded or did not meet the expression, others may take their place.
-        lacks_confidence = any("confidence" in place.dropped for place in ranked)
+        lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
         more_turns = len(turns.candidates) > previous_turns
         can_help = memories.has_more and (lacks_confidence or not all_meet)
         if not can_help and (all_meet or not more_turns):
