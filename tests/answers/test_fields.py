@@ -41,9 +41,10 @@ def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: M
     made = shapes.memory(created.memory)
     usual = [field.name for field in MEMORY if field.default is ALWAYS]
     assert [name for name in made if name in usual] == usual
-    assert {name: made[name] for name in ("content", "project", "type", "agent", "global", "key")} == {
-        "content": "We ship on Fridays", "project": "shop", "type": "decision", "agent": "", "global": False,
-        "key": "ship",
+    names = ("content", "project", "type", "agent", "global", "key")
+    assert {name: made[name] for name in names} == {
+        "content": "We ship on Fridays", "project": "shop", "type": "decision", "agent": "",
+        "global": False, "key": "ship",
     }  # fmt: skip
     assert made.keys() - set(usual) == {"key", "origin"}
 

@@ -270,7 +270,8 @@ def test_a_log_of_before_does_not_reach_the_restored_store(
 ) -> None:
     """A process was killed and left its log, or the file beside the log is another one, or gone."""
     before, file = everything(memory), memory("backup").json["backup"]
-    killed = "import os, sys; from memories import Memories; memories = Memories(sys.argv[1], embedder='none')\n"
+    killed = "import os, sys; from memories import Memories\n"
+    killed += "memories = Memories(sys.argv[1], embedder='none')\n"
     killed += "memories.create('Written later', force=True); os.kill(os.getpid(), 9)"
     there = store if log == "own" else store.parent / "else" / "memories.db"
     run_python(killed, url(there), check=False)
@@ -425,7 +426,8 @@ db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}; PRAGMA user_version=
 db.execute("INSERT INTO pool (id, collection, namespace) VALUES (1, 'memory', 'shared')")
 parts = ("shared", "01a1fdf1-92cd-72f2-8000-0a1b2c3d4e5f", "1", "1763700000000", "", "An old note")
 db.execute(
-    "INSERT INTO record (pool, grp, position, created_at, crc, text) VALUES (1, ?, 1, 1763700000000, ?, 'An old note')",
+    "INSERT INTO record (pool, grp, position, created_at, crc, text) "
+    "VALUES (1, ?, 1, 1763700000000, ?, 'An old note')",
     (bytes.fromhex(parts[1].replace("-", "")), zlib.crc32("\\0".join(parts).encode())),
 )
 if int(sys.argv[2]) > 3:

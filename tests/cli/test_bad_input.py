@@ -692,8 +692,9 @@ def test_anything_that_is_stored_comes_back(
 @pytest.mark.thorough
 def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
     for command in (
-        ["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text],
-        ["turns", "tail", "--", text], ["search", "q", "--in", text], ["search", "q", "--now", text],
+        ["get", "--", text], ["list", "--since", text], ["list", "-n", text],
+        ["list", "--tag", text], ["turns", "tail", "--", text], ["search", "q", "--in", text],
+        ["search", "q", "--now", text],
     ):  # fmt: skip
         answer = memory(*command)
         assert answer.code in (0, 1, 2)

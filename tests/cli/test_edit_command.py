@@ -50,7 +50,8 @@ def test_the_saved_text_is_the_new_version(
     name = stored("Deploys happen on Tuesdays\nat $(touch /tmp/no) 9:30", "--key", "deploys")
     program = """
 file.write_text(file.read_text().replace("Tuesdays", "Thursdays"))
-pathlib.Path("seen").write_text(f"{file.stat().st_mode:o} {file.parent.stat().st_mode:o} {sys.argv[1:-1]}")
+modes = f"{file.stat().st_mode:o} {file.parent.stat().st_mode:o}"
+pathlib.Path("seen").write_text(f"{modes} {sys.argv[1:-1]}")
 """
     answer = terminal("edit", "--key", "deploys", "--format", "json", env=editor(program))
     assert answer.code == 0
@@ -112,7 +113,10 @@ def test_an_unusable_text_changes_nothing(
         ("file.write_bytes(b'caf\\xe9')", "the saved file is not UTF-8 (byte 3)"),
         ("file.write_text('a' * 2_000_000)", "the limit is 1048576"),
         (
-            "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); file.write_text('Mine')",
+            (
+                "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); "
+                "file.write_text('Mine')"
+            ),
             "Memory now has version 2, which another writer wrote meanwhile",
         ),
     ],

@@ -27,8 +27,8 @@ def typed(
     try:
         done = subprocess.run(
             [sys.executable, "-m", "memories", *arguments, "--format", "json"],
-            stdin=theirs, stdout=subprocess.PIPE, stderr=theirs if shown else subprocess.PIPE, text=True, timeout=120,
-            check=True, cwd=folder,
+            stdin=theirs, stdout=subprocess.PIPE, stderr=theirs if shown else subprocess.PIPE,
+            text=True, timeout=120, check=True, cwd=folder,
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "MEMORY_HOME": str(folder), "EMBEDDER": "none"}
             | environment,
         )  # fmt: skip
@@ -99,7 +99,10 @@ def test_every_json_names_the_writer(memory: Command) -> None:
 
 
 def test_similar_memories_are_named_with_their_writer(memory: Command) -> None:
-    said = "The main database behind the old shop in the big office of Ann near Berlin quietly listens on port 5433"
+    said = (
+        "The main database behind the old shop in the big office of Ann near Berlin quietly "
+        "listens on port 5433"
+    )
     memory("create", said, "--agent", "boss")
     other = memory("create", said.replace("5433", "5434")).json
     assert [(alike["origin"], alike["agent"]) for alike in other["similar_to"]] == [(HERE, "boss")]

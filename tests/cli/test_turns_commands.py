@@ -19,8 +19,8 @@ from memories.guard.origin import host, user
 Command = Callable[..., Any]
 
 TURN_KEYS = (
-    "id content kind speaker date conversation_id turn_index role tags namespace agent personality project type global "
-    "confidence similarity calibrated score"
+    "id content kind speaker date conversation_id turn_index role tags namespace agent personality "
+    "project type global confidence similarity calibrated score"
 ).split()
 
 
@@ -318,8 +318,12 @@ def test_tail_does_not_load_the_libraries_of_vectors(tmp_path: Path) -> None:
         "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
     )
     done = subprocess.run(
-        [sys.executable, "-B", "-W", "error", "-c", script, "turns", "tail", "trip", "--store", store],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "EMBEDDER": "minilm"}, timeout=300,
+        [
+            sys.executable, "-B", "-W", "error", "-c", script,
+            "turns", "tail", "trip", "--store", store,
+        ],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        env={**os.environ, "EMBEDDER": "minilm"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["count"] == 1

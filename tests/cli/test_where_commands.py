@@ -192,7 +192,8 @@ def test_turns_and_the_memories_made_from_them_are_forgotten(memory: Command) ->
     assert planned["counts"] == {"forget": 4}
     planned = memory("turns", "forget", "standup", "--with-memories", "--dry-run").json
     assert planned == {
-        "conversation_id": "standup", "forgotten": False, "turns": 3, "also_in": [], "memories": 1, "dry_run": True,
+        "conversation_id": "standup", "forgotten": False, "turns": 3, "also_in": [],
+        "memories": 1, "dry_run": True,
     }  # fmt: skip
     done = memory("turns", "forget", "standup", "--index", "0", "--with-memories", "--yes").json
     assert (done["turns"], done["memories"]) == (1, 0)

@@ -49,8 +49,8 @@ def everything(memory: Command) -> Any:
 
 def test_create_answers_with_every_specified_field(memory: Command) -> None:
     answer = memory(
-        "create", "User prefers Python for CLI tools", "--agent", "claude", "--personality", "engineer",
-        "--project", "memories", "--type", "preference", "--decay", "stable",
+        "create", "User prefers Python for CLI tools",
+        "--agent", "claude", "--personality", "engineer", "--project", "memories", "--type", "preference", "--decay", "stable",
     )  # fmt: skip
     shape = answer.json
     assert (answer.code, answer.err) == (0, "")

@@ -291,7 +291,7 @@ def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> 
     assert (again["id"], memories.get(keyed).content) == (keyed, "Spaces")
     assert "next version" in again["hint"]
     assert modern.call("update_memory", id=new, confirm=True)["last_reinforced_at"]
-    assert "confirm goes alone" in modern.refused(
+    assert "confirm excludes changes" in modern.refused(
         "update_memory", id=new, confirm=True, content="The editor is Kakoune"
     )
 
