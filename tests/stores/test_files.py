@@ -1480,6 +1480,8 @@ def test_an_id_of_another_program_is_an_id(folder: Path, given: str) -> None:
         assert memories.restore(given).id == given
         assert memories.forget(given).versions == 3
         for wrong in (given, f"{given}z", "nobody", "\ud800", "a\0b", ""):
-            with pytest.raises(RequestError, match=r"is not a memory id|not found|fits 2 memories"):
+            with pytest.raises(
+                RequestError, match=r"is not a memory id|not found|matches 2 memories"
+            ):
                 memories.get(wrong)
     assert b"fact one" not in all_bytes(folder)
