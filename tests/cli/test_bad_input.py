@@ -107,8 +107,8 @@ TABLE = [
     content("3", ("a fox. " * MIB)[: MIB + 1], f"content is {MIB + 1} bytes; the limit is {MIB}"),
     content("3", "ü" * (MIB // 2 + 1), f"content is {MIB + 2} bytes"),
     piped("4", b"a" * (64 * MIB), f"content is more than {MIB} bytes"),
-    content("5", "abc\0def", "content has a NUL character at 3"),
-    piped("5", b"abc\0def", "content has a NUL character at 3"),
+    content("5", "abc\0def", "content contains a NUL character at 3"),
+    piped("5", b"abc\0def", "content contains a NUL character at 3"),
     content("6", "a\ud800b", "content is not valid Unicode at 1"),
     content("6", "a\udcffb", "content is not valid Unicode at 1"),
     piped("7", b"one\ntwo \xff", "line 2 of content is not UTF-8 (byte 0xff at 8)"),
@@ -260,7 +260,7 @@ TABLE = [
         ("create", "c", "--tag", "a=1, b=2"),
         None,
         2,
-        "holds a second tag; repeat --tag for each",
+        "contains a second tag; repeat --tag for each",
     ),
     tag("31", "a=", "a", "", "is empty"),
     tag("31", "a=x\ny", "a", "x\ny", "has a line break"),
@@ -295,7 +295,7 @@ TABLE = [
     query("52", "", "query is empty"),
     query("52", "   ", "query has no visible text"),
     query("53", "q" * 100_000, "query is 100000 characters; the limit is 4096"),
-    query("55", "a\0b", "query has a NUL character at 1"),
+    query("55", "a\0b", "query contains a NUL character at 1"),
     query("55", "a\ud800", "query is not valid Unicode at 1"),
     *[
         time("57", text)

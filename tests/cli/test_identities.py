@@ -280,7 +280,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
             ["delete", "all", "--yes"],
             'namespace "all" would be mistaken for every namespace; choose another name',
         ),
-        (["rename", "bob", "bob"], '"bob" is its name already; give another one'),
+        (["rename", "bob", "bob"], '"bob" is already its name; give another one'),
         (
             ["rename", "bob", "../x"],
             'namespace "../x" is not usable; use a-z 0-9 . _ - after a letter or digit',

@@ -442,7 +442,7 @@ ADD = ("turns", "add", "trip")
 BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, ""), "", "content is empty"),
     ((*ADD, " \n"), "", "content has no visible text"),
-    ((*ADD, "a\0b"), "", "content has a NUL character at 1"),
+    ((*ADD, "a\0b"), "", "content contains a NUL character at 1"),
     (
         (*ADD, "hello", "--role", "robot"),
         "",

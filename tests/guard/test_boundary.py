@@ -103,7 +103,7 @@ def test_no_field_of_a_write_keeps_a_secret(memories: Memories, home: Path) -> N
 def test_a_conversation_is_not_named_by_a_secret(memories: Memories, home: Path) -> None:
     planted = secret()
     with pytest.raises(
-        InvalidInput, match="conversation id holds what looks like a secret"
+        InvalidInput, match="conversation id contains what looks like a secret"
     ) as refused:
         memories.add_turns(f"about {planted}", ["Hello"])
     assert planted not in str(refused.value)

@@ -141,7 +141,7 @@ def test_what_is_marked_as_private_is_dropped() -> None:
 
 
 def test_a_text_that_is_only_private_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="content is private as a whole"):
+    with pytest.raises(InvalidInput, match="content is entirely private"):
         Redactor().text(" <private>b</private>\n")
 
 

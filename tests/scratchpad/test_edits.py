@@ -23,7 +23,7 @@ ADDED = [
 
 
 def copies_of(memories: Memories) -> list[Path]:
-    """Return the files with edits that could not be taken over."""
+    """Return the files with edits that could not be applied."""
     return sorted(file_of(memories).parent.glob("scratchpad.edited*"))
 
 

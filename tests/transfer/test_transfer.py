@@ -421,7 +421,7 @@ def test_a_different_record_at_an_address_is_a_conflict_and_changes_nothing(
     assert (result.imported, result.known, result.conflict_count) == (1, 0, 2)
     assert [(entry.line, entry.ref.position, entry.reason) for entry in result.conflicts] == [
         (2, 1, "another record has this address"),
-        (3, 2, "belongs to what has a conflict"),
+        (3, 2, "belongs to a memory or conversation with a conflict"),
     ]
     after = content(store)
     assert after.pop(Ref(MEMORY, "ann", IDS[1], 1), None) is not None or dry_run

@@ -207,7 +207,7 @@ def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": ""}, "content is empty"),
     ({"content": " \n\u200b"}, "content has no visible text"),
-    ({"content": "a\0b"}, "content has a NUL character at 1"),
+    ({"content": "a\0b"}, "content contains a NUL character at 1"),
     ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
     (
         {"content": "x" * 4_000_001},
@@ -277,7 +277,7 @@ BAD_NAMES: list[tuple[Any, str]] = [
     ("  ", "conversation id is empty"),
     ("a\nb", "conversation id has a line break"),
     ("a\x1fb", "conversation id has a line break or another control character"),
-    ("a\0b", "conversation id has a NUL character at 1"),
+    ("a\0b", "conversation id contains a NUL character at 1"),
     ("a\ud800", "conversation id is not valid Unicode at 1"),
     ("x" * 257, "conversation id is 257 characters; the limit is 256"),
     (5, "conversation id is of type int; give text"),

@@ -1,1 +1,1 @@
-"""Guards the edge of the store: validation, redaction of secrets, the origin of a text."""
+"""Guards the store's boundary: validation, redaction of secrets, and origins of texts."""

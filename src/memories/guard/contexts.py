@@ -1,4 +1,4 @@
-"""Rules for secrets that their surroundings give away: assignments to passwords and keys, headers,
+"""Rules for secrets recognizable by their context: assignments to passwords and keys, headers,
 URLs, command lines.
 """
 
@@ -202,7 +202,7 @@ CONTEXTS: tuple[Rule, ...] = (
         r"(?P<s>[^\s\"'`-][^\s\"'`]{3,200})",
         locate_plain,
     ),
-    # A name and a value that stand apart, as in lists of variables and in XML.
+    # A name separate from its value, as in lists of variables and in XML.
     Rule(
         "password",
         ("name", "key", "id"),
@@ -344,8 +344,7 @@ CONTEXTS: tuple[Rule, ...] = (
 # --- rules without a literal
 
 # They are tried everywhere in a text that has a long run of signs, or digits. Each begins with a
-# class of characters, which the engine looks for quickly, and then looks back at what stands before
-# it.
+# character class, which the engine finds quickly, and then looks back at the preceding text.
 _STARTED = (
     r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)"
     r"|(?<=\\u[0-9A-Fa-f]{4}.)|(?<=[0-9;]m.))"

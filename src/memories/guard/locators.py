@@ -87,7 +87,7 @@ def locate_said(match: Match[str]) -> Span | None:
 
 
 def locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret that its place alone gives away."""
+    """Locate a secret recognizable by its place alone."""
     value = match["s"].rstrip(",;)")
     if not values.is_plausible(value) or re.match(CODE, value):
         return None
@@ -149,7 +149,7 @@ def locate_aws_secret(match: Match[str]) -> Span | None:
 
 
 def locate_unknown_token(match: Match[str]) -> Span | None:
-    """Locate a token with a prefix that no rule has; public ids are made the same way."""
+    """Locate a token with a prefix unknown to the rules; public ids have the same form."""
     start, end = match.span("s")
     prefix = re.search(_ID_PREFIX, match.string[max(0, start - 60) : start])
     if prefix is None:

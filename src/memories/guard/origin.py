@@ -28,12 +28,12 @@ PINNED = "=pinned"  # keeps a memory in the scratchpad of its namespace
 PART, CONTINUED = "=part", "=continued"
 _OWN_LABELS = (HELD, IMPORT, PINNED, PART, CONTINUED)  # that a record sets itself
 _BAR = "|"
-# Hooks and imports write without a decision; on the page a signed-in person writes.
+# Hooks and imports write without anyone's decision; on the page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Together the parts must fit into a label, and the names of machines and users can be anything.
+# Together the parts must fit into a label, and machine and user names can have any length.
 _MAX_BRANCH = 250
 _MAX_LENGTHS = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
-# Variables that programs set when they run commands for a model; people set CODEX_HOME themselves.
+# Variables that programs set when running commands for a model; people set CODEX_HOME themselves.
 _AGENT_VARIABLES = frozenset(
     "AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split()
 )
@@ -47,13 +47,13 @@ class Origin(NamedTuple):
         trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, a
             hook; or `imported`.
         channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
-        by: The name that the MCP client gives itself, else the user of the operating system.
+        by: The MCP client's name for itself, else the operating-system user.
         client: Name and version of the MCP client; None for other channels.
-        user: The user of the operating system.
+        user: The operating-system user.
         host: The name of the machine.
         program: The version of this program.
         namespace: The writer's own namespace, even if it wrote to another.
-        branch: The git branch that was checked out where it was written, if any.
+        branch: The git branch checked out where it was written, if any.
     """
 
     trust: str
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
     Attributes:
         project: The project, for the tag of that name.
-        branch: The git branch that is checked out, if any.
+        branch: The checked-out git branch, if any.
     """
 
     project: str
@@ -90,12 +90,12 @@ class Place(NamedTuple):
 def origin(
     channel: str, namespace: str, client: tuple[str, str] | None = None, branch: str | None = None
 ) -> Origin:
-    """Return the origin of what this process writes.
+    """Return the origin for this process's writes.
 
     Args:
         channel: How it is written; see `Origin`.
         namespace: The process's own namespace.
-        client: The name and the version that an MCP client gave itself.
+        client: An MCP client's own name and version.
         branch: The git branch that is checked out.
     """
     name, version = client or ("", "")
@@ -119,7 +119,7 @@ def origin(
 
 
 def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
-    """Return the labels of a record with an origin, which replaces any that they claim."""
+    """Return a record's labels with an origin, which replaces any claimed in them."""
     notes = {key: labels[key] for key in _OWN_LABELS if key in labels}
     return {**tags_of(labels), **notes, **_origin_labels(origin)}
 
@@ -151,13 +151,13 @@ def describe_writer(origin: Origin | None) -> dict[str, str]:
 
 
 def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those that no tag can be."""
+    """Return labels without those reserved from tags."""
     # not `is_reserved`: thousands are read, and a call costs more
     return {key: value for key, value in labels.items() if key[:1] != _RESERVED}
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label is one that no tag can be."""
+    """Return whether a label is reserved, so that no tag can have its key."""
     return key[:1] == _RESERVED
 
 
@@ -171,7 +171,7 @@ def _origin_labels(origin: Origin) -> Mapping[str, str]:
     return labels
 
 
-@functools.lru_cache(maxsize=1_024)  # thousands of records have few origins
+@functools.lru_cache(maxsize=1_024)  # thousands of records share few origins
 def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     parts = via.split(_BAR)
     if trust not in TRUSTS or len(parts) != 1 + len(_MAX_LENGTHS):
@@ -230,7 +230,7 @@ def _clean(text: str, max_length: int) -> str:
 
 def program() -> str:
     """Return the version of this program."""
-    version: str = sys.modules["memories"].__version__  # loaded before each of its modules
+    version: str = sys.modules["memories"].__version__  # already loaded, before any of its modules
     return version
 
 

@@ -1,7 +1,7 @@
-"""Redaction: takes secrets out of a text, its tags and its names before anything else sees them.
+"""Redaction: removes secrets from a text, its tags and names before other code sees them.
 
-Also removes `<private>…</private>`, which a writer marks by hand. It is a net, not a wall: see
-docs/redaction.md.
+Also removes `<private>…</private>` parts, marked by the writer. It is a safety net, not a
+guarantee: see docs/redaction.md.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from memories.errors import InvalidInput
 from memories.guard import scan, values
 from memories.guard.rules import Rule, Secret
 
-# until no secret is found; a marker may leave something beside it that looks like a secret
+# passes until no secret is found; text next to a marker may look like a secret
 MAX_PASSES = 8
 MAX_NAMED = 100  # replaced secrets whose kinds are reported
-# Texts so short are remembered if they are clean: many texts come with the same tags.
+# Clean texts up to this length are cached: many texts come with the same tags.
 _SHORT, _MAX_CLEAN = 64, 4_096
-MAX_CHARACTERS = 4_194_304  # of a text; longer ones are refused unread
+MAX_CHARACTERS = 4_194_304  # length of a text; longer ones are refused unread
 PRIVATE = "private"
 _PRIVATE_TAG = (
     r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?"
@@ -31,7 +31,7 @@ class Redacted(NamedTuple):
     """A text without its secrets.
 
     Attributes:
-        text: The text; the same object if it has no secret.
+        text: The text; the same object if it contains no secret.
         kinds: The kind of each secret that was replaced in it, now or before, in order; at most
             `MAX_NAMED`.
     """
@@ -41,7 +41,7 @@ class Redacted(NamedTuple):
 
 
 def redact(text: str, *, personal: bool = False, user_rules: tuple[Rule, ...] = ()) -> Redacted:
-    """Return a text with `[redacted:kind]` in place of each secret; doing it again changes nothing.
+    """Return a text with `[redacted:kind]` in place of each secret; idempotent.
 
     Args:
         text: The text.
@@ -110,31 +110,31 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text as it may be stored; values of other types stay as they are.
+        """Return a text in a form that may be stored; values of other types are unchanged.
 
         Args:
             text: The text.
             name: Its name, for the message.
 
         Raises:
-            InvalidInput: All of it is private.
+            InvalidInput: The whole text is private.
         """
         if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
             return Redacted(text, ())
         public = without_private(text)
         if public.kinds and not public.text.strip():
-            raise InvalidInput(f"{name} is private as a whole; there is nothing to store")
+            raise InvalidInput(f"{name} is entirely private; there is nothing to store")
         if self.mode == "off":
             return public
         redacted = self.secrets(public.text)
         return Redacted(redacted.text, (public.kinds + redacted.kinds)[:MAX_NAMED])
 
     def secrets(self, text: str) -> Redacted:
-        """Return a text without secrets; parts that are marked as private stay."""
+        """Return a text without secrets; parts marked as private are kept."""
         return redact(text, personal=self.mode == "pii", user_rules=self.user_rules)
 
     def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-        """Return tags as they may be stored, and the kinds of the secrets that were in them."""
+        """Return tags in a form that may be stored, and the kinds of secrets removed from them."""
         if not isinstance(tags, Mapping):
             return tags, ()
         kinds: list[str] = []
@@ -146,7 +146,7 @@ class Redactor(NamedTuple):
         return (tags if redacted == tags else redacted), tuple(kinds)
 
     def data(self, text: str) -> Redacted:
-        """Return a JSON text as it may be stored; a text that is not JSON stays as it is."""
+        """Return a JSON text in a form that may be stored; text that is not JSON is unchanged."""
         try:
             value = json.loads(text)
         except (ValueError, TypeError, RecursionError):
@@ -158,11 +158,11 @@ class Redactor(NamedTuple):
         return Redacted(json.dumps(redacted, ensure_ascii=False), tuple(kinds[:MAX_NAMED]))
 
     def _redact_json(self, value: Any, kinds: list[str], label: str = "") -> Any:
-        """Return a value of JSON without secrets.
+        """Return a JSON value without secrets.
 
         Args:
             value: The value.
-            kinds: Extended by the kinds of the secrets.
+            kinds: Extended by the kinds of secrets found.
             label: The name before the value, such as `password: `, which may give it away.
         """
         if isinstance(value, dict):
@@ -178,17 +178,17 @@ class Redactor(NamedTuple):
         redacted = self.text(label + value, "data")
         if redacted.text.startswith(label):
             text = redacted.text[len(label) :]
-        else:  # the secret is in the name, which is redacted by itself
+        else:  # the secret is in the name, which is redacted separately
             redacted = self.text(value, "data")
             text = redacted.text
         kinds += redacted.kinds
         return text
 
     def name(self, name: str, kind: str) -> Redacted:
-        """Return a key or an id as it may be stored: names that differ stay different.
+        """Return a key or an id in a form that may be stored; different names stay different.
 
-        Beside the marker it gets a hash that is slow to compute, as for passwords, so that guessing
-        takes long.
+        In addition to the marker it gets a hash that is slow to compute, as for passwords, to make
+        guessing expensive.
         """
         redacted = self.text(name, kind)
         if redacted.text is name:
@@ -198,15 +198,15 @@ class Redactor(NamedTuple):
         return redacted._replace(text=f"{redacted.text[:200]}#{digest}")
 
     def refuse(self, name: str, kind: str) -> None:
-        """Refuse the name of a conversation that holds a secret: it is needed to find the
-        conversation again.
+        """Refuse a conversation name that contains a secret: the name is needed to find the
+        conversation, so it can't be redacted.
 
         Raises:
-            InvalidInput: It holds one.
+            InvalidInput: The name contains a secret.
         """
         text, kinds = self.text(name, kind)
         if text is not name:
             secrets = ", ".join(dict.fromkeys(kinds))
             raise InvalidInput(
-                f"{kind} holds what looks like a secret ({secrets}); use another name"
+                f"{kind} contains what looks like a secret ({secrets}); use another name"
             )

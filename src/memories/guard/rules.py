@@ -1,7 +1,7 @@
 """Rules that find secrets: tokens with a published format, and rules of the user.
 
-A rule is tried only where one of its literals stands, and every repetition has an upper bound, so
-the time for any text grows only with its length.
+A rule is tried only where one of its literals occurs, and every repetition has an upper bound, so
+the time is linear in the length of a text.
 """
 
 import functools
@@ -25,16 +25,16 @@ class Secret(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How to find the secrets of one kind.
+    """How to find secrets of one kind.
 
     Attributes:
         kind: Its name, as in `[redacted:kind]`.
-        anchors: Literals in lower case; the pattern begins at one of them, or `before` characters
-            earlier at most. A rule without any is tried everywhere.
+        anchors: Literals in lower case; the pattern begins at one of them, or at most `before`
+            characters earlier. A rule without anchors is tried everywhere.
         pattern: A regular expression; the secret is its group `s`.
         locate: Returns where the secret is in a match; None if the match is not a secret.
         before: How many characters before the anchor a match may begin.
-        line: A match is searched as a whole, so nothing in it is tried again.
+        line: Whether a match is searched only once, so that nothing inside it is tried again.
     """
 
     kind: str
@@ -51,8 +51,8 @@ ALNUM = r"[A-Za-z0-9]"
 WORD = r"[A-Za-z0-9_-]"
 HEX = r"[0-9a-f]"
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# What may stand before a token: no letter or digit, except the end of an escape (\n, %3D, \u003d)
-# or of a colour code.
+# What may precede a token: no letter or digit, except the end of an escape (\n, %3D, \u003d) or of
+# a colour code.
 START = (
     r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;]m))"
 )
@@ -61,8 +61,8 @@ END = r"(?![A-Za-z0-9_])"
 
 # --- tokens with a published format
 
-# Kinds whose literal does not stand at their beginning: how many characters before it the token
-# begins, and the pattern up to the end of the literal.
+# Kinds whose literal is not at the beginning: how many characters before it the token begins, and
+# the pattern up to the end of the literal.
 _INNER_LITERALS = {
     "telegram_token": (12, rf"{START}\d{{8,12}}:AA"),
     "terraform_token": (16, rf"{START}{ALNUM}{{14}}\.atlasv1\."),
@@ -103,7 +103,7 @@ _MANY = 10**12
 
 
 def parse_user_rule(number: int, table: object) -> Rule:
-    """Return the rule that a table `[[redact]]` of `config.toml` describes.
+    """Return the rule described by a table `[[redact]]` in `config.toml`.
 
     Args:
         number: The number of the table, for the message.
@@ -142,7 +142,7 @@ def _check_pattern(pattern: str) -> str:
     """Return the pattern with a group `s` for the secret.
 
     Raises:
-        InvalidInput: The pattern is not valid, may take too long, or matches nothing but a blank.
+        InvalidInput: The pattern is not valid, may take too long, or can match only a space.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +168,8 @@ def _check_pattern(pattern: str) -> str:
 
 @functools.cache
 def count_steps(pattern: str) -> int | None:
-    """Return how many steps a pattern takes at most at one place of a text; None without a limit.
+    """Return the maximum number of steps that a pattern takes at one place in a text; None without
+    a limit.
 
     This is an estimate from the structure: each way to match the first parts tries the next part
     again.
@@ -180,7 +181,7 @@ def count_steps(pattern: str) -> int | None:
 
 
 def _count_sequence(parts: Any) -> tuple[int | None, int]:
-    """Return the steps of consecutive parts, and in how many ways they can match."""
+    """Return the steps of consecutive parts, and the number of ways in which they can match."""
     total, ways = 0, 1
     for operation, argument in parts:
         steps, choices = _count_part(str(operation), argument)

@@ -1,4 +1,4 @@
-"""Finds the secrets of a text, also in disguises such as escapes, base64 and tokens that are split.
+"""Finds the secrets in a text, even if disguised by escapes, base64 or splitting.
 
 A rule is compiled when one of its literals is first met, and tried only there.
 """
@@ -13,7 +13,7 @@ from memories.guard import contexts, rules, spoken, values
 from memories.guard.rules import Rule, Secret
 
 MAX_KEY = 20_000  # characters of a private key
-# literals that are tried inside a match that was not a secret; hundreds would take seconds
+# literals tried inside a match that was not a secret; hundreds would take seconds
 _MAX_INSIDE = 3
 _LONG_RUNS = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
 _LONG_WORD = r"\S{16}"
@@ -25,7 +25,7 @@ _UNSEEN = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
-# How one character may be written: with its marks beside it, or as the parts of a Korean syllable.
+# How a character may be written: followed by its marks, or as the parts of a Korean syllable.
 _COMPOSED = (
     "[\u1100-\u11ff]{1,300}"
     "|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
@@ -36,8 +36,7 @@ _ESCAPE = (
 )
 _BASE64 = r"[A-Za-z0-9+/_-]{24,}={0,2}"
 _BREAK = r"(?<=[A-Za-z0-9_=+/.-]{8})(?:\\?\r?\n[ \t]{0,16}|(?:\\r)?\\n)(?=[A-Za-z0-9_=+/.-]{8})"
-# Two literals that code concatenates, a token in pieces with blanks between them, a token that is
-# spelled out.
+# Two literals concatenated in code, a token in pieces separated by spaces, a spelled-out token.
 _SPLIT = (
     r"""["'`](?<=[A-Za-z0-9_=+/.-]{3}.)[ \t]{0,8}[+.&]?[ \t]{0,8}"""
     r"""\\?(?:\r?\n[ \t]{0,16}[+.&]?[ \t]{0,4})?["'`]"""
@@ -46,7 +45,7 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for phrases of so many letters, which no name of a secret has.
+# Some Arabic characters stand for phrases of this many letters, which never name a secret.
 _LONG_FORM = 8
 _ROW = 64  # equal characters; no literal has more
 _KEY_HEADER = "PRIVATE KEY"
@@ -70,12 +69,13 @@ class _Group(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Rules by their literals, grouped so that one look for a character spares a whole group.
+    """Rules by their literals, grouped so that one search for a character can rule out a whole
+    group.
 
     Attributes:
-        tokens: Rules of tokens, which are at least 16 characters without a blank.
-        contexts: Rules of values that their surroundings give away.
-        numbers: Rules that are tried everywhere in a text with a long number.
+        tokens: Rules for tokens, which are at least 16 characters without a space.
+        contexts: Rules for values recognizable by their context.
+        numbers: Rules tried everywhere in a text with a long number.
         clean: Some short texts in which these rules find nothing.
     """
 
@@ -87,7 +87,7 @@ class RuleSet(NamedTuple):
 
 @functools.cache
 def build_rules(*, personal: bool, user_rules: tuple[Rule, ...]) -> RuleSet:
-    """Return the rules, with those for personal data if wanted, and those of the user."""
+    """Return the rules, including the user's and, if requested, those for personal data."""
     table = contexts.CONTEXTS
     if personal:
         table += contexts.PERSONAL
@@ -108,7 +108,7 @@ def _group(table: Iterable[Rule]) -> tuple[_Group, ...]:
 
 
 def find(text: str, rule_set: RuleSet) -> list[Secret]:
-    """Return the secrets of a text in order, without overlaps."""
+    """Return the secrets in a text in order, without overlaps."""
     if "[redacted:" in text:  # a marker is not a value
         text = re.sub(values.MARK, lambda mark: f"[{'.' * (len(mark[0]) - 2)}]", text)
     normal = _normalize(text)
@@ -145,7 +145,7 @@ def _merge(secrets: Iterable[Secret]) -> list[Secret]:
 
 
 class _Piece(NamedTuple):
-    """A part of a text and where it begins in the copy."""
+    """A part of a text, and where it begins in the copy."""
 
     copied: int
     start: int
@@ -154,7 +154,7 @@ class _Piece(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A text in which something was replaced, and where each piece of it comes from."""
+    """A text with replacements, and the source of each of its pieces."""
 
     text: str
     pieces: list[_Piece]
@@ -186,7 +186,7 @@ class _Copy(NamedTuple):
         return cls("".join([*parts, text[position:]]), pieces)
 
     def locate(self, secrets: Iterable[Secret]) -> list[Secret]:
-        """Return the secrets of the copy where they are in the text."""
+        """Return the copy's secrets at their places in the original text."""
         starts = [piece.copied for piece in self.pieces]
         located = []
         for secret in secrets:
@@ -200,7 +200,7 @@ class _Copy(NamedTuple):
         return located
 
     def cuts(self) -> list[int]:
-        """Return the places in the copy where something was replaced."""
+        """Return the places of replacements in the copy."""
         return [piece.copied for piece in self.pieces if not piece.is_same]
 
 
@@ -209,8 +209,8 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _normalize(text: str) -> _Copy | None:
-    """Return a copy without invisible characters, and with plain letters instead of full-width
-    ones and the like; None if nothing changes.
+    """Return a copy without invisible characters, and with plain letters instead of variants such
+    as full-width ones; None if nothing changes.
     """
     if text.isascii():
         return None
@@ -238,7 +238,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
-    """Return the tokens, not the values in a context, that reach across a removed part."""
+    """Return the tokens (not values found by context) that span a removed part."""
     secrets: list[Secret] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
@@ -251,7 +251,8 @@ def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 characters without a blank, as tokens and encoded texts have."""
+    """Return whether a text has 16 consecutive characters without a space, as tokens and encoded
+    texts have."""
     return re.search(_LONG_WORD, text) is not None
 
 
@@ -272,7 +273,8 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
 
 
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:
-    """Return the secrets of a text as it stands; with `tokens_only`, not those in a context."""
+    """Return the secrets in a text without undoing disguises; with `tokens_only`, not those found
+    by context."""
     lower = text.lower()
     if len(lower) != len(text):  # one letter becomes two
         lower = text.replace("İ", "i").lower()
@@ -338,7 +340,8 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
 
 
 def _skip_row(lower: str, literal: str, position: int) -> int:
-    """Return where to go on after a failed match: of a long row of one character, at its end."""
+    """Return where to continue after a failed match: after a long run of one character, at its
+    end."""
     if len(set(literal)) == 1:
         row = literal[0] * _ROW
         while lower.startswith(row, position + 1):
@@ -388,7 +391,7 @@ def _find_putty_keys(text: str) -> Iterator[Secret]:
 
 
 def _key_end(text: str, body: int) -> int:
-    """Return where the private key ends whose body begins at `body`; 0 if no key follows."""
+    """Return the end of the private key whose body begins at `body`; 0 if no key follows."""
     position = _compile(_KEY_HEADERS).match(text, body).end()  # type: ignore[union-attr]
     longest = end = 0
     while position - body < MAX_KEY:

@@ -1,8 +1,8 @@
-"""Secrets that a sentence names, in any language of languages/secrets.txt: "Das Passwort ist …",
+"""Secrets named in a sentence, in any language of languages/secrets.txt: "Das Passwort ist …",
 "暗証番号は…です".
 
-A secret is a value beside a word such as "password". After "is" or a colon a simple value counts;
-without either only a value that looks random.
+A secret is a value next to a word such as "password". After "is" or a colon a simple value counts;
+without either, only a value that looks random.
 """
 
 import functools
@@ -16,13 +16,13 @@ from memories.guard.locators import CODE
 from memories.guard.rules import Secret
 
 _REACH = 80  # characters between a word and its value
-_WORDS_APART = 5  # between a value and the word after it
-# letters; a Latin word this short counts only by itself: "pin" is not part of "shopping"
+_WORDS_APART = 5  # characters between a value and the word after it
+# letters; a Latin word this short counts only alone: "pin" in "shopping" doesn't
 _SHORT = 4
 # the ending of a word, as in "salasanamme"; with more letters it is another word
 _ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
-_LONGER = r"[^\W\d]|-[a-z]"  # the word goes on, as in "Passwort-Manager"
-# without a digit or a capital inside, a value is a plain word
+_LONGER = r"[^\W\d]|-[a-z]"  # the word continues, as in "Passwort-Manager"
+# a value without a digit or inner capital is a plain word
 _SIGN = r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z][A-Z]))"
 _RUN = r"[!-~\xc0-\u024f]{4,300}"
 _WHOLE_RUN = r"(?<![!-~\xc0-\u024f])[!-~\xc0-\u024f]{4,300}"
@@ -51,7 +51,7 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How surely a word names a value: after "is" or a colon; beside it or after "to"; else.
+# How certainly a word names a value: after "is" or a colon; next to it or after "to"; else.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -60,12 +60,12 @@ class _Word(NamedTuple):
 
     Attributes:
         kinds: The kinds of secrets that it names: `password`, `key`, `pin`.
-        is_latin: It is in Latin letters.
-        is_common: English has it too. Code is full of it, and what code assigns to it is found by
-            `contexts`.
-        verbs: What stands between it and a value that it surely names, such as "is", in all its
+        is_latin: Whether it is in Latin letters.
+        is_common: Whether it is also an English word. Code is full of those, and `contexts` finds
+            the values that code assigns to them.
+        verbs: Words between it and a value that it certainly names, such as "is", in all its
             languages.
-        links: What may stand between them, such as "to".
+        links: Other words that may come between them, such as "to".
     """
 
     kinds: frozenset[str]
@@ -78,12 +78,12 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that the sentences of a text name.
 
-    A value is searched for as far as the next word but one, so that each part of a text is searched
-    a few times at most.
+    A value is searched for up to the next word but one, so that each part of a text is searched at
+    most a few times.
 
     Args:
         text: The text.
-        lower: The text in small letters.
+        lower: The text in lower case.
     """
     if not _compile(_SIGN).search(text):
         return
@@ -115,7 +115,7 @@ def find(text: str, lower: str) -> Iterator[Secret]:
 
 @functools.cache
 def _words() -> dict[str, _Word]:
-    """Return the words of all languages as they may be written."""
+    """Return the words of all languages in all their spellings."""
     lines = languages.secret_words()
     words: dict[str, _Word] = {}
     for name, entries in lines.items():
@@ -224,7 +224,8 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
 
 
 def _trim(text: str, position: int) -> tuple[int, int]:
-    """Return where the value of a run of signs is, without quotes and the like around it."""
+    """Return the place of the value in a run of signs, without surrounding quotes and similar
+    marks."""
     run = _compile(_RUN).match(text, position)[0]  # type: ignore[index]
     value = run.lstrip(_OPENING)
     start = position + len(run) - len(value)
@@ -237,7 +238,7 @@ def _trim(text: str, position: int) -> tuple[int, int]:
 
 
 def _lead(between: str, word: _Word) -> int:
-    """Return how surely a word names the value after it, given the folded text between them."""
+    """Return how certainly a word names the value after it, given the folded text between them."""
     if "pin" in word.kinds and between.startswith("-"):  # as in "PIN-Code"
         between = between[1:].lstrip("abcdefghijklmnopqrstuvwxyz")
     if word.is_latin and _compile(_LONGER).match(between):

@@ -1,4 +1,5 @@
-"""Validation of content, queries, tags, namespaces and so on: limits, and a sentence per error."""
+"""Validates content, queries, tags, namespaces and other input: limits, and one sentence per
+error."""
 
 import json
 import math
@@ -11,7 +12,7 @@ from memories.errors import InvalidInput
 from memories.languages import unseen
 
 MAX_CONTENT_BYTES = 1_048_576
-# of the normal form (NFKC), in which words are indexed: one character may stand for a phrase
+# size of the normal form (NFKC), in which words are indexed: one character may stand for a phrase
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -20,7 +21,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_MAX_QUOTED = 4_096  # characters of a text that a message may quote from
+_MAX_QUOTED = 4_096  # characters of a text that a message may quote
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # The folder of a namespace is in the home, beside the program's own files and folders. These are
@@ -35,15 +36,15 @@ _SECOND_TAG = re.compile(r",\s*[\w.-]+=")
 
 
 def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
-    """Return content as it is stored: NFC, without a byte order mark.
+    """Return content in its stored form: NFC, without a byte order mark.
 
     Args:
         text: The content.
-        max_bytes: How large it may be; None if another limit holds.
+        max_bytes: The maximum size; None if another limit applies.
 
     Raises:
-        InvalidInput: It is not text, is empty, invisible or too large, or its normal form is too
-            large.
+        InvalidInput: The content is not text, is empty, invisible or too large, or its normal form
+            is too large.
     """
     text = _require_visible(_require_text(text, "content").removeprefix("\ufeff"), "content")
     size = len(text.encode())
@@ -61,10 +62,10 @@ def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
 
 
 def data(text: str) -> str:
-    """Return the JSON object, as text, that is stored beside a content; "" stands for none.
+    """Return the JSON object, as text, stored along with content; "" stands for none.
 
     Raises:
-        InvalidInput: It is not a JSON object, or too large.
+        InvalidInput: The data is not a JSON object, or is too large.
     """
     if not text:
         return ""
@@ -87,7 +88,7 @@ def query(text: str) -> str:
     """Return a query.
 
     Raises:
-        InvalidInput: It is not text, is empty or invisible, or too long.
+        InvalidInput: The query is not text, or is empty, invisible or too long.
     """
     if len(_require_text(text, "query")) > MAX_QUERY_CHARACTERS:
         raise InvalidInput(
@@ -100,7 +101,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags, their keys and values without surrounding spaces.
 
     Raises:
-        InvalidInput: There are too many, or one is not valid.
+        InvalidInput: There are too many tags, or one is not valid.
     """
     if not isinstance(tags, Mapping):
         raise InvalidInput(
@@ -115,7 +116,7 @@ def tag_key(key: str) -> str:
     """Return the key of a tag.
 
     Raises:
-        InvalidInput: It is not valid.
+        InvalidInput: The key is not valid.
     """
     key = _check_line(_require_text(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
@@ -147,16 +148,16 @@ def _check_tag(key: str, value: object) -> tuple[str, str]:
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """Return the key and the value of a tag that is written as `key=value`.
+    """Return the key and value of a tag written as `key=value`.
 
     Raises:
-        InvalidInput: It does not have that form.
+        InvalidInput: The tag does not have that form.
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
     if _SECOND_TAG.search(value):
-        raise InvalidInput(f'tag "{shown(text)}" holds a second tag; repeat --tag for each')
+        raise InvalidInput(f'tag "{shown(text)}" contains a second tag; repeat --tag for each')
     return _check_tag(key, value)
 
 
@@ -176,8 +177,8 @@ def namespace(name: str) -> str:
     """Return the name of a namespace in its canonical form: NFKC, lower case.
 
     Raises:
-        InvalidInput: It is empty, too long, has characters other than a-z 0-9 . _ - or is the name
-            of one of the program's own files.
+        InvalidInput: The name is empty, too long, contains characters other than a-z 0-9 . _ - or
+            is the name of one of the program's own files.
     """
     folded = canonical_namespace(name)
     if is_own_name(folded):
@@ -189,7 +190,7 @@ def canonical_namespace(name: str) -> str:
     """Do as `namespace`, but accept names of our own files, which earlier versions allowed.
 
     Raises:
-        InvalidInput: It is empty, too long, or has characters other than a-z 0-9 . _ -
+        InvalidInput: The name is empty, too long, or contains characters other than a-z 0-9 . _ -
     """
     folded = unicodedata.normalize("NFKC", _require_text(name, "namespace")).casefold().strip(" ")
     if not folded:
@@ -211,7 +212,7 @@ def key(text: str) -> str:
     """Return the key of a memory, such as `user/editor`.
 
     Raises:
-        InvalidInput: It is empty, too long, or has several lines.
+        InvalidInput: The name is empty, too long, or has several lines.
     """
     return one_line(text, "key")
 
@@ -224,7 +225,7 @@ def one_line(text: str, name: str) -> str:
         name: The kind of name, for the message.
 
     Raises:
-        InvalidInput: It is empty, too long, or has several lines.
+        InvalidInput: The name is empty, too long, or has several lines.
     """
     text = unicodedata.normalize("NFC", _require_text(text, name).strip())
     return _check_line(text, name, MAX_KEY)
@@ -238,7 +239,7 @@ def limit(number: int, name: str = "limit") -> int:
         name: Its name, for the message.
 
     Raises:
-        InvalidInput: It is not a whole number from 1 to `MAX_LIMIT`.
+        InvalidInput: The number is not a whole number from 1 to `MAX_LIMIT`.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_LIMIT:
         raise InvalidInput(f"{name} must be a whole number from 1 to {MAX_LIMIT}, not {number!r}")
@@ -249,7 +250,7 @@ def index(number: int) -> int:
     """Return the index of a turn.
 
     Raises:
-        InvalidInput: It is not a whole number from 0.
+        InvalidInput: The index is not a whole number from 0.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
         raise InvalidInput("start must be a whole number from 0")
@@ -260,10 +261,10 @@ def unit(number: float, name: str) -> float:
     """Return a number from 0 to 1.
 
     Raises:
-        InvalidInput: It is not.
+        InvalidInput: The value is not a number from 0 to 1.
     """
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not 0 <= number <= 1:  # NaN is not either
+    if not is_number or not 0 <= number <= 1:  # NaN fails both tests
         raise InvalidInput(f"{name} must be a number from 0 to 1")
     return float(number)
 
@@ -272,8 +273,8 @@ def read_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        InvalidInput: It is not JSON, an object has a key twice, a number is not finite, or it is
-            nested too deep. The message is the rest of a sentence about the text.
+        InvalidInput: The text is not JSON, an object repeats a key, a number is not finite, or the
+            nesting is too deep. The message is the rest of a sentence about the text.
     """
     try:
         return json.loads(
@@ -307,8 +308,8 @@ def _read_number(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """Return text for a message: short, on one line, without secrets and without characters that
-    act on a terminal.
+    """Return text for a message: short, on one line, without secrets or characters that affect a
+    terminal.
     """
     from memories.guard.redactor import redact  # slow to import, and only errors need it
 
@@ -345,13 +346,13 @@ def _check_line(text: str, name: str, max_length: int) -> str:
 
 
 def has_control(text: str) -> bool:
-    """Return whether a text has a control character, such as a line break."""
+    """Return whether a text contains a control character, such as a line break."""
     return not text.isprintable() and "Cc" in map(unicodedata.category, text)
 
 
 def _require_storable(text: str, name: str) -> None:
     if "\0" in text:
-        raise InvalidInput(f"{name} has a NUL character at {text.index(chr(0))}")
+        raise InvalidInput(f"{name} contains a NUL character at {text.index(chr(0))}")
     try:
         text.encode()
     except UnicodeEncodeError as exc:

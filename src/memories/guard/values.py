@@ -1,4 +1,4 @@
-"""Tests of one value: does it look random, is it a password, a card number, a placeholder?"""
+"""Tests of a single value: whether it is random, a password, a card number, or a placeholder."""
 
 import base64
 import binascii
@@ -51,14 +51,14 @@ _SYMBOLS = "!@#$%^&*+?~|=<>;\\"
 
 
 def is_placeholder(value: str) -> bool:
-    """Return whether a value only shows where a secret would stand, or is one of our markers."""
+    """Return whether a value is a placeholder for a secret, or one of our markers."""
     if "[redacted:" in value or len(set(value)) < 3:
         return True
     return re.fullmatch(_PLACEHOLDER, value) is not None
 
 
 def is_varied(value: str) -> bool:
-    """Return whether a token is more than a prefix and a pattern such as `xxxxxxxx` or `1234…`."""
+    """Return whether a token is more than a prefix and a pattern such as `xxxxxxxx`."""
     if "EXAMPLE" in value or "xxxx" in value.lower():
         return False
     body = max(re.split(r"[_.-]", value), key=len)
@@ -66,7 +66,7 @@ def is_varied(value: str) -> bool:
 
 
 def is_random(value: str) -> bool:
-    """Return whether a value looks random: its classes of characters change often."""
+    """Return whether a value looks random: its character classes change often."""
     if len(value) < 10 or re.fullmatch(FORMAT, value):
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):
@@ -85,7 +85,7 @@ def is_random_enough(value: str) -> bool:
 
 
 def count_changes(value: str) -> int:
-    """Return how often the class of characters changes in a value."""
+    """Return how often the character class changes in a value."""
     return sum(left != right for left, right in itertools.pairwise(map(_class_of, value)))
 
 
@@ -98,11 +98,11 @@ def _class_of(character: str) -> int:
 
 
 def is_password(value: str, *, may_be_code: bool = False) -> bool:
-    """Return whether the value of something called a password is one.
+    """Return whether a value named as a password really is one.
 
     Args:
         value: The value.
-        may_be_code: It is not quoted and stands where code could, so an identifier is not a
+        may_be_code: Whether it is unquoted where code could be, so that an identifier is not a
             password.
     """
     is_format = not value.isdigit() and re.fullmatch(FORMAT, value)
@@ -122,7 +122,7 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
 
 def is_token(value: str, *, may_be_code: bool = False) -> bool:
-    """Return whether the value of something called a token or a key is one; see `is_password`."""
+    """Return whether a value named as a token or key really is one; see `is_password`."""
     if len(value) < 12 or is_placeholder(value) or re.fullmatch(FORMAT, value) or value.isdigit():
         return False
     if is_random(value):
@@ -133,7 +133,7 @@ def is_token(value: str, *, may_be_code: bool = False) -> bool:
 
 
 def is_name(value: str) -> bool:
-    """Return whether a value looks like the name of a type or a variable: it is mostly words."""
+    """Return whether a value looks like a type or variable name: it consists mostly of words."""
     if not value.replace("_", "a").isalnum() or len(re.findall(r"\d+", value)) > 1:
         return False
     words = re.findall(r"[A-Z]?[a-z]{2,}", value)
@@ -141,7 +141,7 @@ def is_name(value: str) -> bool:
 
 
 def is_plausible(value: str) -> bool:
-    """Return whether a value can be a secret if its place says so, as after `--password`."""
+    """Return whether a value can be a secret in a secret's place, such as after `--password`."""
     return len(value) >= 4 and not is_placeholder(value)
 
 
@@ -179,9 +179,9 @@ def holds_login(text: str) -> bool:
 
 
 def decode_base64(text: str) -> str | None:
-    """Return the text that base64 stands for; None if it is not printable ASCII."""
+    """Return decoded base64; None if it is not printable ASCII."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
-    if not _is_printable(_decode(plain[:32])):  # most texts need no more
+    if not _is_printable(_decode(plain[:32])):  # enough for most texts
         return None
     data = _decode(plain)
     return data.decode("ascii", "replace") if _is_printable(data) else None

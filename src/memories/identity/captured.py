@@ -1,6 +1,6 @@
-"""Files that are kept for a namespace beside the store: captured events, sessions, counted reads.
+"""A namespace's files next to the store: captured events, sessions, waiting reads.
 
-All of them are JSON lines, added under the lock of the file; see `hooks` and `write.accesses`.
+All contain JSON lines, added under the file's lock; see `hooks` and `write.accesses`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from memories.models import SHARED
 from memories.settings import Config
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox: its holder stores the waiting events
-GIVEN_TO = "given_to"  # in a line of a session: the namespace whose memories it was shown
+GIVEN_TO = "given_to"  # in a session's line: the namespace whose memories it was shown
 _WAIT_SECONDS = 60.0  # for a flusher to finish
 
 Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
@@ -25,7 +25,7 @@ Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Keep captured events from being stored meanwhile, under a name that is about to disappear.
+    """Keep captured events from being stored under a name that is about to disappear.
 
     Raises:
         StoreBusy: A flusher is storing events, and does not finish in time.
@@ -43,10 +43,10 @@ def at_rest(config: Config) -> Iterator[None]:
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Move the files' content of a namespace to another one, or remove it.
+    """Move the content of a namespace's files to another namespace, or remove it.
 
     Args:
-        config: The settings, which name the folder.
+        config: The settings, which determine the folder.
         name: The namespace.
         into: The other namespace; None to remove the content.
         dry_run: Change nothing.
@@ -69,7 +69,8 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 def _edit_event(name: str, into: str | None, default: str) -> Edit:
-    """Return the edit of an event; one without a namespace is for that of the settings."""
+    """Return the edit of an event; one without a namespace belongs to the namespace in the
+    settings."""
 
     def edit(line: Any) -> Any:
         if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
@@ -90,7 +91,7 @@ def _edit_session(name: str, into: str | None) -> Edit:
             return line
         if into is not None:
             return {**line, **dict.fromkeys(keys, into)}
-        # A switch stays off. The session goes on as the identity that its hook names.
+        # A switch stays off. The session continues with the identity that its hook names.
         return {key: line[key] for key in ("off", "reset") if key in line} or None
 
     return edit
@@ -149,7 +150,7 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
 
 
 def _forget_utterances(file: Path) -> None:
-    """Forget the hashes of a session's utterances, but not how far it was read."""
+    """Forget the hashes of a session's utterances, but not the position reached in it."""
     try:
         progress = json.loads(read_file(file))
     except (FileNotFoundError, ValueError):

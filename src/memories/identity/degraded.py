@@ -21,7 +21,7 @@ class WithScratchpad:
     """
 
     def __init__(self, gateway: "MemoryGateway", memories: "Memories") -> None:
-        """Wrap a gateway to the store of some memories."""
+        """Wrap the gateway to a memory's store."""
         self._gateway, self._memories = gateway, memories
         self.degraded = False
 
@@ -44,7 +44,7 @@ class WithScratchpad:
             results = self._memories.search_scratchpad(
                 query_text, offline=True, limit=k, min_confidence=min_confidence
             ).found
-        except InvalidInput:  # a query that no search accepts
+        except InvalidInput:  # a query that can't be searched for
             return []
         self.degraded = True
         documents = []

@@ -1,8 +1,8 @@
-"""The files of a git repository: where it is, its configuration, branch and commits.
+"""Reads a git repository's files: its location, configuration, branch and commits.
 
-No git process is started, as it would follow the instructions of the configuration. All values are
-data: they name things and are never run. Of a checkout no file is read except `.git`, and of the
-objects only file names and the indexes of packs; see gitformat-pack(5).
+No git process is started, since it would execute commands in the configuration. All values are
+data: they name things and are never run. In a checkout no file is read except `.git`, and of the
+objects only file names and pack indexes; see gitformat-pack(5).
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
 _TRUE = ("1", "true", "yes", "on")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
-# Main branches: another branch of a clone may have no common history.
+# Main branches: other branches of a clone may share no history.
 _MAIN = ("main", "master", "trunk", "develop")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_INDEX = b"\xfftOc\0\0\0\2"  # version 2: git has written no other since 2007
-_FANOUT = 8  # bytes before the table of how many names begin with at most each byte
+_INDEX = b"\xfftOc\0\0\0\2"  # version 2, the only one that git has written since 2007
+_FANOUT = 8  # bytes before the fan-out table
 _NAMES = _FANOUT + 256 * 4
 
 Config = dict[tuple[str, str, str], list[str]]  # section, subsection and name: values
@@ -54,18 +54,18 @@ class Checkout(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A file of a repository can't be read, or git did not write it."""
+    """A repository's file can't be read, or was not written by git."""
 
 
 def find(folder: Path) -> Checkout | None:
-    """Return the working tree or bare repository that a folder is in, as git finds it.
+    """Return the working tree or bare repository that contains a folder, as git finds it.
 
     The search stops at another file system, as in git, and at `GIT_CEILING_DIRECTORIES`. A bare
     repository inside a working tree is part of that tree: its files may have come with a clone, and
     they would choose the configuration.
 
     Raises:
-        Unreadable: There is one that can't be read.
+        Unreadable: The repository can't be read.
         OSError: The folder does not exist, or can't be read.
     """
     start = Path(os.path.realpath(folder))
@@ -91,7 +91,7 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
 
     Args:
         checkout: The repository.
-        settings: The user's own configuration; read when it is needed and not passed.
+        settings: The user's own configuration; if not passed, it is read when needed.
     """
     if os.name != "posix":
         return True
@@ -107,7 +107,7 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
     config = user_config() if settings is None else settings
     safe: list[str] = []
     for path in config.get(("safe", "", "directory"), []):
-        if path == "":  # it cancels those before it
+        if path == "":  # an empty value cancels the previous ones
             safe.clear()
         else:
             safe.append(path)
@@ -116,10 +116,10 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return the configuration of a repository, and the part that only files in `.git` have set.
+    """Return a repository's configuration, and the part set only by files in `.git`.
 
     Raises:
-        Unreadable: It can't be read, or is too large.
+        Unreadable: The configuration can't be read, or is too large.
     """
     own = _parse_config(checkout.common / "config")
     if own.get(("extensions", "", "worktreeconfig"), [""])[-1].lower() in _TRUE:
@@ -132,7 +132,7 @@ def read_config(checkout: Checkout) -> tuple[Config, Config]:
 
 
 def user_config() -> Config:
-    """Return the user's own configuration, without files that can't be read."""
+    """Return the user's own configuration, skipping unreadable files."""
     config: Config = {}
     variable = os.environ.get("GIT_CONFIG_GLOBAL")
     if variable:
@@ -161,7 +161,7 @@ def current_branch(checkout: Checkout) -> str | None:
 
 
 def head_reference(checkout: Checkout) -> str | None:
-    """Return the reference that `HEAD` names, such as `refs/heads/main`; None for a commit."""
+    """Return the reference in `HEAD`, such as `refs/heads/main`; None for a commit."""
     try:
         text = _read_text(checkout.git / "HEAD", _MAX_POINTER_BYTES)
     except Unreadable:
@@ -171,7 +171,7 @@ def head_reference(checkout: Checkout) -> str | None:
 
 
 def expand_home(path: str) -> Path:
-    """Replace `~` with a user's home; a path with an unknown user stays as it is."""
+    """Replace `~` with a user's home; a path with an unknown user is unchanged."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -182,7 +182,7 @@ def _read_text(file: Path, max_bytes: int) -> str:
     """Return the text of a file.
 
     Raises:
-        Unreadable: It does not exist, is not a file, can't be read, or is too large.
+        Unreadable: The file does not exist, is not a regular file, can't be read, or is too large.
     """
     try:
         with open_file(file) as stream:
@@ -195,7 +195,7 @@ def _read_text(file: Path, max_bytes: int) -> str:
 
 
 def _find_worktree(folder: Path) -> Checkout | None:
-    """Return the working tree whose top folder this is."""
+    """Return the working tree with this top folder."""
     entry = folder / ".git"
     try:
         mode = entry.stat().st_mode
@@ -222,7 +222,7 @@ def _is_repository(git: Path) -> bool:
 
 
 def _common(git: Path) -> Path:
-    """Return the folder that the working trees of a repository share."""
+    """Return the folder shared by a repository's working trees."""
     file = git / "commondir"
     if not os.path.lexists(file):
         return git
@@ -344,11 +344,11 @@ def _parse_value(text: str) -> str:
 
 
 def latest_commit(common: Path, head: str | None) -> str | None:
-    """Return the commit at the tip of the main branch, or else of the branch that `HEAD` names.
+    """Return the commit at the tip of the main branch, or else of the branch in `HEAD`.
 
     Args:
-        common: The folder that the working trees of the repository share.
-        head: The reference that its `HEAD` names.
+        common: The folder shared by the repository's working trees.
+        head: The reference in its `HEAD`.
     """
     packed: dict[str, str] | None = None
     names: list[str | None] = [f"refs/heads/{branch}" for branch in _MAIN]
@@ -414,7 +414,7 @@ def _is_listed(index: Path, name: bytes) -> bool:
 
 
 def _object_folders(objects: Path, left: list[int]) -> Iterator[Path]:
-    """Yield a folder of objects, and those that it borrows from."""
+    """Yield a folder of objects, and the folders from which it borrows."""
     left[0] -= 1
     if left[0] < 0:
         return

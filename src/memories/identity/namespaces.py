@@ -1,7 +1,7 @@
-"""Whole namespaces: their content, and renaming, merging and deleting them.
+"""Describes, renames, merges and deletes whole namespaces.
 
-A move copies records and log in one transaction, and then empties the old namespace. So an
-interrupted run leaves everything in both places at worst, and a second run finishes the move.
+A move copies records and log in one transaction, and then empties the old namespace. So at worst an
+interrupted run leaves everything in both places, and a second run finishes the move.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ from memories.write.queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
-_MAX_ENTRIES = 1_000  # of the log, written in one millisecond
-_MAX_SHOWN = 20  # tags, writers and conflicts
+_MAX_ENTRIES = 1_000  # log entries written in the same millisecond
+_MAX_SHOWN = 20  # number of tags, writers and conflicts shown
 _PAGE = 250  # records
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
 class Contents(NamedTuple):
-    """The content of a namespace, in numbers.
+    """The contents of a namespace in numbers.
 
     Attributes:
         name: The namespace.
@@ -62,7 +62,7 @@ class Contents(NamedTuple):
         key_count: Current memories with a key.
         queued_count: Turns that wait to be stored.
         text_bytes: Size of all texts.
-        first_at: When its first record was written; None if it has none.
+        first_at: When its first record was written; None if it is empty.
         last_at: When its last record was written.
         tags: The most frequent tags of current memories, as `key=value`.
         writers: The most frequent writers, and how many versions and turns each wrote.
@@ -114,7 +114,7 @@ class Deleted(NamedTuple):
         turns: Turns.
         queued: Turns that waited to be stored, and events that waited in the inbox.
         entries: Entries of its audit log.
-        files: Its own files and folders beside the store.
+        files: Its own files and folders next to the store.
         also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
     """
 
@@ -129,7 +129,7 @@ class Deleted(NamedTuple):
 
 
 def show(store: Store, config: Config, name: str) -> Contents:
-    """Return the content of a namespace in numbers, without any text.
+    """Return the contents of a namespace in numbers, without any text.
 
     Raises:
         NotFound: There is no such namespace.
@@ -204,23 +204,23 @@ def move(
 
     Args:
         store: The store, opened with the space of its vectors.
-        config: The settings that name it.
-        name: The namespace, which does not exist afterwards.
+        config: The settings that name the store.
+        name: The namespace, which will no longer exist.
         into: Its new name.
-        merge: Whether a namespace of the new name may exist.
+        merge: Whether a namespace with the new name may exist.
         dry_run: Change nothing; only check whether it is possible, and count.
 
     Raises:
         NotFound: There is no such namespace.
-        RequestError: The other namespace exists, or has a key, a conversation or a memory of the
-            same name; nothing was changed.
+        RequestError: The other namespace exists, or has the same key, conversation or memory id;
+            nothing was changed.
         StoreBusy: Captured events are being stored; nothing was changed.
         StoreDamaged: A record can't be read; nothing was changed.
     """
     name = find(store, config, name)
     into = check_namespace(validate.canonical_namespace(into), store, config)
     if name == into:
-        raise InvalidInput(f'"{name}" is its name already; give another one')
+        raise InvalidInput(f'"{name}" is already its name; give another one')
     if name == SHARED and not merge:
         raise InvalidInput(
             f"every agent reads {SHARED}, so it keeps its name; to move its memories: memory "
@@ -249,16 +249,16 @@ def move(
         store.remove(refs)
         left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
         if not left:
-            _empty(store, name)  # the log of the removal itself
+            _empty(store, name)  # the log entry of the removal itself
     return moved._replace(left=left)
 
 
 def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) -> Deleted:
-    """Erase a namespace; no byte of it remains in the store and beside it. This can't be undone.
+    """Erase a namespace, leaving no byte in the store or next to it. This can't be undone.
 
     Args:
         store: The store.
-        config: The settings that name it.
+        config: The settings that name the store.
         name: The namespace.
         dry_run: Erase nothing; only return what would be erased.
 
@@ -294,14 +294,14 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
         _remove_files(config, name)
         events.forget(config.home, is_own)
         with contextlib.ExitStack() as stack:
-            if deleted.files or deleted.queued:  # from here on, a failure leaves a part
+            if deleted.files or deleted.queued:  # from here on, a failure leaves a partial erasure
                 stack.enter_context(once_erased(PARTLY_GONE))
             also_in = dict.fromkeys((*_empty(store, name), *backups))
             return deleted._replace(also_in=tuple(also_in))
 
 
 class _Source(NamedTuple):
-    """All records of a namespace that is moved, without their vectors."""
+    """All records of a namespace to move, without their vectors."""
 
     name: str
     records: Mapping[Collection, Sequence[Record]]
@@ -311,7 +311,7 @@ class _Source(NamedTuple):
         """Read the records.
 
         Raises:
-            StoreDamaged: One can't be read.
+            StoreDamaged: A record can't be read.
         """
         records = {}
         for collection in _ALL:
@@ -325,7 +325,7 @@ class _Source(NamedTuple):
         return cls(name, records)
 
     def without(self, collection: Collection, refs: set[Ref]) -> list[Record]:
-        """Return the records of a collection, except some."""
+        """Return a collection's records, except the excluded ones."""
         return [record for record in self.records[collection] if record.ref not in refs]
 
 
@@ -336,11 +336,11 @@ def _read_records(store: Store, name: str, collections: Sequence[Collection]) ->
 
 
 def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> set[Ref]:
-    """Return the records that an interrupted move has copied to the other namespace already.
+    """Return the records that an interrupted move has already copied to the other namespace.
 
     Raises:
-        RequestError: The other namespace has something else under the same address, or has anything
-            else at all and this is not a merge.
+        RequestError: The other namespace has a different record at the same address, or is not
+            empty although this is not a merge.
     """
     copied: set[Ref] = set()
     conflicts: list[str] = []
@@ -376,7 +376,7 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
 
 
 def _find_copied_group(store: Store, source: _Source, place: Place, group: str) -> set[Ref] | None:
-    """Return the records that were copied from a group; None if another group has its name."""
+    """Return the records copied from a group; None if the name belongs to a different group."""
     own = {
         record.ref.position: record
         for record in source.records[place.collection]
@@ -398,7 +398,7 @@ def _is_copy(record: Record, other: Record) -> bool:
 
 
 def _find_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
-    """Describe the keys of current memories that the other namespace has too."""
+    """Describe the keys of current memories that also exist in the other namespace."""
     for record in records:
         if record.key is None or record.ended_at is not None:
             continue
@@ -425,7 +425,7 @@ def _append(store: Store, records: Sequence[Record], into: str) -> None:
 
 
 def _append_log(store: Store, source: _Source, into: str) -> None:
-    """Append the log to that of the other namespace; each entry gets a new hash there."""
+    """Append the log to the other namespace's log, where each entry gets a new hash."""
     log = source.records[Collection.LOG]
     last = store.scan(chain_of(into), limit=1, newest_first=True)
     first = store.scan(chain_of(into), limit=1) if last else []
@@ -462,7 +462,8 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
 
 
 def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
-    """Return whether an interrupted move has appended the log already, as its last entry shows."""
+    """Return whether an interrupted move has already appended the log, judging by its last
+    entry."""
     if not links:
         return True
     last = links[-1]
@@ -477,7 +478,7 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return the changes of an entry with the digests that conversations have in another log."""
+    """Return an entry's changes, with the conversation digests of another log."""
 
     def translate(item: str) -> str:
         if not item.startswith("~"):
@@ -507,9 +508,9 @@ def _queue(config: Config, name: str) -> RetryQueue:
 
 
 def _own_files(config: Config, name: str) -> list[Path]:
-    """Return the existing files of a namespace beside the store.
+    """Return a namespace's existing files next to the store.
 
-    Its folder may have the name of another one, such as `inbox`, so only files that we write for a
+    Its folder may coincide with another one, such as `inbox`, so only files that we write for a
     namespace count.
     """
     queue = _queue(config, name).path
@@ -527,7 +528,7 @@ def _own_files(config: Config, name: str) -> list[Path]:
 def _move_files(store: Store, config: Config, name: str, into: str) -> None:
     """Move waiting turns and events, and the time when the namespace was created.
 
-    The scratchpad is not moved: it is made from the store.
+    The scratchpad is not moved: it is rebuilt from the store.
     """
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
@@ -551,5 +552,5 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
 def _remove_files(config: Config, name: str) -> None:
     for path in _own_files(config, name):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it does not exist, or has files of others
+    with contextlib.suppress(OSError):  # it does not exist, or contains other files
         (config.home / name).rmdir()

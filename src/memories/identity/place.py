@@ -1,4 +1,4 @@
-"""The place that a program works in, for the origin of what it writes; see `Memories`."""
+"""The place where a program works, for the origins of its writes; see `Memories`."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
 
-_FRESH_SECONDS = 2.0  # then a server looks again: another branch may have been checked out
+_FRESH_SECONDS = 2.0  # after this a server checks again: another branch may have been checked out
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
     """Return a function that finds the project and branch of a folder; only writes call it.
 
     Args:
-        config: The settings; with `project_detection` off there is no place.
+        config: The settings; if `project_detection` is off, there is no place.
         folder: The folder; by default the working folder.
     """
     if not config.project_detection:
@@ -44,13 +44,13 @@ def _look(folder: Path | None) -> Place | None:
 
 
 def names_of(project: str | None) -> tuple[str, ...]:
-    """Return all names of a project, the current one first; `.` is that of the working folder.
+    """Return all names of a project, the current one first; `.` means the working folder's project.
 
     Args:
-        project: The name that a user gave; None and blanks mean no project.
+        project: The name given by a user; None or blank means no project.
 
     Raises:
-        InvalidInput: The working folder is in no repository.
+        InvalidInput: The working folder isn't in a repository.
         ConfigError: The user's aliases can't be read.
     """
     if project is None or not project.strip():

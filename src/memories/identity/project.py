@@ -1,7 +1,7 @@
-"""The project that a folder belongs to, from its git repository; see docs/identity.md.
+"""The project to which a folder belongs, from its git repository; see docs/identity.md.
 
-A repository's files are data. The name comes only from `.git` and the user's own folder, which
-only the user writes. The name of a remote never contains a user or a password.
+A repository's files are data. The name comes only from `.git` and the user's own folder, which only
+the user writes. A remote's name never contains a user or a password.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from memories.identity import git, registry
 from memories.identity.git import Checkout, Unreadable
 from memories.identity.registry import Repository
 
-MAX_CHARACTERS = 256  # of the value of a tag
-_MAX_CLONES = 5  # how many clones of clones on this machine are followed
+MAX_CHARACTERS = 256  # length of a tag's value
+_MAX_CLONES = 5  # how many levels of local clones are followed
 _MAX_FOLDER_NAME = 100  # characters
-_DIGITS = 12  # of a hash in a name
+_DIGITS = 12  # length of a hash in a name
 _NAME_SETTING = ("memories", "project")  # section and name
 
 MAX_REMOTE_CHARACTERS = 200
@@ -56,20 +56,21 @@ class Project(NamedTuple):
 
 
 def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> Project | None:
-    """Return the project that a folder belongs to.
+    """Return the project to which a folder belongs.
 
     Working trees, clones and folders inside them are one project. Its name is the one in the
-    repository's own configuration (`git config memories.project NAME`), else the one that it had
-    before, else that of its remote (`github.com/owner/name`), else its folder's name, with a hash
-    if another project has that name.
+    repository's own configuration (`git config memories.project NAME`), else its earlier name, else
+    its remote's (`github.com/owner/name`), else its folder's name, with a hash if another project
+    has that name.
 
     Args:
         folder: Any folder.
-        home: The folder of the user's aliases; by default beside `config.toml`.
-        record: Remember the name, so that the project keeps it when a remote is added or changed.
+        home: The folder of the user's aliases; by default next to `config.toml`.
+        record: Whether to remember the name, so that the project keeps it when a remote is added or
+            changed.
 
     Returns:
-        None outside of a repository, in one of another user, and in one that can't be read.
+        None outside a repository, in another user's repository, and in an unreadable one.
 
     Raises:
         ConfigError: The user's aliases can't be read.
@@ -79,7 +80,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
         if checkout is None or not git.is_trusted(checkout):
             return None
         config, own = git.read_config(checkout)
-    except (Unreadable, OSError, ValueError):  # a path may not be text, or may be too long
+    except (Unreadable, OSError, ValueError):  # a path may not be valid text, or may be too long
         return None
     if home is None:
         from memories.config import registers
@@ -117,7 +118,7 @@ def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | Non
 
 
 class _Naming:
-    """Names repositories that their configuration does not name, and remembers the names."""
+    """Names repositories that are not named in their configuration, and remembers the names."""
 
     def __init__(self, home: Path, *, record: bool) -> None:
         self._home, self._record = home, record
@@ -128,7 +129,7 @@ class _Naming:
         Args:
             checkout: The repository.
             config: Its configuration.
-            clones: How many clones on this machine are still followed to their source.
+            clones: How many levels of local clones are still followed to their source.
         """
         remote = self._remote(checkout, config, clones)
         remembered = registry.find_repository(self._home, checkout.common)
@@ -147,7 +148,7 @@ class _Naming:
         return current.name
 
     def _name_by_folder(self, current: Repository, *, is_taken: bool) -> str:
-        """Return the name of a repository without a remote that is new in its folder.
+        """Return the name of a repository without a remote, newly found in its folder.
 
         Args:
             current: The repository, with the name of its folder.
@@ -168,7 +169,7 @@ class _Naming:
             registry.remember(self._home, current)
 
     def _find_moved(self, current: Repository) -> Repository | None:
-        """Return the known repository without a remote that was moved here."""
+        """Return the known repository without a remote that was moved here, if any."""
         for remembered in registry.repositories(self._home):
             if remembered.remote or not remembered.commit or os.path.lexists(remembered.folder):
                 continue
@@ -198,7 +199,7 @@ class _Naming:
         return self._source(checkout.root / git.expand_home(path), checkout, clones)
 
     def _source(self, path: Path, clone: Checkout, clones: int) -> str | None:
-        """Return the project that a repository was cloned from on this machine."""
+        """Return the local project from which a repository was cloned."""
         try:
             for place in (path, path.with_name(f"{path.name}.git")):
                 source = git.find(place) if place.is_dir() else None
@@ -209,12 +210,12 @@ class _Naming:
                         return None
                     return self.name(source, git.read_config(source)[0], clones - 1)
         except (Unreadable, OSError, ValueError):
-            return None  # it does not exist any more
+            return None  # it no longer exists
         return None
 
 
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
-    """Return the facts about a repository, with the name that it has if it is new."""
+    """Return the facts about a repository, and its name if it is new."""
     common = checkout.common
     # .git, and .bare beside working trees
     folder = common.parent if common.name.startswith(".") else common
@@ -226,7 +227,7 @@ def _examine(checkout: Checkout, remote: str | None) -> Repository:
 
 
 def _is_same(remembered: Repository, current: Repository) -> bool:
-    """Return whether a repository is the one that was seen in its folder before."""
+    """Return whether a repository is the same one seen in its folder earlier."""
     if remembered.commit and git.has_commit(Path(current.folder), remembered.commit):
         return True
     if remembered.number != current.number:
@@ -245,7 +246,7 @@ def _short_hash(text: str) -> str:
 
 
 def _expand(url: str, config: git.Config) -> str | None:
-    """Expand the beginning of a URL by the longest `url.BASE.insteadOf`; None if none fits."""
+    """Expand a URL's prefix by the longest matching `url.BASE.insteadOf`; None if none matches."""
     longest, base = "", ""
     for (section, replacement, setting), values in config.items():
         if (section, setting) != ("url", "insteadof"):
@@ -277,12 +278,12 @@ def _name_of_url(scheme: str, authority: str, path: str) -> str | None:
     if scheme not in _DEFAULT_PORTS and scheme not in _SSH:
         return None
     address = _AUTHORITY.fullmatch(authority.rpartition("@")[2])
-    if not address:  # such as a password with a slash in it, whose end is unknown
+    if not address:  # for example, a password that contains a slash, so that its end is unknown
         return None
     host, port = address[1], address[2] or ""
     path = re.split(r"[?#]", path, maxsplit=1)[0]
     if scheme in _SSH:
-        port = ""  # hosts that are also reached by https have another port for ssh
+        port = ""  # these hosts use another port for ssh over https
     else:
         path = _unquote(path)
     if port == _DEFAULT_PORTS.get(scheme):

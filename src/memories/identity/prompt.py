@@ -1,10 +1,10 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-It follows decision 10 of the identity specification. Memories are data: they are between marks with
-a random number, one line an item, and nothing in an item can close or leave the marks. Only
-memories that a person or an agent decided to keep are shown. Captured or imported memories that
-were not accepted are left out, and so is text that seems to give orders. The one exception has a
-section of its own: the notes of this agent's last sessions in this project.
+It follows decision 10 of the identity specification. Memories are data: they are fenced by marks
+with a random number, one item a line, and no item can close or escape the marks. Only memories that
+a person or an agent decided to keep are shown. Captured or imported memories that were not accepted
+are left out, and so is text that seems to give orders. The one exception has a separate section:
+the notes of this agent's last sessions in this project.
 """
 
 import os
@@ -39,12 +39,12 @@ class Prompt(NamedTuple):
 
     Attributes:
         text: The block.
-        entries: The memories of the scratchpad that it shows.
+        entries: The scratchpad's memories that it shows.
         sessions: The notes of the project's last sessions.
         waiting: How many memories wait for review.
-        left_out: How many memories of the scratchpad are not shown, by reason: `suspicious`,
+        left_out: How many of the scratchpad's memories are not shown, by reason: `suspicious`,
             `untrusted`, `one_writer`, `no_room`.
-        tokens: An upper bound of its tokens.
+        tokens: An upper bound on its tokens.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems of the scratchpad, each a sentence.
     """
@@ -64,10 +64,10 @@ class BlockRequest(NamedTuple):
 
     Attributes:
         namespace: The namespace.
-        project: The project that the session works in; None for none.
+        project: The session's project; None if there is none.
         budget: How many tokens the block may have.
         client: How the agent reaches its memory.
-        max_per_writer: How many memories of one other writer it may show; None for no limit.
+        max_per_writer: How many memories by any one other writer it may show; None for no limit.
     """
 
     namespace: str
@@ -78,7 +78,7 @@ class BlockRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
-        """Return a request for the namespace of the settings.
+        """Return a request for the namespace in the settings.
 
         Raises:
             InvalidInput: The client is unknown.
@@ -100,16 +100,16 @@ def build(
 
     Args:
         memories: The memories. Their store is opened only if the scratchpad is out of date.
-        project: The project that the session works in; None for none.
-        budget: How many tokens it may have. Memories are left out completely; the rest of the block
-            stays.
+        project: The session's project; None if there is none.
+        budget: How many tokens it may have. Memories are left out as whole items; the rest of the
+            block stays.
         client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool
             `memory` of Amplifier.
 
     Raises:
         StoreError: The store is unreachable and there is no scratchpad.
         InvalidInput: The client is unknown.
-        ConfigError: The user's aliases of projects can't be read.
+        ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
     request = request._replace(namespace=memories.namespace)
@@ -170,7 +170,7 @@ def _names_of(project: str | None) -> list[str]:
 def _admit(
     entries: Iterable[Entry], request: BlockRequest, left_out: Counter[str]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown without a question; count the others by reason."""
+    """Yield the entries that may be shown unasked; count the others by reason."""
     by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace
@@ -193,7 +193,7 @@ def _is_undecided(entry: Entry) -> bool:
 
 
 def _is_note(entry: Entry) -> bool:
-    """Return whether hooks wrote a memory as the note of a session."""
+    """Return whether hooks wrote a memory as a session note."""
     return entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
 
 
@@ -204,7 +204,7 @@ def _is_suspicious(entry: Entry) -> bool:
 
 
 def _is_session(entry: Entry) -> bool:
-    """Return whether a memory belongs to the section of sessions, and to its project only.
+    """Return whether a memory belongs only in the section of sessions, in its own project.
 
     A pinned one is shown among the other memories, unless it was captured and not accepted.
     """
@@ -243,7 +243,7 @@ def _is_everywhere(entry: Entry) -> bool:
 def _choose_sessions(
     admitted: Sequence[Entry], namespace: str, projects: Sequence[str]
 ) -> list[Entry]:
-    """Return the notes of the namespace's last sessions in the project, the newest first."""
+    """Return the namespace's last session notes in the project, newest first."""
     sessions = [
         entry
         for entry in admitted
@@ -262,7 +262,7 @@ def _written_at(entry: Entry) -> str:
 def _fit(
     page: "_Page", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Return the memories that fit: the last ones are left out first, then the oldest sessions."""
+    """Return the memories that fit; the last ones are left out first, then the oldest sessions."""
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:
         text = page.render(shown, shown_sessions)
@@ -287,7 +287,7 @@ def _estimate_tokens(text: str) -> int:
 
 
 class _Page(NamedTuple):
-    """The parts of a block besides its memories."""
+    """The parts of a block other than its memories."""
 
     namespace: str
     project: str | None
@@ -311,7 +311,7 @@ class _Page(NamedTuple):
         return "\n\n".join(parts)
 
     def length_of(self, entry: Entry) -> int:
-        """Return how many characters a memory takes."""
+        """Return the number of characters that a memory takes."""
         return len("\n".join(self._lines_of(entry)))
 
     def _fence(self, title: str, entries: Sequence[Entry], boundary: str) -> str:
@@ -325,7 +325,7 @@ class _Page(NamedTuple):
         return "\n".join(lines)
 
     def _lines_of(self, entry: Entry) -> list[str]:
-        """Return the lines of a memory: its facts and its text, whose other lines have a mark."""
+        """Return a memory's lines: its facts and its text, with a mark on continuation lines."""
         kind = fence.name(entry.tags.get("type", "memory"))
         facts = [f"{kind} by {fence.name(entry.by)}" if entry.by else kind]
         day = _day_of(entry)

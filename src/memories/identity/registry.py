@@ -1,6 +1,6 @@
-"""Register of a user's projects: the name of each repository, and aliases.
+"""A user's register of projects: repository names and aliases.
 
-It is beside the user's `config.toml`, out of reach of anything that a repository brings.
+It is next to the user's `config.toml`, out of reach of any repository's content.
 """
 
 import contextlib
@@ -13,18 +13,19 @@ from typing import NamedTuple
 from memories.core.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput
 
-_FOLDER = ".projects"  # namespaces do not start with a dot; their folders may be beside it
+_FOLDER = ".projects"  # namespaces do not start with a dot; their folders may be next to it
 _ALIASES = "aliases.json"
 
 
 class Repository(NamedTuple):
-    """A repository that was seen before.
+    """A repository seen earlier.
 
     Attributes:
         folder: Its common folder.
         name: The first name of its project.
         remote: The name of its last remote; None without one.
-        commit: A commit of it, which distinguishes it from another repository in the same place.
+        commit: One of its commits, which distinguishes it from another repository in the same
+            place.
         number: The inode number of its folder, for a repository without commits.
     """
 
@@ -41,18 +42,18 @@ def find_repository(home: Path, folder: Path) -> Repository | None:
 
 
 def remember(home: Path, repository: Repository) -> None:
-    """Remember a repository; if the file can't be written, it is examined again each time."""
+    """Remember a repository; if the file can't be written, the repository is examined each time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
         _write(home, repository)
 
 
 def remember_first(home: Path, repository: Repository, other: str) -> Repository:
-    """Remember a new repository by its name, or by another one if a project has that name already.
+    """Remember a new repository by its name, or by another one if a project already has that name.
 
     Returns:
-        The remembered repository, perhaps from another process. If the file can't be written, the
-        repository with the other name, since nothing keeps the next one from getting the same name.
+        The remembered repository, possibly from another process. If the file can't be written, the
+        repository with the other name, since the next one could get the same name.
     """
     try:
         make_folder(home / _FOLDER)
@@ -78,7 +79,7 @@ def repositories(home: Path) -> Iterator[Repository]:
 
 
 def aliases(home: Path) -> dict[str, str]:
-    """Return the names that mean another project, each with the name of that project.
+    """Return the aliases, each with the name of its project.
 
     Raises:
         ConfigError: The file can't be read.
@@ -100,7 +101,7 @@ def aliases(home: Path) -> dict[str, str]:
 
 
 def resolve(name: str, aliases: dict[str, str]) -> str:
-    """Return the name of the project that a name means."""
+    """Return the name of the project to which a name refers."""
     for _ in range(len(aliases)):
         if name not in aliases:
             break
@@ -109,25 +110,25 @@ def resolve(name: str, aliases: dict[str, str]) -> str:
 
 
 def names_of(name: str, aliases: dict[str, str]) -> list[str]:
-    """Return all names of the project that a name means, its own first."""
+    """Return all names of the project to which a name refers, its own first."""
     own = resolve(name, aliases)
     others = [alias for alias in aliases if alias != own and resolve(alias, aliases) == own]
     return [own, *sorted(others)]
 
 
 def set_alias(home: Path, alias: str, name: str | None) -> str | None:
-    """Make a name mean another project.
+    """Make a name an alias of a project.
 
     Args:
         home: The user's folder.
         alias: The name.
-        name: The project that it means; None to remove the alias.
+        name: The project; None to remove the alias.
 
     Returns:
-        The project that it meant before; None if it was not an alias.
+        The project of which it was an alias; None if it was not one.
 
     Raises:
-        InvalidInput: The two would mean each other.
+        InvalidInput: The two would be aliases of each other.
     """
     make_folder(home / _FOLDER)
     with locked(home / _FOLDER / ".aliases.lock"):
@@ -144,7 +145,7 @@ def set_alias(home: Path, alias: str, name: str | None) -> str | None:
 
 
 def in_use(home: Path, name: str) -> bool:
-    """Return whether a repository, an alias, or the project of an alias has a name already."""
+    """Return whether a name is already used by a repository, an alias, or an alias's project."""
     names = aliases(home)
     if name in names or name in names.values():
         return True
@@ -162,7 +163,7 @@ def _write(home: Path, repository: Repository) -> None:
 
 
 def _read(file: Path) -> Repository | None:
-    """Return the repository of a file; None if there is no file, or it is damaged."""
+    """Return the repository recorded in a file; None if the file is missing or damaged."""
     try:
         fields = json.loads(read_file(file))
         # Earlier versions wrote more fields.

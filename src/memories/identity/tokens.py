@@ -21,7 +21,7 @@ from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line
 
 PREFIX = "mem_"  # so that scanners, and our own redaction, recognize a token
-ALL = "*"  # every namespace without a grant of its own
+ALL = "*"  # every namespace without its own grant
 LEVELS: Mapping[str, int] = {"r": 1, "rw": 2, "admin": 3}
 _FILE, _OWN = "tokens.json", "server.token"
 _MAX_TOKENS = 1_000
@@ -29,7 +29,7 @@ _TIMES = ("created_at", "expires_at", "last_used_at")
 
 
 class Token(NamedTuple):
-    """A token as it is stored; the secret itself is shown once, when it is created.
+    """A stored token; the secret itself is shown only once, on creation.
 
     Attributes:
         namespaces: For each namespace, or `*` for all others, `r`, `rw` or `admin`.
@@ -49,7 +49,7 @@ class Token(NamedTuple):
 
 
 def digest(token: str) -> str:
-    """Return the hash that is stored of a token; tokens are random, so it needs no salt."""
+    """Return the stored hash of a token; tokens are random, so no salt is needed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -57,7 +57,7 @@ def parse_grants(texts: Sequence[str]) -> dict[str, str]:
     """Parse grants such as `bob:rw`, `shared:r` or `*:admin`; a bare name means `rw`.
 
     Raises:
-        InvalidInput: One has another form, or a namespace is granted twice.
+        InvalidInput: A grant has another form, or a namespace is granted twice.
     """
     grants: dict[str, str] = {}
     for text in texts:
@@ -109,7 +109,7 @@ def revoke(home: Path, id_or_name: str) -> Token:
     """Remove the token with this id or name.
 
     Raises:
-        NotFound: There is none.
+        NotFound: There is no such token.
     """
     with _change(home) as tokens:
         for token in tokens:
@@ -158,15 +158,15 @@ def stamp(home: Path) -> tuple[int, int, int]:
 
 
 def own_file(home: Path) -> Path:
-    """Return the file with the token of the server's user; see `own`."""
+    """Return the file that contains the server user's token; see `own`."""
     return home / _OWN
 
 
 def own(home: Path) -> str:
     """Return the token of the user who runs the server, which may do everything.
 
-    It is created if it does not exist, and stored as it is, in a file that only the user can read:
-    the command and the link to the page take it from there.
+    It is created if missing, and stored in plain text in a file that only the user can read: the
+    command and the link to the page take it from there.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.
@@ -181,7 +181,7 @@ def own(home: Path) -> str:
 
 
 def match(tokens: Sequence[Token], secret: str, now: datetime) -> Token | None:
-    """Return the token of a secret; None if it is unknown or expired. Takes constant time."""
+    """Return the token for a secret; None if it is unknown or expired. Takes constant time."""
     shown = digest(secret)
     matching = None
     for token in tokens:

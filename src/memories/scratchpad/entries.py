@@ -1,4 +1,4 @@
-"""Entries of a scratchpad: their order, and which of many get a place.
+"""Scratchpad entries: their order, and the choice of those that get a place.
 
 Everything here is pure; the clock is passed in.
 """
@@ -14,8 +14,8 @@ from memories.search.relevance import Relevance, boost, factor, fade
 if TYPE_CHECKING:
     from memories.settings import Config
 
-MOST_PINNED = 50  # as `write.change.pin` allows
-OFTEN = 3  # reads that make a memory a frequently used one
+MOST_PINNED = 50  # the limit in `write.change.pin`
+OFTEN = 3  # minimum reads of a frequently used memory
 SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
 PREFERENCE = "preference"  # the value of the tag `type`
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
@@ -24,7 +24,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 
 class Rules(NamedTuple):
-    """The settings that entries depend on; the defaults are those of the settings.
+    """The settings on which entries depend, with the same defaults.
 
     Attributes:
         size: Maximum number of entries.
@@ -50,12 +50,12 @@ class Rules(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A memory as a scratchpad holds it.
+    """A memory in a scratchpad.
 
     Attributes:
-        id: The memory; empty for a line that a person added and that isn't stored yet.
+        id: The memory; empty for a line that a person has added and that isn't stored yet.
         content: Its text, or the beginning of it: see `cut`.
-        pinned: It keeps its place at any age.
+        pinned: Whether it keeps its place at any age.
         version: The version that is shown; 0 if unknown.
         written: When that version was written, ISO 8601 in UTC.
         created: When the first version was written.
@@ -64,12 +64,12 @@ class Entry(NamedTuple):
         key: Its key, if it has one.
         by: The writer.
         trust: How far the writer is trusted: see `Origin`; empty if no origin was stored.
-        accepted: It waited for review, and was accepted.
+        accepted: Whether it waited for review and was accepted.
         decay: Its decay policy, unless it is stable.
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, ISO 8601 in UTC; empty for a stable memory.
         reinforced: When it was last reinforced, if it was.
-        suspicious: Why it may give orders to a model: names separated by blanks; usually empty.
+        suspicious: Why it may give orders to a model: space-separated names; usually empty.
         cut: The memory's length in characters, if `content` is only its beginning.
         namespace: The namespace that owns it.
     """
@@ -106,7 +106,7 @@ class Entry(NamedTuple):
 
 
 def parse_time(written: str, default: datetime) -> datetime:
-    """Return a time of an entry; the default if a person has spoiled it."""
+    """Return an entry's time; the default if a person has broken it."""
     return _parse_time(written) or default
 
 
@@ -119,7 +119,7 @@ def _parse_time(written: str) -> datetime | None:
 
 
 def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
-    """Return how much an entry matters now: a search's factor for age and use, see `relevance`.
+    """Return an entry's present weight: a search's factor for age and use, see `relevance`.
 
     Here stable memories age too, because a session begins with recent memories.
     """
@@ -130,7 +130,7 @@ def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
 
 
 def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:
-    """Sort entries as they are shown: pinned ones first, then the hottest."""
+    """Sort entries for display: pinned ones first, then the hottest."""
 
     def order(entry: Entry) -> tuple[bool, float, str]:
         return entry.pinned, heat(entry, now, relevance), entry.id
@@ -139,8 +139,8 @@ def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) 
 
 
 def aging_fields(entry: Entry) -> dict[str, Any]:
-    """Return the fields of an entry's record that its confidence depends on."""
-    from memories.core.times import to_millis  # reading a file does without it
+    """Return the fields of an entry's record that determine its confidence."""
+    from memories.core.times import to_millis  # not needed for reading a file
 
     fields: dict[str, Any] = {}
     for name, written in (("aging_from", entry.aging_from), ("reinforced_at", entry.reinforced)):
@@ -180,7 +180,7 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
         return entry.confidence
     if not has_age(entry):
         return None
-    from memories.read import versions  # stable memories, which most are, do without it
+    from memories.read import versions  # not needed for stable memories, the majority
     from memories.stores.records import Collection, Record, Ref
 
     ref = Ref(Collection.MEMORY, entry.namespace, entry.id, 1)
@@ -189,13 +189,13 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
 
 
 def is_current(entry: Entry, rules: Rules, now: datetime) -> bool:
-    """Return whether an entry is known to have the confidence that the settings require."""
+    """Return whether an entry is known to have the required confidence."""
     confidence = compute_confidence(entry, now, rules.half_life_hours)
     return confidence is not None and confidence >= rules.min_confidence
 
 
 def select_current(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
-    """Return the entries that are shown, in their order."""
+    """Return the entries to show, in order."""
     current = [entry for entry in entries if is_current(entry, rules, now)]
     return sort_entries(current, now, rules.relevance)
 
@@ -215,10 +215,10 @@ def choose(
     current only fill the remaining room, since another setting or option may ask for them.
 
     Args:
-        entries: Any number of them, each memory once.
+        entries: Any number of entries, each memory once.
         rules: The settings; `size` does not count pinned entries beyond it, nor sessions.
         now: The current time.
-        left_out: Ids that a person has taken out.
+        left_out: Ids that a person has removed.
     """
     candidates = [entry for entry in entries if entry.pinned or entry.id not in left_out]
     current = select_current(candidates, rules, now)

@@ -1,8 +1,8 @@
-"""The file of a scratchpad: read with care, changed under a lock, replaced in one step.
+"""A scratchpad's file: read carefully, changed under a lock, replaced atomically.
 
 A person may save the file at any moment. Before a program replaces it, the program checks that it
-is still the file that was read; otherwise it reads it again. Nothing that a person wrote is lost:
-`refresh` takes it over, or keeps it beside.
+is still the file that was read; otherwise it reads it again. A person's edits are never lost:
+`refresh` applies them, or keeps them in a file next to it.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
 from memories.search.relevance import Relevance
 
-_MAX_WRITTEN = 131_072  # characters of a file that is written; a person may add as much again
+_MAX_WRITTEN = 131_072  # characters of a file that a program writes; a person may add as many again
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
 _WAIT_SECONDS = 30.0
-_ATTEMPTS = 20  # at replacing a file that a person saves at the same time
+_ATTEMPTS = 20  # attempts to replace a file that a person saves at the same time
 _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
 Result = TypeVar("Result")
-Fingerprint = tuple[int, int, int] | None  # of the file that is there; None if there is none
+Fingerprint = tuple[int, int, int] | None  # of the existing file; None if there is none
 
 
 class Overtaken(Exception):
@@ -36,14 +36,15 @@ class Overtaken(Exception):
 
 
 class Place(NamedTuple):
-    """Where the scratchpad of a namespace is, and which store it mirrors.
+    """The location of a namespace's scratchpad, and the store that it mirrors.
 
     Attributes:
         home: The folder of the default store and of the settings.
         namespace: The namespace.
         store: The URL of the store, without a password.
-        stamp: Distinguishes the store's file from another one in its place; empty without a file.
-        rules: The settings that its entries depend on.
+        stamp: Distinguishes the store's file from a later one at the same path; empty without a
+            file.
+        rules: The settings on which its entries depend.
     """
 
     home: Path
@@ -64,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def lock(self) -> Path:
-        """The file by which processes wait for each other."""
+        """The lock file."""
         return self.folder / _LOCK
 
 
@@ -72,9 +73,9 @@ class Place(NamedTuple):
 
 
 def read(home: Path, namespace: str) -> list[Entry]:
-    """Return the entries of a namespace's scratchpad in the order in which they are shown.
+    """Return the entries of a namespace's scratchpad in display order.
 
-    Nothing but this file is read, and nothing is written. Without a file the list is empty.
+    Only this file is read, and nothing is written. Without a file the list is empty.
 
     Raises:
         InvalidInput: The file can't be read or trusted; the message says why.
@@ -86,14 +87,14 @@ def read(home: Path, namespace: str) -> list[Entry]:
 
 
 def memories_of(pad: Pad, namespace: str) -> list[Entry]:
-    """Return the entries of a scratchpad that are memories; those without an id are not yet."""
+    """Return a scratchpad's entries that are memories; entries without an id are not stored yet."""
     return [entry._replace(namespace=namespace) for entry in pad.entries if entry.id]
 
 
 def load(home: Path, namespace: str) -> Pad | None:
     """Return the content of a scratchpad's file; None if there is none.
 
-    The texts that were read or written last are not parsed again.
+    The texts read or written most recently are not parsed again.
 
     Raises:
         InvalidInput: See `read`.
@@ -105,9 +106,7 @@ def load(home: Path, namespace: str) -> Pad | None:
     try:
         return parse_file(text, file, namespace)
     except InvalidInput as exc:
-        remedy = (
-            f"run memory scratchpad rebuild -n {namespace}, which keeps it beside, or remove it"
-        )
+        remedy = f"run memory scratchpad rebuild -n {namespace}, which keeps a copy, or remove it"
         raise InvalidInput(f"{exc}; {remedy}") from None
 
 
@@ -158,7 +157,7 @@ def exclusive(place: Place) -> Iterator[None]:
 
 
 def fingerprint(place: Place) -> Fingerprint:
-    """Return what distinguishes the file from one that is saved later; None if there is none."""
+    """Return values that distinguish the file from a later version; None if there is no file."""
     try:
         status = os.lstat(place.file)
     except OSError:
@@ -167,7 +166,7 @@ def fingerprint(place: Place) -> Fingerprint:
 
 
 def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
-    """Call a function that reads and replaces the file, again as long as it is overtaken.
+    """Call a function that reads and replaces the file, retrying while it is overtaken.
 
     Raises:
         StoreBusy: Another program keeps saving the file.
@@ -175,11 +174,12 @@ def retry_overtaken(replace_file: Callable[[], Result], place: Place) -> Result:
     for _ in range(_ATTEMPTS):
         with contextlib.suppress(Overtaken):
             return replace_file()
-    raise StoreBusy(f"another program saves {place.file} again and again; try again")
+    raise StoreBusy(f"another program keeps saving {place.file}; try again")
 
 
 def write(place: Place, pad: Pad, before: Fingerprint) -> Pad:
-    """Replace the file, and return its new content; without room for all, the coldest are left out.
+    """Replace the file, and return its new content; if space runs out, the coldest entries are left
+    out.
 
     Args:
         place: The scratchpad.
@@ -221,15 +221,15 @@ def _without_an_eighth(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def replace(place: Place, text: str, before: Fingerprint) -> None:
-    """Replace the file by a text that only this user may read.
+    """Replace the file with a text that only this user may read.
 
     Args:
         place: The scratchpad.
         text: The new text.
-        before: The `fingerprint` before the file was read from which the text was made.
+        before: The `fingerprint` taken before reading the file on which the text is based.
 
     Raises:
-        Overtaken: It is another file now.
+        Overtaken: The file has been replaced meanwhile.
     """
 
     def check() -> None:
@@ -242,10 +242,10 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
 
 
 def replace_by_person(file: Path, text: str) -> None:
-    """Replace a scratchpad's file by the version that a person has edited.
+    """Replace a scratchpad's file with the version edited by a person.
 
     Raises:
-        InvalidInput: It can't be read as a scratchpad; nothing was changed.
+        InvalidInput: The text is not a valid scratchpad; nothing was changed.
     """
     parse(text, "the saved text")
     with locked(file.parent / _LOCK), replacing(file) as stream:
@@ -253,12 +253,12 @@ def replace_by_person(file: Path, text: str) -> None:
 
 
 def copies_of(place: Place) -> list[Path]:
-    """Return the files with edits that could not be taken over."""
+    """Return the files that keep edits that could not be applied."""
     return sorted(place.folder.glob(_COPIES))
 
 
 def keep_copy(place: Place, text: str) -> Path:
-    """Keep a text with edits that can't be taken over beside the file, and return its path.
+    """Save a text with edits that can't be applied next to the file, and return its path.
 
     The same text is kept only once.
     """
@@ -276,7 +276,7 @@ def keep_copy(place: Place, text: str) -> Path:
 
 
 def mark_stale(place: Place) -> None:
-    """Note that the store has changed in a way that the file does not show."""
+    """Mark the file as stale: the store has changed in a way that it does not show."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(place.folder / _STALE, flags, 0o600))
@@ -289,13 +289,13 @@ def mark_all_stale(home: Path) -> None:
 
 
 def is_stale(place: Place) -> bool:
-    """Return whether the store has changed since, or a refresh was interrupted."""
+    """Return whether the store has changed since the last refresh, or a refresh was interrupted."""
     return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _REFRESHING)
 
 
 @contextlib.contextmanager
 def clearing_stale(place: Place) -> Iterator[None]:
-    """Remove the mark of a stale file if nothing fails; a mark that is set meanwhile stays."""
+    """Remove the stale mark if the block succeeds; a mark set meanwhile stays."""
     refreshing = place.folder / _REFRESHING
     with contextlib.suppress(FileNotFoundError):
         (place.folder / _STALE).rename(refreshing)
@@ -318,13 +318,13 @@ def change(
 
     Args:
         place: The scratchpad.
-        added: Memories as they are now.
-        dropped: Ids of memories that are no longer shown, each with its last version.
+        added: Memories in their present state.
+        dropped: Ids of memories no longer shown, each with its last version.
         reinforced: Ids of memories, each with the time at which it was reinforced.
-        make: Make the file if it does not exist.
+        make: Whether to create a missing file.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
         StoreBusy: Another process holds the lock for too long.
     """
     versions = dict(dropped)
@@ -395,7 +395,7 @@ def _update(
 
 
 def _drop_from_text(place: Place, ids: Collection[str], before: Fingerprint) -> None:
-    """Take entries out of a file that isn't written by this program, if it may be written."""
+    """Remove entries from a file that this program did not write, if it is writable."""
     try:
         text = read_text(place.file) or ""
     except InvalidInput:
@@ -431,7 +431,7 @@ def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
 
 
 def remove(place: Place) -> None:
-    """Remove a scratchpad with everything that belongs to it."""
+    """Remove a scratchpad with all its files."""
     if not place.folder.is_dir():
         return
     with locked(place.lock):

@@ -37,7 +37,7 @@ class Scratchpad(NamedTuple):
         waiting: How many memories wait for review.
         file: The file; None if no file mirrors the store.
         notes: Problems with the file and with a person's edits of it, each a sentence.
-        taken: The edits that were taken over, each a part of a sentence.
+        taken: The edits that were applied, each as part of a sentence.
     """
 
     entries: tuple[Entry, ...]
@@ -47,9 +47,9 @@ class Scratchpad(NamedTuple):
     taken: tuple[str, ...] = ()
 
     def current(self, rules: Rules, now: datetime) -> "Scratchpad":
-        """Return it with only the entries that are shown, sorted.
+        """Return it with only the entries to show, sorted.
 
-        A note counts the entries that are left out because their age is unknown.
+        A note counts the entries left out because their age is unknown.
         """
         note = describe_unknown_ages(self.entries)
         return self._replace(
@@ -65,7 +65,7 @@ class Scratchpad(NamedTuple):
 
 
 def place_of(config: "Config", namespace: str) -> Place:
-    """Return the place of a namespace's scratchpad, which mirrors the store of the settings."""
+    """Return the place of a namespace's scratchpad, which mirrors the store in the settings."""
     stamp = ""
     database = local_path(config.store) if config.store.startswith("sqlite:") else None
     if database is not None:
@@ -76,7 +76,7 @@ def place_of(config: "Config", namespace: str) -> Place:
 
 
 def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
-    """Return whether a scratchpad must be brought up to date with its store before it is shown."""
+    """Return whether a scratchpad must be refreshed from its store before it is shown."""
     if pad is None or pad.edited:
         return True
     if (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size):

@@ -1,4 +1,4 @@
-"""The text of a scratchpad's file: readable YAML, in which every value is JSON.
+"""The text format of a scratchpad's file: readable YAML in which every value is JSON.
 
 A file that only programs wrote is read line by line with `json`, which is fast. A file that a
 person has changed is read by PyYAML, in any style.
@@ -60,14 +60,14 @@ class Pad(NamedTuple):
         namespace: The namespace that owns it.
         store: The store that it mirrors, without a password.
         stamp: See `Place`.
-        size: Maximum number of entries when they were chosen.
+        size: The maximum number of entries when they were chosen.
         waiting: How many memories waited for review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
         entries: The entries.
-        left_out: Ids that a person has taken out.
+        left_out: Ids that a person has removed.
         gone: Recently deleted or replaced versions, `id@3`: a late message must not add them again.
-        held: The ids that it held when a program wrote it.
-        edited: Whether it was changed since.
+        held: The ids in it when a program wrote it.
+        edited: Whether it has been changed since.
     """
 
     namespace: str
@@ -136,7 +136,7 @@ def _render_entry(entry: Entry) -> str:
 def _render_value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if is_plain and '"' not in value and "\\" not in value:
-        return f'"{value}"'  # most values; the same as JSON, without its cost
+        return f'"{value}"'  # most values: the same result as JSON, but faster
     return unseen.make_visible(json.dumps(value, ensure_ascii=False), _escape)
 
 
@@ -153,10 +153,10 @@ def parse(text: str, source: str) -> Pad:
 
     Args:
         text: The text, with `\\n` as its line ends.
-        source: What to call it in messages: the path of the file.
+        source: Its name in messages: the file's path.
 
     Raises:
-        InvalidInput: It can't be read; the message says why.
+        InvalidInput: The text can't be read; the message says why.
     """
     edited = is_edited(text)
     try:
@@ -190,7 +190,7 @@ def parse(text: str, source: str) -> Pad:
 
 
 def without_entries(text: str, ids: Collection[str]) -> str:
-    """Return a text, whether it can be parsed or not, without the entries that name these ids."""
+    """Return a text, even one that can't be parsed, without the entries that name these ids."""
     first = _FIRST_ENTRY.search(text)
     if first is None:
         return text
@@ -241,10 +241,10 @@ def _read_value(written: str | None) -> Any:
 
 def _read_yaml(text: str) -> Parts:
     """Read a text that a person has changed; every scalar is a string."""
-    import yaml  # which takes longer to load than all the rest
+    import yaml  # takes longer to load than everything else
 
     class Loader(yaml.BaseLoader):  # type: ignore[misc]  # yaml has no types
-        """Refuses a repeated key, whose first value would be lost without a word."""
+        """Refuses a repeated key, whose first value would be silently lost."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             mapping = super().construct_mapping(node, deep)

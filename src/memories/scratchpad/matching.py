@@ -27,9 +27,9 @@ from memories.scratchpad.entries import (
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
-MIN_SHARE = 1 / 3  # of the significant words of a question
-ENOUGH_WORDS = 2  # with at least so many, and all of them, the scratchpad alone is an answer
-MIN_STEM = 4  # letters of a word that may have another ending
+MIN_SHARE = 1 / 3  # fraction of a question's significant words
+ENOUGH_WORDS = 2  # with at least this many, all of them found, the scratchpad alone is an answer
+MIN_STEM = 4  # minimum letters of a word that may have another ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # in a score
 
 
@@ -51,7 +51,7 @@ class Matches(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """An entry that has words of a question; the best match is the greatest."""
+    """An entry that contains words of a question; the best match is the greatest."""
 
     is_whole: bool
     share: float
@@ -68,7 +68,7 @@ def find_matches(
     rules: Rules,
     now: datetime,
 ) -> Matches:
-    """Return the entries that have words of a question, best first.
+    """Return the entries that contain words of a question, best first.
 
     Args:
         entries: The entries of scratchpads.
@@ -103,14 +103,14 @@ def find_matches(
 
 
 class _Words(NamedTuple):
-    """The words of a question that entries are searched for.
+    """The words of a question for which entries are searched.
 
     Attributes:
-        stems: Words that an entry may have with another ending.
-        exact: Numbers and short words, which match only as a whole: the beginning of one is another
+        stems: Words that may have another ending in an entry.
+        exact: Numbers and short words, which match only completely: a prefix would be a different
             word.
         significant: All significant words, unchanged.
-        is_answerable: Whether an entry with all of them is enough of an answer.
+        is_answerable: Whether an entry with all of them is a sufficient answer.
     """
 
     stems: Sequence[str]
@@ -138,7 +138,7 @@ class _Words(NamedTuple):
         )
 
     def share_in(self, text: str) -> tuple[float, bool]:
-        """Return the share of the words that a text has, and whether it alone is an answer."""
+        """Return the share of the words that a text contains, and whether it alone is an answer."""
         text_tokens = tokens(text)
         if self.is_answerable and self.significant <= text_tokens:
             return 1.0, True
@@ -148,7 +148,7 @@ class _Words(NamedTuple):
 
 
 def record_of(entry: Entry, now: datetime) -> Record:
-    """Return the record of an entry, with the fields that the scratchpad has."""
+    """Return the record of an entry, with the fields that the scratchpad stores."""
     written = parse_time(entry.written, now)
     fields = {"first_at": to_millis(parse_time(entry.created, written)), **aging_fields(entry)}
     if entry.suspicious:

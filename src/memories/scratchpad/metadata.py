@@ -1,6 +1,6 @@
-"""`metadata.json` of a namespace: its name, creation time, counts and last use.
+"""A namespace's `metadata.json`: its name, creation time, counts and last use.
 
-It is for people and other programs. Of it, Memories reads only the creation time back.
+It is for people and other programs. Memories itself reads only the creation time from it.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ def write(
     now: datetime,
     created_at: datetime | None = None,
 ) -> None:
-    """Write the file of a namespace; the caller holds the lock of its folder.
+    """Write a namespace's file; the caller holds the lock of its folder.
 
-    It is not flushed to the disk, which would cost as much as storing a memory: after a power cut
-    the next write makes it again.
+    It is not flushed to disk, which would cost as much as storing a memory: after a power cut the
+    next write recreates it.
 
     Args:
         folder: The folder of the namespace.
         name: The namespace.
         count: Returns how many current memories, or turns, it has.
-        now: When it was written to.
-        created_at: When it was created, if no earlier file says so; now by default.
+        now: The time of the write.
+        created_at: When it was created, unless an earlier file records that; now by default.
     """
     metadata = {
         "name": name,
@@ -57,7 +57,7 @@ def write(
 
 
 def read_created(folder: Path) -> datetime | None:
-    """Return when a namespace was created; None if its file is missing or spoiled."""
+    """Return when a namespace was created; None if its file is missing or damaged."""
     with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
         metadata = json.loads(read_text(folder / FILE) or "{}")
         created_at = datetime.fromisoformat(metadata["created_at"])

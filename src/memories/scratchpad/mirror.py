@@ -17,8 +17,8 @@ from memories.scratchpad.refresh import entry_of, is_shown, limit_new
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 Change = Record | Patch | Ref  # added, changed, or about to be removed
-_PAUSE_SECONDS = 0.25  # between two writes of one file because of something new
-_MAX_WAITING = 200  # new memories of a namespace; beyond that, those without a place are dropped
+_PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
+_MAX_WAITING = 200  # new memories of a namespace; above this, those without a place are dropped
 
 
 class Mirror:
@@ -36,12 +36,12 @@ class Mirror:
         makes_file: Callable[[str], bool],
         write_metadata: Callable[[Place], None] = lambda _: None,
     ) -> None:
-        """Prepare a mirror; no file is opened.
+        """Create a mirror; no file is opened.
 
         Args:
             place_of: Returns the place of a namespace's scratchpad.
             clock: Returns the current time, aware.
-            makes_file: Returns whether the file of a namespace is made if it does not exist.
+            makes_file: Returns whether a namespace's missing file is created.
             write_metadata: Writes `metadata.json` of a namespace.
         """
         self._place_of, self._clock, self._makes_file = place_of, clock, makes_file
@@ -53,10 +53,10 @@ class Mirror:
         self._written_at: dict[str, float] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
-        """Apply changes; records that are going to be removed are given before their removal.
+        """Apply changes; records about to be removed are passed before their removal.
 
         Raises:
-            StoreError: A removed memory could not be taken out of a scratchpad.
+            StoreError: A removed memory could not be removed from a scratchpad.
         """
         batches: dict[str, _Batch] = {}
         now = self._clock()
@@ -81,7 +81,7 @@ class Mirror:
                 changed.add(ref.namespace)
         now = time.monotonic()
         due: set[str] = set()
-        if not any(isinstance(change, Ref) for change in changes):  # those are still to be removed
+        if not any(isinstance(change, Ref) for change in changes):  # not removed yet
             for namespace in changed:
                 if now - self._described_at.get(namespace, -_PAUSE_SECONDS) >= _PAUSE_SECONDS:
                     due.add(namespace)
@@ -92,7 +92,7 @@ class Mirror:
             self._write_metadata(self._place_of(namespace))
 
     def promote(self, records: Sequence[Record]) -> None:
-        """Give memories that are often found a place, unless others have more right to it."""
+        """Give frequently found memories a place, unless others rank higher."""
         for namespace in {record.ref.namespace for record in records}:
             place, now = self._place_of(namespace), self._clock()
             try:
@@ -117,7 +117,7 @@ class Mirror:
                 self._apply(place, _Batch(placed, {}, set(), [], {}))
 
     def flush(self) -> None:
-        """Write new memories that were not written yet."""
+        """Write new memories that have not been written yet."""
         with self._lock:
             waiting_by_namespace, self._waiting = self._waiting, {}
         for namespace, waiting in waiting_by_namespace.items():
@@ -213,7 +213,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """Changes that were not written to a file yet.
+    """Changes not written to a file yet.
 
     Attributes:
         added: New memories and new versions.

@@ -1,6 +1,6 @@
 """Brings a scratchpad up to date: a person's edits go into the store, then the store into the file.
 
-Edits that can't be taken over are kept in a file of their own beside the scratchpad.
+Edits that can't be applied are kept in a separate file next to the scratchpad.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from memories.write.writer import Writer
 
 _PAGE = 500
-_MARGIN = 4  # times the size: how many of the newest are read, since some of them are not shown
+_MARGIN = 4  # times the size: how many of the newest are read, since some are not shown
 
 
 def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
-    """Take over a person's edits of a scratchpad, and bring it up to date with the store.
+    """Apply a person's edits to a scratchpad, and bring it up to date with the store.
 
     Args:
         place: The scratchpad.
         writer: Stores the edits, without changing a scratchpad.
         rules: The settings.
-        rebuild: Choose from all memories again, including those that were left out.
+        rebuild: Choose from all memories again, including any left out.
 
     Raises:
-        InvalidInput: With `rebuild`: the file isn't this user's own, or is not safe to read.
+        InvalidInput: With `rebuild`, the file isn't this user's own, or is not safe to read.
     """
     with file.exclusive(place):
         return file.retry_overtaken(lambda: _refresh(place, writer, rules, rebuild=rebuild), place)
@@ -57,7 +57,7 @@ def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> 
     before = file.fingerprint(place)
     try:
         text = read_text(place.file)
-    except InvalidInput as exc:  # it is left as it is
+    except InvalidInput as exc:  # the file is left unchanged
         if rebuild:
             raise
         scratchpad = read_store(writer, rules)
@@ -93,13 +93,13 @@ def read_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scra
 
 
 class Edits(NamedTuple):
-    """Result of taking over a person's edits.
+    """Result of applying a person's edits.
 
     Attributes:
         pad: The content of the file, with the edits; None without a readable file.
         taken: The edits that were taken over, each a part of a sentence.
-        left_out: Ids of the entries that were taken out.
-        notes: A sentence on refused edits and the file that keeps them, if there are some.
+        left_out: Ids of the entries that were removed.
+        notes: A sentence on refused edits and the file that keeps them, if any.
     """
 
     pad: Pad | None
@@ -109,7 +109,7 @@ class Edits(NamedTuple):
 
 
 def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
-    """Store a person's edits in the text of a scratchpad, if there are some."""
+    """Store a person's edits in the text of a scratchpad, if any."""
     if text is None:
         return Edits(None)
     try:
@@ -139,7 +139,7 @@ def take_over(text: str | None, place: Place, writer: "Writer") -> Edits:
 
 
 def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
-    """Unpin the memories whose entries a person took out, and return their ids."""
+    """Unpin the memories whose entries a person removed, and return their ids."""
     present = {entry.id for entry in pad.entries}
     removed: list[str] = []
     for memory_id in pad.held:
@@ -169,16 +169,16 @@ def _describe_refused(
 
 def _keep(place: Place, text: str, reason: str) -> tuple[str, ...]:
     copy = file.keep_copy(place, text)
-    return (f"{reason}; what could not be taken over is kept in {copy}",)
+    return (f"{reason}; what could not be applied is kept in {copy}",)
 
 
 def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
-    from memories.write import change  # which reading does without
+    from memories.write import change  # not needed for reading
 
     if not entry.id:
         return [_create(entry, writer)]
     latest = writer.lookup.find_own(entry.id)
-    if latest.ended_at is not None:  # replaced since the file was written: it just leaves
+    if latest.ended_at is not None:  # replaced since the file was written: it is just dropped
         return []
     taken: list[str] = []
     if not _is_unchanged(entry, latest, writer):
@@ -206,7 +206,7 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
 
 
 def _create(entry: Entry, writer: "Writer") -> str:
-    """Store a line that a person added, even if a very similar memory exists."""
+    """Store a line added by a person, even if a very similar memory exists."""
     from memories.write import change
     from memories.write.create import create
 
@@ -214,17 +214,17 @@ def _create(entry: Entry, writer: "Writer") -> str:
     [created] = create(writer, [draft])
     if created.memory is None:
         [created] = create(writer._replace(force=True), [draft])
-    assert created.memory is not None  # nothing else refuses a draft
+    assert created.memory is not None  # there is no other reason for a refusal
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
     return f"{created.memory.id} was {'stored' if created.stored else 'there already'}"
 
 
 def _unpin(memory_id: str, writer: "Writer") -> bool:
-    """Unpin a memory that was taken out of the file; return whether it was pinned.
+    """Unpin a memory that was removed from the file; return whether it was pinned.
 
     Raises:
-        NotFound: It was deleted meanwhile.
+        NotFound: The memory was deleted meanwhile.
     """
     from memories.write import change
 
@@ -239,7 +239,7 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
 
 
 class Selection(NamedTuple):
-    """The entries from a store, and how many memories wait for review."""
+    """The entries from a store, and the number of memories that wait for review."""
 
     entries: list[Entry]
     waiting: int
@@ -264,7 +264,7 @@ def select(
         namespace: The namespace of the scratchpad.
         rules: The settings.
         now: The current time.
-        shown: The entries that the scratchpad has.
+        shown: The scratchpad's present entries.
     """
     memories = Filter(Collection.MEMORY, (namespace,))
     pinned = memories._replace(labels={PINNED: "1"})
@@ -319,7 +319,7 @@ def entry_of(record: Record, now: datetime) -> Entry | None:
     if not is_shown(record, now):
         return None
     origin = origin_of(record.labels)
-    # The half-life doesn't matter: an entry holds no confidence at a moment.
+    # The half-life doesn't matter: entries don't store the confidence at a given moment.
     memory = versions.to_memory(record, now, half_life_hours=1.0)
     is_stable = memory.decay_policy is DecayPolicy.STABLE
     aging_from = None
@@ -353,9 +353,9 @@ def _iso(millis: int | None) -> str:
 
 
 def limit_new(records: Iterable[Record], size: int) -> list[Record]:
-    """Drop new memories that won't get a place, because `size` newer ones take it.
+    """Drop new memories that won't get a place because of `size` newer ones.
 
-    Memories that were read, pinned or summarise a session are always returned.
+    Memories that were read, are pinned, or summarise a session are always returned.
     """
     special: list[Record] = []
     plain: list[Record] = []

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 class Scratchpads:
     """The hot tier of one `Memories`: the file of its own namespace, and that of `shared`.
 
-    The store of the settings has a file for each namespace. A store that an option names has the
-    file only if no other store has it. A `Store` that was passed in has none, except after
+    The store in the settings has a file for each namespace. A store named by an option has the file
+    only if no other store has it. A `Store` that was passed in has none, except after
     `Memories.at_home`.
 
     Attributes:
-        lookup: Reads the memories; it knows which namespaces may be read.
+        lookup: Reads the memories in the readable namespaces.
         is_home: Whether the store is the one that the files mirror.
         owns_store: Whether this process has opened the store, so that the stamp of its file is
             meaningful.
-        writer: Returns what writes to the store.
-        flush_accesses: Counts the reads that are still waiting.
+        writer: Returns the writer for the store.
+        flush_accesses: Counts the waiting reads.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Scratchpads:
         *,
         home: bool,
     ) -> None:
-        """Prepare; no file is opened.
+        """Create the scratchpads; no file is opened.
 
         Args:
             config: The settings.
-            store: The store itself; writing to it changes no scratchpad.
+            store: The store itself; writing to it does not change scratchpads.
             lookup: See the class.
-            channel: How changes are made; see `Origin`.
+            channel: The channel of changes; see `Origin`.
             clock: Returns the current time, aware.
             home: See `is_home`.
         """
@@ -78,12 +78,12 @@ class Scratchpads:
         scratchpad = self._load(refresh=refresh, rebuild=rebuild)
         if self.is_home and not scratchpad.notes:
             copies = copies_of(self.place(self.lookup.namespace))
-            notes = tuple(f"{copy} holds edits that could not be taken over" for copy in copies)
+            notes = tuple(f"{copy} contains edits that could not be applied" for copy in copies)
             scratchpad = scratchpad._replace(notes=notes)
         return scratchpad.current(self._rules(), self._clock())
 
     def at_hand(self) -> "Scratchpad | None":
-        """Return the hot tier if no file has to be refreshed first; else None."""
+        """Return the hot tier if no file needs a refresh first; else None."""
         if not self.is_home:
             return None
         from memories.scratchpad.hot_tier import read_up_to_date
@@ -112,7 +112,7 @@ class Scratchpads:
         return find_matches(entries, query, self._predicate(filters), limit, rules, self._clock())
 
     def edits(self) -> tuple[str, ...]:
-        """Take over a person's edits of the file; see `Memories.edits`."""
+        """Apply a person's edits of the file; see `Memories.edits`."""
         if not self._is_configured:
             return ()
         from memories.scratchpad.text import is_edited, path_of, read_text
@@ -126,10 +126,10 @@ class Scratchpads:
         except InvalidInput as exc:
             return (str(exc),)
         except StoreError as exc:
-            return (f"what was changed in {file} is taken over later: {exc}",)
+            return (f"the changes in {file} will be applied later: {exc}",)
 
     def offline(self) -> "Scratchpad | None":
-        """Return the hot tier of the files alone; see `Memories.offline`."""
+        """Return the hot tier from the files alone; see `Memories.offline`."""
         scratchpad = self._load_files()
         return None if scratchpad is None else scratchpad.current(self._rules(), self._clock())
 
@@ -160,7 +160,7 @@ class Scratchpads:
         return any(os.path.lexists(path_of(home, name)) for name in self.lookup.readable)
 
     def tell(self, changes: "Sequence[Change]") -> None:
-        """Apply changes to the files; from a store that they don't mirror, only removals."""
+        """Apply changes to the files; if they don't mirror the store, apply only removals."""
         from memories.stores.records import Record
 
         if not self.is_home:
@@ -168,7 +168,7 @@ class Scratchpads:
         self.mirror(changes)
 
     def promote(self, records: "Sequence[Record]") -> None:
-        """Give memories that are often found a place in the files."""
+        """Give frequently found memories a place in the files."""
         from memories.scratchpad.entries import OFTEN
 
         frequent = [record for record in records if record.accesses + 1 >= OFTEN]
@@ -182,7 +182,7 @@ class Scratchpads:
 
     @functools.cached_property
     def mirror(self) -> "Mirror":
-        """Writes the files."""
+        """The mirror that writes the files."""
         from memories.scratchpad.mirror import Mirror
 
         return Mirror(
@@ -212,7 +212,7 @@ class Scratchpads:
         return own.merged_with(self._load_one(SHARED))
 
     def _load_files(self) -> "Scratchpad | None":
-        """Return the hot tier of the files alone, even entries that aren't current."""
+        """Return the hot tier from the files alone, including entries that aren't current."""
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
         from memories.scratchpad.text import path_of
@@ -239,7 +239,7 @@ class Scratchpads:
     def _load_one(
         self, namespace: str, *, refresh: bool = False, rebuild: bool = False
     ) -> "Scratchpad":
-        """Return the scratchpad of a namespace, refreshed if it has to be."""
+        """Return a namespace's scratchpad, refreshed if necessary."""
         from memories.scratchpad import file, hot_tier
         from memories.scratchpad.refresh import read_store
         from memories.scratchpad.refresh import refresh as bring_up_to_date
@@ -259,13 +259,13 @@ class Scratchpads:
             must_refresh = hot_tier.needs_refresh(place, pad, self._clock())
             if not must_refresh:
                 return hot_tier.from_pad(place, pad)
-        # Frequently read memories get a place, so waiting reads are counted before the choice.
+        # Frequently read memories get a place, so waiting reads are counted before choosing.
         self.flush_accesses()
         try:
             scratchpad = bring_up_to_date(place, self._editor(namespace), rules, rebuild=rebuild)
         except StoreError:
             raise
-        except OSError as exc:  # the memories are shown all the same
+        except OSError as exc:  # the memories are shown anyway
             scratchpad = read_store(self._editor(namespace), rules, rebuild=rebuild)
             note = f"{place.file} can't be written: {exc.strerror or exc}"
             return scratchpad._replace(notes=(note,))
@@ -275,15 +275,15 @@ class Scratchpads:
 
     @property
     def _is_configured(self) -> bool:
-        """Whether the store is that of the settings."""
+        """Whether the store is the one in the settings."""
         return self.is_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
-        """Return whether the scratchpad of a namespace is made if it does not exist."""
+        """Return whether a namespace's missing scratchpad is created."""
         return self._is_configured and not is_own_name(namespace, self.config)
 
     def _keeps_file(self, place: "Place") -> bool:
-        """Return whether there is a file, or memories to make one: reading alone makes none."""
+        """Return whether there is a file, or memories for one: merely reading creates none."""
         from memories.scratchpad import file
 
         if file.exists(place):
@@ -321,10 +321,10 @@ class Scratchpads:
         return Rules.of(self.config)
 
     def _editor(self, namespace: str) -> "Writer":
-        """Return what stores the edits of a scratchpad, without changing a scratchpad.
+        """Return a writer that stores a scratchpad's edits without changing scratchpads.
 
-        Anything may have edited the file, so an edit is trusted as much as the command that takes
-        it over: as a person's only at a terminal. A server may run at a terminal too.
+        Any program may have edited the file, so an edit is trusted as much as the command that
+        applies it: as a person's only at a terminal. A server may run at a terminal too.
         """
         from memories.guard.origin import AGENT, origin
         from memories.stores.logged import LoggedStore
@@ -337,11 +337,11 @@ class Scratchpads:
         return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
     def _write_metadata(self, place: "Place") -> None:
-        """Write `metadata.json` of a namespace; if that fails, the next write does it."""
+        """Write a namespace's `metadata.json`; if that fails, the next write does it."""
         from memories.scratchpad import file, metadata
 
         memories = Filter(Collection.MEMORY, (place.namespace,))
-        # The memories are stored already, so a failure here must not fail the command.
+        # The memories are already stored, so a failure here must not fail the command.
         with contextlib.suppress(OSError, StoreError):
             has_metadata = (place.folder / metadata.FILE).exists()
             if not has_metadata and not self._has_records(place):

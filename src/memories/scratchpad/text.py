@@ -1,4 +1,4 @@
-"""Reads the text of a scratchpad's file with care, and detects edits.
+"""Reads the text of a scratchpad's file carefully, and detects edits.
 
 Every command does, so this module imports little.
 """
@@ -13,7 +13,7 @@ from zlib import crc32
 from memories.errors import InvalidInput
 
 MAX_BYTES = 262_144
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors put before UTF-8
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors add
 _CHECK = re.compile(r'^check: "([0-9a-f]{8})"\n', re.MULTILINE)
 
 
@@ -26,11 +26,11 @@ def read_text(file: Path) -> str | None:
     """Return the text of a scratchpad's file.
 
     Returns:
-        The text; None if the file is missing or empty, as after a power cut.
+        The text; None if the file is missing, or empty as after a power cut.
 
     Raises:
-        InvalidInput: It isn't a regular file of this user, others may write it, it is too large, or
-            it isn't UTF-8.
+        InvalidInput: The file isn't a regular file of this user, others may write it, it is too
+            large, or it isn't UTF-8.
     """
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
@@ -71,7 +71,9 @@ def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise InvalidInput(f"{file} belongs to another user; remove it, and it is written again")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        from memories.core.trust import others_may_write  # which knows groups of one user
+        from memories.core.trust import (
+            others_may_write,
+        )  # knows private groups
 
         doubt = others_may_write(file)
         if doubt:
@@ -79,7 +81,7 @@ def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
 
 
 def seal(text: str) -> str:
-    """Return a text with the checksum by which a person's changes are noticed."""
+    """Return a text with a checksum that reveals a person's changes."""
     body = _CHECK.sub("", text, count=1)
     return body.replace("memories:\n", f'check: "{_checksum(body)}"\nmemories:\n', 1)
 

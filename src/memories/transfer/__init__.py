@@ -1,1 +1,1 @@
-"""Whole stores in and out: lines of JSON, moves between stores, and changes of the embedder."""
+"""Transfers of whole stores: JSON lines, moves between stores, and changes of the embedder."""

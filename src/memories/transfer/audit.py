@@ -104,13 +104,13 @@ class LogQuery(NamedTuple):
 
 
 def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> LogQuery:
-    """Parse the conditions of a reading.
+    """Parse the conditions of a query.
 
     Args:
-        memory_id: The id of a memory, or its beginning. An id that isn't one of ours is taken as
-            it is.
+        memory_id: The id of a memory, or its beginning. An id that isn't one of ours is taken
+            literally.
         filters: Further conditions.
-        now: The time that "7d" counts from.
+        now: The time from which "7d" counts back.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -215,7 +215,7 @@ def _salts(store: Store, namespace: str) -> list[str]:
 
 
 def _predecessors(store: Store, refs: Sequence[Ref]) -> dict[Ref, Link]:
-    """Return the entry before each of these."""
+    """Return the entry that precedes each of these."""
     successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
     return {successors[record.ref]: _link(record) for record in store.read(list(successors))}
 
@@ -233,7 +233,7 @@ def _names(
 ) -> dict[tuple[str, str], str]:
     """Return names of conversations by namespace and digest.
 
-    Only existing conversations, and the one that was asked for, can be named.
+    Only existing conversations, and the requested one, can be named.
     """
     names: dict[tuple[str, str], str] = {}
     for namespace in {link.namespace for link in links}:
@@ -309,7 +309,7 @@ def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
 
 
 class _ChainCheck:
-    """Verifies a chain while it is read from its beginning."""
+    """Verifies a chain while it is read from the beginning."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -324,7 +324,7 @@ class _ChainCheck:
         self._problem: str | None = None
 
     def report(self, problem: str) -> None:
-        """Remember a problem; the first one counts."""
+        """Remember a problem, unless there already is one."""
         self._problem = self._problem or problem
 
     def has_hash(self, digest: str) -> bool:
@@ -376,7 +376,7 @@ class _ChainCheck:
                     self._written.add(_hash_address(item.memory, item.digest, position))
 
     def compare(self, addresses: Iterable[_Address]) -> None:
-        """Check that every record that was written since the log began is in it."""
+        """Check that every record written since the log began is in it."""
         has_forks = bool(self._forks())
         for collection, group, position, created_at in addresses:
             if self._since is None or created_at < self._since:

@@ -39,14 +39,14 @@ _PIECE = 1_048_576
 
 
 class BackedUp(NamedTuple):
-    """A backup that was written and read back.
+    """A verified backup.
 
     Attributes:
         file: The file.
         kind: `sqlite` or `export`.
         records: The number of versions and turns.
         size_bytes: Its size.
-        sha256: Its hash, by which copies are recognized.
+        sha256: Its hash, which identifies copies.
         removed: Older backups of this store that were removed.
     """
 
@@ -62,8 +62,8 @@ class Restored(NamedTuple):
     """Result of a restore.
 
     Attributes:
-        records: The number of versions and turns that the store has now.
-        made_at: When the backup was made, in ISO 8601, if it says so.
+        records: The number of versions and turns now in the store.
+        made_at: When the backup was made, in ISO 8601, if recorded.
         kept: Where the replaced store is now, if there was one.
         without_vector: How many records only words can find.
         unchecked: The export is of the version without a last line, so an incomplete one can't be
@@ -205,7 +205,7 @@ def _refuse_other_file(file: Path, store: str) -> None:
     """Refuse to replace a file that isn't a backup of the same store.
 
     Raises:
-        RequestError: It is another file.
+        RequestError: The file is something else.
     """
     if not os.path.lexists(file):
         return
@@ -238,7 +238,7 @@ def read_mark(file: Path) -> "Mark | None":
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return the backups in the folder `backups`, which still contain forgotten memories."""
+    """Return the backups in the folder `backups`, which may still contain forgotten memories."""
     store = _mark(config.store, datetime.now(UTC)).store
     backups: list[str] = []
     for file in sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*")):
@@ -268,7 +268,7 @@ def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[P
 
 @contextlib.contextmanager
 def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
-    """Provide an empty private file beside another one, and remove it afterwards.
+    """Provide an empty private file next to another one, and remove it afterwards.
 
     It is locked while it is in use, which distinguishes it from the leftovers of a killed process.
     """
@@ -321,7 +321,7 @@ def restore(
     now: datetime,
     progress: Progress,
 ) -> Restored:
-    """Make the store of the settings from a backup, a snapshot of an upgrade, or an export.
+    """Restore the configured store from a backup, an upgrade's snapshot, or an export.
 
     A SQLite store is replaced in one step, after everything was read and checked, so at any moment
     there is the old store or the new one. Any other store must be empty.
@@ -329,14 +329,13 @@ def restore(
     Args:
         config: The settings.
         source: The file; it is not changed.
-        embedder: Makes the vectors that an export does not have.
+        embedder: Makes the vectors missing from an export.
         replace: Rename an existing SQLite store, and restore in its place.
         now: The time, for the new name.
-        progress: Called with how much is done.
+        progress: Called with the progress so far.
 
     Raises:
-        RequestError: There is a store already, or the file can't be restored into this kind of
-            store.
+        RequestError: A store already exists, or the file can't be restored into this kind of store.
         StoreDamaged: The file is incomplete or damaged; nothing was changed.
     """
     if not source.is_file():

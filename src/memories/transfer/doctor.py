@@ -53,7 +53,7 @@ class Examined(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """The repairs, and the backup from before them; None if nothing was repaired."""
+    """The repairs, and the backup made before them; None if nothing was repaired."""
 
     repaired: list[str]
     backup: Path | None
@@ -64,7 +64,7 @@ class Salvaged(NamedTuple):
 
     Attributes:
         saved: The number of records that were written.
-        lost: The others, each in a sentence, with its address if that is known.
+        lost: The others, each in a sentence, with its address if known.
     """
 
     saved: int
@@ -75,11 +75,11 @@ class Salvaged(NamedTuple):
 
 
 def examine(config: Config, *, deep: bool) -> Examined:
-    """Examine the store of the settings and the place where it is.
+    """Check the configured store and its surroundings.
 
     Args:
         config: The settings.
-        deep: Examine everything in the store, however long it takes.
+        deep: Check everything in the store, however long it takes.
     """
     examined = Examined({"store": without_password(config.store)}, [])
     findings = examined.findings
@@ -138,7 +138,7 @@ def _examine_info(store: Store, place: Place, examined: Examined) -> None:
             f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, "
             "or an older copy was put in its place"
         )
-        remedy = f"{_RESTORE}; to go on without them, run: memory doctor --fix"
+        remedy = f"{_RESTORE}; to continue without them, run: memory doctor --fix"
         examined.findings.append(Finding(problem, remedy))
     if info.erasing:
         problem = "a forgotten memory still has bytes on the disk"
@@ -169,7 +169,7 @@ def _examine_engine(examined: Examined) -> None:
 
 
 def _examine_place(place: Path, examined: Examined) -> None:
-    """Examine the file system that the store is on, and its free space."""
+    """Check the store's file system and its free space."""
     from memories.stores.sqlite.engine import filesystem_of, is_network
 
     facts, findings = examined
@@ -196,7 +196,7 @@ def _examine_place(place: Path, examined: Examined) -> None:
 
 
 def _examine_files(place: Path) -> Iterator[Finding]:
-    """Examine who may read and write the files of the store."""
+    """Check who may read and write the store's files."""
     if os.name != "posix":
         return
     files = [Path(f"{place}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
@@ -224,7 +224,8 @@ def _examine_files(place: Path) -> Iterator[Finding]:
 
 
 def _examine_leftovers(place: Path, examined: Examined) -> None:
-    """Find files of killed processes, and older copies, which still contain forgotten memories."""
+    """Find files left by killed processes, and older copies, which may still contain forgotten
+    memories."""
     if not place.parent.is_dir():
         return
     from memories.stores.sqlite.connection import COPIES
@@ -239,12 +240,12 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         except FileNotFoundError:
             continue  # it was in use
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
-            problem = f"{file} was left by a process that was killed, and may hold memories"
+            problem = f"{file} was left by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))
 
 
 def _examine_outdated(path: Path, examined: Examined) -> bool:
-    """Examine a store with an older schema; return whether it is one.
+    """Check a store with an older schema; return whether the schema is older.
 
     Opening it would upgrade it, so only SQLite's own check is run.
     """
@@ -300,7 +301,7 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
 
 
 def _copy(path: Path, now: datetime) -> Path:
-    """Copy a store as it is, even if it is damaged."""
+    """Copy a store unchanged, even if it is damaged."""
     from memories.stores.sqlite.backup import copy_out
 
     copy = path.with_name(f"{path.name}.before-fix-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}")
@@ -326,13 +327,13 @@ def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
     Args:
         config: The settings.
         target: The file to write; it must not exist.
-        progress: Called with how many were written.
+        progress: Called with the number of records written.
 
     Raises:
         StoreDamaged: Nothing can be read.
     """
     if os.path.lexists(target):
-        raise InvalidInput(f"{target} exists already; name a new file")
+        raise InvalidInput(f"{target} already exists; name a new file")
     if not target.absolute().parent.is_dir():
         raise InvalidInput(
             f"there is no folder {target.absolute().parent}; make it, or name another file"
@@ -374,7 +375,7 @@ def _salvage_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[An
 
 def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        with store.transaction():  # outside of one, unreadable parts of a store may look empty
+        with store.transaction():  # outside of one, unreadable parts may look empty
             for place in places(store):
                 try:
                     for page in pages(store, place):
@@ -388,8 +389,8 @@ def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterat
 
 # --- secrets
 
-MAX_FINDINGS = 1_000  # that are named; all are counted
-_ERASE = "store again what should stay, without it, and erase the rest: "
+MAX_FINDINGS = 1_000  # number of findings listed; all are counted
+_ERASE = "store anything worth keeping again without it, and erase the rest: "
 
 
 def find_secrets(
@@ -400,7 +401,7 @@ def find_secrets(
     Args:
         config: The settings, whose redaction defines a secret; `secrets` if redaction is off.
         waiting: The lines of the queues: the file, the number, and the line.
-        progress: Called with how many records were searched.
+        progress: Called with the number of records searched.
     """
     if config.redact == "off":
         config = config._replace(redact="secrets")
@@ -436,14 +437,14 @@ def _search_store(config: Config, redactor: Redactor, progress: Progress) -> Ite
 
 
 def _erased_unit(record: Record) -> tuple[str, int]:
-    """Return the unit that is erased as a whole: a memory with its versions, or one turn."""
+    """Return the unit of erasure: a memory with its versions, or a single turn."""
     if record.ref.collection is Collection.MEMORY:
         return record.ref.group, 0
     return record.ref.group, record.ref.position
 
 
 def kinds_in(record: Record, redactor: Redactor) -> list[str]:
-    """Return the kinds of the secrets in a record: its texts, and its conversation's name."""
+    """Return the kinds of secrets in a record: in its texts and its conversation's name."""
     texts = [record.text, record.ref.group, record.key or "", record.ended_by or ""]
     texts += [*record.labels, *record.labels.values()]
     texts += [value for value in record.fields.values() if isinstance(value, str)]

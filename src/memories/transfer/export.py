@@ -1,4 +1,4 @@
-"""Exports a store as lines of JSON; the last line counts them, and proves who wrote them."""
+"""Exports a store as JSON lines; the last line counts them and proves who wrote them."""
 
 import heapq
 import os
@@ -32,7 +32,7 @@ class Lines:
         """Write the header.
 
         Args:
-            write: Takes a line with its line break.
+            write: Receives each line with its line break.
             model: The model of the vectors that will be written; None for none.
             backup: The description of a backup.
         """
@@ -42,7 +42,7 @@ class Lines:
         write(f"{header}\n")
 
     def add(self, record: Record, vectors: "NDArray[np.float32] | None" = None) -> None:
-        """Write a record, with its vectors if they are given."""
+        """Write a record, with its vectors if given."""
         line = to_line(record, vectors)
         self._tally.add(line)
         self._write(f"{line}\n")
@@ -51,7 +51,7 @@ class Lines:
         """Write the last line, and return the number of records.
 
         Args:
-            key: The key that proves who wrote the export; see `Tally.last_line`.
+            key: The key that authenticates the export's writer; see `Tally.last_line`.
         """
         self._write(f"{self._tally.last_line(key)}\n")
         return self._tally.records
@@ -68,20 +68,21 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     select: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None,
     progress: Progress,
 ) -> int:
-    """Write every record as a line of JSON, ordered by collection, namespace, group and position.
+    """Write every record as a JSON line, ordered by collection, namespace, group and position.
 
-    The export is one state of the store: other writers wait until it is done, so `write` should not
+    The export is a consistent snapshot: other writers wait until it is done, so `write` should not
     block. Damaged records are left out; the store's `damaged` names them.
 
     Args:
         store: The store.
-        write: Takes a line with its line break.
+        write: Receives each line with its line break.
         namespaces: Only these; None for all.
-        with_vectors: Also write the vectors that the store has.
+        with_vectors: Also write the store's vectors.
         backup: The description of a backup.
-        prove: Returns the key that proves who wrote the export; called only if there is a record.
-        select: Yields the records of a collection that are exported; None for all.
-        progress: Called with how much is done.
+        prove: Returns the key that authenticates the export's writer; called only if there is a
+            record.
+        select: Yields the records of a collection to export; None for all.
+        progress: Called with the progress so far.
 
     Returns:
         The number of records.
@@ -113,7 +114,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:
-    """Yield records by the name of their group; some stores keep ids apart from other names."""
+    """Yield records ordered by group name; some stores keep ids separate from other names."""
     if place.collection is Collection.MEMORY:  # all groups are ids
         return (record for page in pages(store, place) for record in page)
 
@@ -136,15 +137,15 @@ _REMEDY = "remove it, and the next export makes one"
 
 
 def own_key(folder: Path, *, make: bool = False) -> bytes | None:
-    """Return the key of this user's exports; None if there is none yet.
+    """Return the key for this user's exports; None if there is none yet.
 
     Args:
-        folder: The folder of the key: beside the user's `config.toml`, which no `.env` can change.
-        make: Make a key if there is none.
+        folder: The key's folder, next to the user's `config.toml`, which no `.env` can change.
+        make: Whether to create a missing key.
 
     Raises:
         ConfigError: The key can't be trusted; the message says why, and what to do.
-        OSError: It can't be made.
+        OSError: The key can't be created.
     """
     file = folder / _KEY_FILE
     if make and not os.path.lexists(file):
@@ -156,7 +157,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
         fd = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | CREATING & ~os.O_CREAT)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as exc:  # such as a link, which could lead anywhere
+    except OSError as exc:  # for example a link, which could lead anywhere
         raise ConfigError(f"cannot read {file}: {exc.strerror}; {_REMEDY}") from exc
     try:
         problem = _find_problem(file, os.fstat(fd))
@@ -171,7 +172,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
 
 
 def _find_problem(file: Path, status: os.stat_result) -> str:
-    """Return why a key can't be trusted, as a part of a sentence; empty if it can."""
+    """Return why a key can't be trusted, as part of a sentence; empty if it can."""
     if not stat.S_ISREG(status.st_mode):
         return f"is not a file; {_REMEDY}"
     if os.name == "posix" and status.st_uid not in (os.geteuid(), 0):

@@ -1,4 +1,4 @@
-"""Import: store the records of an export, and leave existing records as they are.
+"""Imports the records of an export, leaving existing records unchanged.
 
 It can be interrupted at any moment and run again.
 """
@@ -37,10 +37,12 @@ from memories.write.suspicion import mark_record
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
+MAX_BATCH = 2_000  # records of a memory or conversation stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
-MAX_SHOWN = 100  # conflicts that are named; all are counted
-_ADDS = "would add to what is there; if you know where the file is from, add --trusted"
+MAX_SHOWN = 100  # number of conflicts listed; all are counted
+_ADDS = (
+    "would add to an existing memory or conversation; if you trust the file's source, add --trusted"
+)
 
 
 class Rejected(NamedTuple):
@@ -57,12 +59,12 @@ class Imported:
 
     Attributes:
         imported: How many records were stored.
-        known: How many existed already.
+        known: How many already existed.
         conflicts: The first `MAX_SHOWN` records that were not stored.
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         redacted: How many secrets of each kind were removed.
-        unchecked: The export is of the version without a last line, so an incomplete one can't be
+        unchecked: Whether the export's version has no last line, so that an incomplete one can't be
             recognized.
         pending: How many memories wait for review, by their namespace.
     """
@@ -106,9 +108,9 @@ def import_(
     Args:
         store: The store.
         lines: The lines in order, UTF-8.
-        embedder: Makes the vectors that the lines don't have; None to search by words only.
+        embedder: Makes missing vectors; None to search by words only.
         namespaces: Only these may be written; None for all.
-        dry_run: Store nothing, only return what would happen.
+        dry_run: Store nothing; only return what would happen.
         intake: How the records are changed first.
 
     Raises:
@@ -144,9 +146,9 @@ def check(
     Args:
         lines: The lines in order, UTF-8.
         namespaces: Only these may be written; None for all.
-        key: The key of our own exports, if there is one; see `export.own_key`.
+        key: The key for our own exports, if there is one; see `export.own_key`.
         redactor: Removes secrets, as in an import.
-        own: The file is a backup; see `lines.read_line`.
+        own: Whether the file is a backup; see `lines.read_line`.
         into: See `Intake`.
 
     Raises:
@@ -166,7 +168,7 @@ def check(
 
 
 def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Yield batches of lines that end between two memories, so that no memory is half stored.
+    """Yield batches of lines that end between two memories, so that no memory is stored partially.
 
     Only the lines of a very large memory are divided.
     """
@@ -191,7 +193,7 @@ def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
 class _Importer:
     """Stores batch after batch.
 
-    It remembers which memories had a conflict, so that the rest of them is left out too.
+    It remembers which memories had a conflict, so that their remaining versions are left out too.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class _Importer:
         vectors = {record.ref: record.vectors for record in records if record.vectors is not None}
         if self._embedder is None or self.model != self._embedder.space.model:
             vectors = {}
-        # Embedding comes before the transaction, for which other writers wait.
+        # Embed before the transaction, which makes other writers wait.
         records = with_vectors(records, vectors, self._embedder)
         ready = {
             record.ref: line._replace(record=record)
@@ -235,7 +237,7 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise if a place of the batch is damaged; a transaction would create the store."""
+        """Raise if an address in the batch is damaged; a transaction would create the store."""
         refs = [line.record.ref for line in batch]
         batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
         for place in batch_places - self._checked:
@@ -261,7 +263,7 @@ class _Importer:
                 self._blocked.add(owner_of(ref))
         if self._foreign is not None:
             new = self._reject_additions(new)
-        return self._reject_blocked(new, "belongs to what has a conflict")
+        return self._reject_blocked(new, "belongs to a memory or conversation with a conflict")
 
     def _reject_additions(self, lines: Sequence[Line]) -> list[Line]:
         """Reject the lines of a foreign file that would add to a memory or conversation of ours."""

@@ -26,9 +26,15 @@ from memories.transfer.lines import (
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-_HASH = "line_hash"  # of a foreign record, by which it is recognized later
+_HASH = "line_hash"  # hash of a foreign record, by which it is recognized later
 _ACCEPTANCE = ("accepted_at", "accepted_by")
-_OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)  # fields that no foreign file sets
+_OURS = (
+    _HASH,
+    *_ACCEPTANCE,
+    "suspicious",
+    "redacted",
+    *LINK,
+)  # fields that foreign files can't set
 
 
 class Line(NamedTuple):
@@ -46,7 +52,7 @@ class Line(NamedTuple):
 
 
 class Intake(NamedTuple):
-    """How the records of a file are changed before they are stored.
+    """How a file's records are changed before they are stored.
 
     Attributes:
         foreign: The id of this import if nothing proves that the file is ours. Then the origins in
@@ -54,9 +60,9 @@ class Intake(NamedTuple):
             memories and conversations. None stores records as they are; a `LoggedStore` decides
             about their origins.
         redactor: Removes secrets; None to keep them.
-        own: The file is a backup; see `lines.read_line`.
-        into: The namespace that all records get; they must have the same one. None keeps it.
-        accepted: Keep who accepted a record.
+        own: Whether the file is a backup; see `lines.read_line`.
+        into: The namespace for all records, which must share one now. None keeps theirs.
+        accepted: Whether to keep who accepted a record.
     """
 
     foreign: str | None = None
@@ -139,10 +145,10 @@ def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
 
 
 def rename(lines: Iterable[Line], namespace: str) -> Iterator[Line]:
-    """Yield lines with another namespace.
+    """Yield lines with a new namespace.
 
     Raises:
-        InvalidInput: They are from more than one namespace.
+        InvalidInput: The lines are from more than one namespace.
     """
     first: str | None = None
     for line in lines:
@@ -164,7 +170,7 @@ def redact(lines: Iterable[Line], redactor: "Redactor | None") -> Iterator[Line]
     """Yield lines without the secrets of their records.
 
     Raises:
-        InvalidInput: A record can't be stored without them.
+        InvalidInput: A record can't be stored without its secrets.
     """
     for line in lines:
         if redactor is None:
@@ -174,7 +180,7 @@ def redact(lines: Iterable[Line], redactor: "Redactor | None") -> Iterator[Line]
             record = _without_secrets(line.record, redactor)
         except InvalidInput as exc:
             raise InvalidInput(
-                f"line {line.number}: {exc}; to import it all the same, add --no-redact"
+                f"line {line.number}: {exc}; to import it anyway, add --no-redact"
             ) from exc
         if record is line.record:
             yield line
@@ -183,7 +189,7 @@ def redact(lines: Iterable[Line], redactor: "Redactor | None") -> Iterator[Line]
 
 
 def _without_secrets(record: Record, redactor: "Redactor") -> Record:
-    """Return a record without secrets; the same one if it has none."""
+    """Return a record without secrets; the same object if it contains none."""
     redactor.refuse(record.ref.group, "the name of a conversation or a memory")
     text, kinds = redactor.text(record.text)
     tags, tag_kinds = redactor.pairs(tags_of(record.labels))
@@ -211,7 +217,7 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     all_kinds = (*kinds, *tag_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
     return clean._replace(
         fields={**clean.fields, "redacted": " ".join(all_kinds)},
-        vectors=record.vectors if text == record.text else None,  # they were made of the old text
+        vectors=record.vectors if text == record.text else None,  # they were made from the old text
     )
 
 
@@ -219,7 +225,7 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
 
 
 def hold_for_review(batch: Sequence[Line], import_id: str) -> list[Line]:
-    """Return the lines of a foreign file as they are stored."""
+    """Return a foreign file's lines in their stored form."""
     latest: dict[Ref, int] = {}
     for line in batch:
         owner = owner_of(line.record.ref)
@@ -239,7 +245,8 @@ def without_acceptance(line: Line) -> Line:
 
 
 def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
-    """Return a record of a foreign file as it is stored: a memory waits, and was never current."""
+    """Return a foreign file's record in its stored form: a memory waits for review and was never
+    current."""
     fields = _without_fields(record, _OURS)
     fields[_HASH] = _statement_hash(record)
     parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}
@@ -256,7 +263,7 @@ def _as_foreign(record: Record, import_id: str, *, is_latest: bool) -> Record:
 
 
 def is_same(existing: Record, record: Record) -> bool:
-    """Return whether a record exists already, even if it was accepted or refused since."""
+    """Return whether a record already exists, even if it has been accepted or refused since."""
     existing_hash = existing.fields.get(_HASH, _statement_hash(existing))
     if existing_hash == record.fields.get(_HASH, _statement_hash(record)):
         return True
@@ -276,12 +283,12 @@ def _with_tags_only(record: Record) -> Record:
 
 
 def _statement_hash(record: Record) -> str:
-    """Return a hash of a record without its origin and without later notes about it."""
+    """Return a hash of a record, excluding its origin and later notes about it."""
     plain = _with_tags_only(record)
     fields = _without_fields(plain, (*LINK, *ABOUT, *_ACCEPTANCE))
     return f"{content_hash(plain._replace(fields=fields)):032x}"
 
 
 def owner_of(ref: Ref) -> Ref:
-    """Return the memory or the conversation that a record belongs to."""
+    """Return the memory or conversation to which a record belongs."""
     return ref._replace(position=0)

@@ -1,8 +1,8 @@
 """The lines of an export: records as JSON, written and checked. Pure.
 
 The same records give the same lines. The first line is a header. The last line counts the records
-and has the SHA-256 of all lines before it; without it, a file that was cut at the end of a line
-would look complete. With the key of the export it also proves who wrote it.
+and has the SHA-256 of all previous lines; without it, a file truncated at the end of a line would
+look complete. With the key for exports it also proves who wrote it.
 """
 
 import base64
@@ -33,7 +33,7 @@ WITHOUT_LAST_LINE = 1  # the earlier version, in which an incomplete export can'
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-# Beside tags: role, speaker and part of a turn, origin, review, pin.
+# In addition to tags: role, speaker and part of a turn, origin, review, pin.
 _MAX_LABELS = validate.MAX_TAGS + 11
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # with its project or conversation
 _MAX_FIELDS = 100
@@ -61,7 +61,7 @@ def refuse_other_files(start: bytes) -> None:
     """Refuse data that begins like a file of another kind; nothing is ever unpacked or run.
 
     Raises:
-        InvalidInput: It does; the message names the kind.
+        InvalidInput: The data is a file of another kind, which the message names.
     """
     description = "a tar archive; unpack it first" if start[257:262] == b"ustar" else ""
     for sign, other in _OTHER_FILES:
@@ -89,7 +89,7 @@ class Header(NamedTuple):
 
 
 class Tally:
-    """Counts the records of an export and hashes its lines, for the last line.
+    """Counts an export's records and hashes its lines, for the last line.
 
     Line ends and a byte-order mark are not part of the hash: a transfer as text may change them.
 
@@ -116,13 +116,13 @@ class Tally:
         return _dump(shape)
 
     def compare(self, line: str, key: bytes | None = None) -> bool:
-        """Compare with the last line of the export that was read.
+        """Compare with the last line of the export being read.
 
         Returns:
             Whether the export was written with this key.
 
         Raises:
-            InvalidInput: The line belongs to other lines.
+            InvalidInput: The last line does not match the lines before it.
         """
         shape = _object(line)
         if shape.get("end") != FORMAT or "records" not in shape or "sha256" not in shape:
@@ -143,7 +143,7 @@ class Tally:
         return hmac.compare_digest(str(shape.get("proof")).encode(), self._proof(key).encode())
 
     def _proof(self, key: bytes) -> str:
-        """Return HMAC-SHA256 of the hash and the number of records, which the last line has."""
+        """Return the HMAC-SHA256 of the hash and the number of records, for the last line."""
         message = f"{FORMAT} {self.records} {self._hash.hexdigest()}"
         return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
 
@@ -170,7 +170,7 @@ def read_header(line: str) -> Header:
     """Read the first line of an export.
 
     Raises:
-        InvalidInput: It isn't the header of an export that this program can read.
+        InvalidInput: The line isn't the header of an export that this program can read.
     """
     shape = _object(line)
     if shape.get("format") != FORMAT:
@@ -198,7 +198,7 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
 
     Args:
         record: The record.
-        vectors: Shape (windows, dimension); they are kept to the bit.
+        vectors: Shape (windows, dimension); kept exactly.
     """
     shape: dict[str, Any] = {
         "collection": str(record.ref.collection),
@@ -229,7 +229,7 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
 
 
 def content_hash(record: Record) -> int:
-    """Return a hash of a record in 128 bits, without its reads and its marks of suspicion."""
+    """Return a 128-bit hash of a record, excluding its reads and suspicion marks."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     line = to_line(record._replace(accesses=0, fields=fields))
     data = line.encode("utf-8", "surrogatepass")
@@ -237,20 +237,20 @@ def content_hash(record: Record) -> int:
 
 
 def is_id(group: str) -> bool:
-    """Return whether the name of a group is an id, as those of memories are."""
+    """Return whether a group's name is an id, as for memories."""
     return len(group) == ID_LENGTH and bool(_ID.fullmatch(group))
 
 
 def read_line(line: str, *, own: bool = False) -> Record:
-    """Read a record from a line, with its vectors if it has some.
+    """Read a record from a line, with its vectors if present.
 
     Args:
         line: The line, without its end.
-        own: It is from a backup, so everything that was stored once may be stored again; see
+        own: Whether it is from a backup, so that anything once stored may be stored again; see
             `damage.find_import_problem`.
 
     Raises:
-        InvalidInput: It isn't a record, or a value is not acceptable; the message says which.
+        InvalidInput: The line isn't a record, or a value is not acceptable; the message says which.
     """
     shape = _object(line)
     missing = [name for name in _REQUIRED if name not in shape]
@@ -261,7 +261,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
         raise InvalidInput(
             f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
         )
-    # stored unchanged, not in its normal form: it was accepted once
+    # stored unchanged rather than normalized: it was accepted once
     validate.content(shape["text"])
     record = Record(
         ref=_ref(shape),
@@ -318,7 +318,7 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
 
 
 def _canonical(group: str) -> str:
-    """Return the id of a memory as it is stored: a UUID in canonical form, another id unchanged."""
+    """Return a memory's id in its stored form: a UUID in canonical form, other ids unchanged."""
     try:
         memory_id = parse_id(group)
     except InvalidInput:

@@ -1,6 +1,6 @@
 """Copies a whole store into another one, and changes the embedder of a store.
 
-The store stays in use meanwhile. Both can be interrupted at any moment and run again; they go on
+The store stays in use meanwhile. Both can be interrupted at any moment and run again; they continue
 where they stopped.
 """
 
@@ -62,11 +62,11 @@ class Migrated:
     """Result of a migration.
 
     Attributes:
-        copied: Memories and turns that were copied; entries of the log come with them.
-        changed: Records that were copied before and changed since.
+        copied: Memories and turns that were copied; log entries are copied with them.
+        changed: Records that were copied in an earlier run and have changed since.
         removed: Records that were copied and then forgotten in the original.
         without_vector: Records of the copy that only words can find.
-        contents: The content of each place, in the original and, the same, in the copy.
+        contents: The content of each place, the same in the original and the copy.
     """
 
     copied: int = 0
@@ -88,8 +88,8 @@ def migrate(
     Args:
         source: The original.
         target: The other store: empty, or an incomplete copy.
-        embedder: The embedder that the target was opened with. Vectors of its space are copied,
-            others are made again.
+        embedder: The embedder with which the target was opened. Vectors in its space are copied,
+            others are recomputed.
         progress: Called with how much is done.
 
     Raises:
@@ -118,7 +118,7 @@ def migrate(
         if migration.written - written_before <= FEW_CHANGES:
             break
     with source.transaction():
-        # Places that were seen before are finished too: their records may have been forgotten.
+        # Places seen earlier are finished too: their records may have been forgotten.
         for place in sorted(all_seen.union(all_places(source))):
             migration.result.contents[place] = migration.finish(place)
     migration.remove_surplus()
@@ -137,7 +137,7 @@ class _Migration:
         self._same_space = embedder is not None and embedder.space.model == model
         self._copied: set[int] = set()  # hashes of addresses: 1,000,000 of them take 60 MB
         self._surplus: list[Ref] = []
-        self._damaged_in_source: set[Ref | None] = set()  # only the copy has them whole
+        self._damaged_in_source: set[Ref | None] = set()  # only the copy has complete contents
 
     @property
     def written(self) -> int:
@@ -148,7 +148,7 @@ class _Migration:
         """Check that the target has no records of its own.
 
         Raises:
-            RequestError: It has one, so it isn't a copy of the original.
+            RequestError: The target has such a record, so it isn't a copy of the original.
         """
         if not self._target.count(place.everything(), at_most=1):
             return
@@ -162,14 +162,14 @@ class _Migration:
         try:
             self._append(missing)
         except Conflict:
-            # A key went from one memory to another after the first one was copied. `finish` sees
+            # A key moved from one memory to another after the first one was copied. `finish` sees
             # both at once.
             return
 
     def finish(self, place: Place) -> Contents:
         """Copy the rest of a place while other writers wait, and return the original's content.
 
-        Ended records are updated before new ones are added, since a key may have gone from one
+        Ended records are updated before new ones are added, since a key may have moved from one
         memory to another.
         """
         missing: list[Record] = []
@@ -194,7 +194,7 @@ class _Migration:
         return Contents(count, digest % 2**128)
 
     def remove_surplus(self) -> None:
-        """Remove records from the copy that were forgotten in the original since.
+        """Remove records from the copy that have been forgotten in the original since.
 
         Raises:
             RequestError: Another program has written to the target meanwhile.
@@ -210,7 +210,7 @@ class _Migration:
         """Compare counts and content hashes of the copy with those of the original.
 
         Raises:
-            StoreError: They differ.
+            StoreError: The two differ.
         """
         total = sum(contents.records for contents in self.result.contents.values())
         verified = 0
@@ -256,14 +256,14 @@ class _Migration:
         return missing, changed
 
     def _update(self, pairs: Sequence[tuple[Record, Record]]) -> None:
-        """Bring records that were copied before up to date."""
+        """Update records that were copied earlier."""
         differences = [patch_for_copy(record, copy) for record, copy in pairs]
         patches = [patch for patch in differences if patch is not None]
         for group in split_ends_first(patches):
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # Reads are a statistic: more than this many aren't worth the time.
+        # Reads are a statistic: updating more than this many isn't worth the time.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number
@@ -286,7 +286,7 @@ class _Migration:
     def _only_in_target(self, place: Place) -> Iterator[Ref]:
         """Yield addresses that only the target has.
 
-        Records that were copied before and are damaged in the original now stay in the target.
+        Records that were copied earlier and are now damaged in the original stay in the target.
         """
         for page in pages(self._target, place):
             refs = [record.ref for record in page]
@@ -314,8 +314,8 @@ class Reembedded(NamedTuple):
 
     Attributes:
         embedded: How many records were embedded.
-        before: The model that the store had.
-        model: The model that it has now.
+        before: The store's previous model.
+        model: The store's new model.
     """
 
     embedded: int
@@ -330,7 +330,8 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
     use, records without vectors get them.
 
     Raises:
-        StoreError: Others write faster than it embeds, or the store does not keep staged vectors.
+        StoreError: Others write faster than the embedder embeds, or the store does not keep staged
+            vectors.
         StoreDamaged: Some records can't be read.
     """
     space = embedder.space
@@ -366,7 +367,7 @@ class _Reembedding:
         self._last_refs: set[Ref] = set()
 
     def embed_most(self) -> None:
-        """Embed page after page; later writes may be left to the next pass."""
+        """Embed page by page; later writes may be left to the next pass."""
         for collection in SEARCHED:
             for _ in range(self._total // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Progress = Callable[[str, int, int], None]  # the step, how much of it is done, and the total
-PAGE = 250  # records that are read or written in one step
+Progress = Callable[[str, int, int], None]  # the step, its progress, and the total
+PAGE = 250  # records read or written in one step
 
 
 class Place(NamedTuple):
@@ -55,10 +55,10 @@ def all_places(store: Store) -> list[Place]:
 def check_readable(store: Store, where: Iterable[Place]) -> None:
     """Check that these places can be read.
 
-    It reads in a transaction: outside of one, a store may read damage as empty.
+    It reads in a transaction: outside of one, damage may look like an empty store.
 
     Raises:
-        StoreDamaged: One can't be read.
+        StoreDamaged: A place can't be read.
     """
     with store.transaction():
         count_records(store, where)

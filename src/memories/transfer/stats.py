@@ -1,4 +1,4 @@
-"""Usage statistics: which operations were done, and which memories are read."""
+"""Usage statistics: operations performed and memories read."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
 
-SHOWN = 5  # most used memories, and memories that were never used
+SHOWN = 5  # number of most used and of never used memories
 _UNKNOWN = ""
 _NO_LIMIT = 10**9
 _DAY_SECONDS = 86_400
@@ -23,7 +23,7 @@ class Operation(NamedTuple):
     """One kind of operation.
 
     Attributes:
-        total: How often it was done.
+        total: How often it was performed.
         failed: How many ended with an error.
         p50_ms: The median duration; None if no duration is known.
         p95_ms: The 95th percentile of the duration.
@@ -54,7 +54,7 @@ class Stats(NamedTuple):
     """Statistics of some namespaces.
 
     Attributes:
-        since: When the period begins for which operations and days are counted.
+        since: The beginning of the period for operations and days.
         noted_since: The time of the oldest counted operation.
         namespaces: The namespaces whose memories and operations are counted.
         operations: The operations, most frequent first.
@@ -156,7 +156,7 @@ def _sum(own_events: Iterable[Event], name: str) -> int:
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that this share of the sorted values does not exceed."""
+    """Return the percentile of sorted values: the smallest that this share does not exceed."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
