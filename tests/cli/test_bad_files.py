@@ -136,7 +136,7 @@ FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
     ("57", export(line(created_at="2024-13-01")), "which is not an ISO 8601 time"),
     ("1", export(line(text="")), "content is empty"),
     ("3", export(line(text="a" * (MIB + 1))), f"content is {MIB + 1} bytes"),
-    ("5", export(line(text="a\0b")), "content has a NUL character"),
+    ("5", export(line(text="a\0b")), "content contains a NUL character"),
     ("6", export(line(text="\ud800")), "content is not valid Unicode"),
     ("html", b"<!DOCTYPE html>\n<html></html>\n", "line 1 is not JSON"),
     ("JSON, but no export", b'{"a": 1}\n', "is not the header of an export"),

@@ -264,7 +264,7 @@ TABLE = [
     ),
     tag("31", "a=", "a", "", "is empty"),
     tag("31", "a=x\ny", "a", "x\ny", "has a line break"),
-    tag("31", "a=x\0y", "a", "x\0y", "has a NUL character"),
+    tag("31", "a=x\0y", "a", "x\0y", "contains a NUL character"),
     tag("31", "a=\udcff", "a", "\udcff", "is not valid Unicode"),
     Bad("31", ("create", "c", "--tag", "novalue"), None, 2, "is not of the form key=value"),
     Bad("31", ("create", "c", "--tag", "=v"), None, 2, "is not of the form key=value"),

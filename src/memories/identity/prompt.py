@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 10
 MAX_PREFERENCES = 5  # that stand before newer memories
-MAX_CHARACTERS = 8_000  # what hosts accept at once; Codex accepts as many tokens as that has
+MAX_CHARACTERS = 8_000  # what hosts accept at once, also in Codex's count of tokens
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
     "- Query when relevant to the current conversation",

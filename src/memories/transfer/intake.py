@@ -34,7 +34,7 @@ _OURS = (
     "suspicious",
     "redacted",
     *LINK,
-)  # fields that foreign files can't set
+)  # not set by foreign files
 
 
 class Line(NamedTuple):
