@@ -178,7 +178,7 @@ class _Naming:
         return None
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
-        """Return the name of the remote that a repository was cloned from; None without one."""
+        """Return the name of the remote from which a repository was cloned; None without one."""
         urls: dict[str, str] = {}
         for (section, remote, setting), values in config.items():
             if section == "remote" and setting == "url" and values[0]:

@@ -345,7 +345,7 @@ class Scratchpads:
         with contextlib.suppress(OSError, StoreError):
             has_metadata = (place.folder / metadata.FILE).exists()
             if not has_metadata and not self._has_records(place):
-                return  # it was erased meanwhile
+                return  # the namespace was erased meanwhile
             with file.exclusive(place):
                 first: Sequence[Record] = ()
                 if metadata.read_created(place.folder) is None:
