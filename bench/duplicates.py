@@ -113,7 +113,7 @@ def _far(pairs: Sequence[Pair], threshold: float) -> float:
 
 
 def _hinted(pairs: Sequence[Pair], threshold: float) -> float:
-    return sum(pair.verdict(threshold) is Verdict.CORRECTION for pair in pairs) / max(1, len(pairs))
+    return sum(pair.verdict(threshold) is Verdict.DIFFERS for pair in pairs) / max(1, len(pairs))
 
 
 def _grouped(pairs: Iterable[Pair], name: Callable[[Pair], str]) -> dict[str, list[Pair]]:

@@ -31,13 +31,13 @@ def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str,
     the judgement.
     """
     judged = [(*row, near(row[0], row[1])) for row in rows]
-    return [row for row in judged if row[3] != Judgement(Verdict.CORRECTION, row[2])]
+    return [row for row in judged if row[3] != Judgement(Verdict.DIFFERS, row[2])]
 
 
 def no_corrections(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, Judgement]]:
     """Return the pairs (new, old) that are not judged to be corrections, and the judgement."""
     judged = [(new, old, near(new, old)) for new, old in pairs]
-    return [row for row in judged if row[2].verdict is not Verdict.CORRECTION]
+    return [row for row in judged if row[2].verdict is not Verdict.DIFFERS]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -80,7 +80,7 @@ def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> Non
 
 
 def test_case_counts_in_paths() -> None:
-    assert near("See src/Cart.tsx", "See src/cart.tsx").verdict is Verdict.CORRECTION
+    assert near("See src/Cart.tsx", "See src/cart.tsx").verdict is Verdict.DIFFERS
 
 
 MARKS = [
@@ -110,7 +110,7 @@ def test_case_lone_signs_layout_and_number_count() -> None:
 
 
 def test_raised_digits_are_not_digits() -> None:
-    assert near("The factor is 10²", "The factor is 102").verdict is Verdict.CORRECTION
+    assert near("The factor is 10²", "The factor is 102").verdict is Verdict.DIFFERS
 
 
 REWORDED = [
@@ -285,7 +285,7 @@ def test_a_long_text_is_judged_word_by_word() -> None:
     old = " ".join(f"Step {number} copies the file to host {number}." for number in range(500))
     assert (
         judge_words(old.replace("host 250", "host 251"), old, 0.99, threshold=0.8).verdict
-        is Verdict.CORRECTION
+        is Verdict.DIFFERS
     )
 
 
@@ -393,13 +393,11 @@ def test_differences_are_named_in_other_languages() -> None:
 
 
 def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere() -> None:
-    assert (
-        near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.CORRECTION
-    )
-    assert near("Das Licht ist an.", "Das Licht ist.").verdict is Verdict.CORRECTION
+    assert near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.DIFFERS
+    assert near("Das Licht ist an.", "Das Licht ist.").verdict is Verdict.DIFFERS
     assert near("Cierra a las once.", "Cierra a las 11.").verdict is Verdict.DUPLICATE
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").verdict is Verdict.DUPLICATE
-    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.CORRECTION
+    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.DIFFERS
 
 
 # --- a look at the words before they are aligned

@@ -102,7 +102,7 @@ def with_settings(*options: Decorator) -> Decorator:
 
 
 def in_session(*, reads: bool) -> Decorator:
-    """Add the options for output, namespace and store; pass the memory as the first argument.
+    """Add the options for output, namespace and store; pass a `Memories` as the first argument.
 
     Args:
         reads: Whether the command looks up memories, so that `--no-shared` makes sense.
@@ -139,7 +139,7 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
 
 
 def make_memory(config: "Config", *, shared: bool) -> "Memories":
-    """Return the memory of this run; in a server, over the store that the server has open."""
+    """Return the `Memories` of this run; in a server, over the store that the server has open."""
     open_memory = OPEN_MEMORY.get()
     if open_memory is not None:
         return open_memory(config, shared)

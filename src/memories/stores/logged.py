@@ -151,7 +151,7 @@ class LoggedStore(StoreWrapper):
         self.append_stamped([self.stamp_origin(record) for record in records])
 
     def append_stamped(self, records: Sequence[Record]) -> None:
-        """See the function of this name."""
+        """Add records that have their origin; see the module's `append_stamped`."""
         with self._within_transaction():
             if self._admit is not None:
                 self._admit(self._store, records)
@@ -160,7 +160,7 @@ class LoggedStore(StoreWrapper):
             self._local.changes += records
 
     def stamp_origin(self, record: Record) -> Record:
-        """See the function of this name."""
+        """Return a record with its origin; see the module's `stamp_origin`."""
         if self._origin is None or record.ref.collection not in SEARCHED:
             return record
         return record._replace(labels=stamp_labels(record.labels, self._origin()))
@@ -211,6 +211,8 @@ class LoggedStore(StoreWrapper):
 
     def with_batch(self, batch: "BatchedStore", heads: "Heads") -> "LoggedStore":
         """Return a copy of this store that appends through a batch of the wrapped store.
+
+        The copy shares the notes of this store's transaction.
 
         Args:
             batch: The batch, in a transaction of the wrapped store.
@@ -327,7 +329,7 @@ def stamp_origin(store: "Store", record: Record) -> Record:
 
 
 def append_stamped(store: "Store", records: Sequence[Record]) -> None:
-    """Add records that keep their origin, such as another author's memory that a user accepted."""
+    """Add records without a new origin, such as a captured memory that a user accepted."""
     if isinstance(store, LoggedStore):
         store.append_stamped(records)
     else:

@@ -9,7 +9,8 @@ A draft takes these steps, in this order:
 3. A retried draft is recognised, and the memory that it supersedes is looked up.
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it, or it is refused.
-   The result is a `Created`.
+   `link_correction` links it to the memory that it corrects. The result is a `Created`.
+6. `stores.logged` adds its origin and the entry of the audit log, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ class Created:
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may
             correct one of them.
         corrects: The id of the memory that it corrects, which a search shows after it; see
-            `write.corrections`.
+            `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in it, in order.
         note: Why it was stored without a vector although there is an embedder, why it was not
             merged, or why it was refused without being a duplicate (its id is taken). Usually
@@ -99,7 +100,10 @@ class Prepared(NamedTuple):
 
 
 def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
-    """Store drafts in order; all are redacted and checked before the first is stored."""
+    """Store drafts in order; all are redacted and checked before the first is stored.
+
+    For callers inside the package; `Memories.create_many` begins with `Memories.prepare`.
+    """
     return [created for batch in prepare(writer, drafts) for created in batch.write()]
 
 

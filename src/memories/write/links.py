@@ -23,7 +23,7 @@ def link_correction(
     retired: Record | None = None,
     at: datetime | None = None,
 ) -> Record:
-    """Link a memory that is about to become current to the last one that it corrects.
+    """Link a memory that is about to become current to the newest one that it corrects.
 
     Args:
         store: The store of the older memory, which is marked.

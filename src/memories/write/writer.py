@@ -72,7 +72,8 @@ class Comparison(NamedTuple):
         same: The memory with the same text.
         duplicates: Memories that say the same.
         similar: Memories that are alike but differ.
-        corrected: Memories about the same subject with another value.
+        corrected: Memories about the same subject with another value; `link_correction` links the
+            draft to one of them.
     """
 
     same: Record | None = None
@@ -172,7 +173,7 @@ class Writer(NamedTuple):
                 is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
                 corrected.append(record)
-            if is_corrected or verdict is Verdict.CORRECTION:
+            if is_corrected or verdict is Verdict.DIFFERS:
                 similar.append(self._to_similar(candidate, difference))
         return Comparison(
             self._choose_repeated(same, draft, vectors),

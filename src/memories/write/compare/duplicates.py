@@ -49,8 +49,8 @@ class Verdict(StrEnum):
 
     SAME = "same"
     DUPLICATE = "duplicate"
-    CORRECTION = "correction"
-    DIFFERENT = "different"
+    DIFFERS = "differs"  # alike, with a difference that may be a correction
+    DIFFERENT = "different"  # unrelated
 
 
 class Judgement(NamedTuple):
@@ -121,7 +121,7 @@ def judge_words(
         return Judgement(Verdict.DUPLICATE)
     if similarity is None or not _share_script_pairs(new, old):
         return Judgement(Verdict.DIFFERENT)
-    return Judgement(Verdict.CORRECTION, reason)
+    return Judgement(Verdict.DIFFERS, reason)
 
 
 def same_lines(new: str, old: str) -> bool:
