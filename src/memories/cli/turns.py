@@ -228,10 +228,7 @@ def show(
 
 
 def _emit_turns(
-    memories: "Memories",
-    conversation: str,
-    read: "Callable[[], list[Turn]]",
-    as_of: str | None,
+    memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]", as_of: str | None
 ) -> int:
     """Print turns, or only waiting ones if the store does not answer; return the exit code."""
     problem = None
