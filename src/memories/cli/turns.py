@@ -14,7 +14,6 @@ from memories.cli.options import (
     filtered_by,
     in_session,
     no_redact_option,
-    parse_whole_number,
     read_argument,
     text,
     whole_number_or,
@@ -173,9 +172,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored; running it again is harmless"
-    span = stored[0].id
-    if len(stored) > 1:
-        span += f" to {stored[-1].id}"
+    span = stored[0].id if len(stored) == 1 else f"{stored[0].id} to {stored[-1].id}"
     if all(turn.message_id is not None for turn in stored):
         again = "its message id is now known, so running it again stores nothing twice"
     else:
@@ -398,13 +395,6 @@ def forget(
 # --- context ---
 
 
-def _parse_budget(text: str) -> int:
-    budget = parse_whole_number(text, _BUDGET)
-    if not 1 <= budget <= MAX_BUDGET:
-        raise InvalidInput(f'{_BUDGET}, not "{text}"')
-    return budget
-
-
 @command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
 @click.argument("query")
 @option(
@@ -412,7 +402,7 @@ def _parse_budget(text: str) -> int:
     help="Conversation that the message belongs to. [default: recall from all]",
 )  # fmt: skip
 @option(
-    "--budget", metavar="N", parse=_parse_budget,
+    "--budget", metavar="N", parse=whole_number_or(_BUDGET),
     help="Maximum number of tokens of the prompt. [default: no limit]",
 )  # fmt: skip
 @option(
@@ -443,6 +433,8 @@ def context(
     """
     from memories.identity.degraded import WithScratchpad
 
+    if budget is not None and not 1 <= budget <= MAX_BUDGET:
+        raise InvalidInput(f'{_BUDGET}, not "{budget}"')
     message = read_argument(query, "query")
     builder = _context_builder(
         memories,
@@ -479,9 +471,7 @@ def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
     for reason, description in _LEFT_OUT.items():
         if reason in left_out:
             parts.append(f"{left_out[reason]['count']} {description}")
-    if not parts:
-        return ""
-    return f"left out: {'; '.join(parts)}"
+    return f"left out: {'; '.join(parts)}" if parts else ""
 
 
 _LEFT_OUT = {
