@@ -1,1 +1,1 @@
-"""Shared by every other room: times, ids, durable files, HTTP, deadlines, figures of operations."""
+"""Shared by every other package: times, ids, durable files, HTTP, deadlines, operation figures."""

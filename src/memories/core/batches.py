@@ -16,7 +16,7 @@ def by_weight(
 ) -> Iterator[list[Item]]:
     """Yield batches limited by number and total weight, in order.
 
-    An item that is heavier than the limit is a batch of its own.
+    An item heavier than the limit gets its own batch.
 
     Args:
         items: The items.

@@ -1,6 +1,6 @@
 """A deadline for calls that can't be interrupted: they run in other threads.
 
-When a call is late, the caller goes on without it.
+When a call is late, the caller continues without it.
 """
 
 import functools
@@ -14,12 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
-_MIN_WAIT = 0.01  # seconds between two looks at a call that waits for its embedder
+_MIN_WAIT = 0.01  # seconds between two checks of a call that waits for its embedder
 _SETTING = "the setting is MEMORY_TIMEOUT_SECONDS"
 
 
 class Wait:
-    """The time that a call spends waiting for its embedder, which is apart from the store's time.
+    """The time that a call spends waiting for its embedder, counted separately from the store's
+    time.
 
     Attributes:
         most_seconds: Maximum time of the embedder for one text; None for what its settings allow.
@@ -85,7 +86,7 @@ class _Call:
 
 
 class Deadline:
-    """Runs calls and gives up late ones, which go on by themselves; their results are dropped.
+    """Runs calls and gives up late ones, which continue on their own; their results are dropped.
 
     While an abandoned call still runs, all others fail at once, since the store would hang them
     too. Threads may share a deadline. A thread that has ended its call takes the next one, since
@@ -93,7 +94,7 @@ class Deadline:
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
-        """Make a deadline.
+        """Create a deadline.
 
         Args:
             seconds: Maximum time of a call. None for no limit: calls then run in the caller's
@@ -118,7 +119,7 @@ class Deadline:
         """Call a function; return its result, or raise its error.
 
         Raises:
-            MemoryTimeout: It took too long, or an earlier one still hangs.
+            MemoryTimeout: The call took too long, or an earlier one still hangs.
         """
         if self.seconds is None:
             return function(*args, **kwargs)

@@ -41,7 +41,7 @@ def read_file(path: Path) -> bytes:
     """Return the content of a file; a pipe or a device in its place does not block.
 
     Raises:
-        OSError: It can't be read, or isn't a regular file.
+        OSError: The file can't be read, or isn't a regular file.
     """
     with open_file(path) as stream:
         return stream.read()
@@ -126,9 +126,9 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
-    """Do what `locked` does, but wait for a limited time.
+    """Like `locked`, but wait for a limited time.
 
-    Threads and processes get the lock in the order in which they asked for it.
+    Threads and processes get the lock in the order in which they requested it.
 
     Args:
         path: The lock's file; made, with its folder, if it is missing.

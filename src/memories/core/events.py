@@ -1,7 +1,7 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
 A line holds figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So erasing a memory leaves nothing behind here. Noting an event never fails an
+word of a query. So erasing a memory leaves nothing behind here. Recording an event never fails an
 operation; with `problem`, `memory doctor` finds out why events can't be written.
 """
 
@@ -302,7 +302,7 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
 
 
 def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
-    """Remove events for good, such as those of an erased namespace.
+    """Permanently remove events, such as an erased namespace's.
 
     Args:
         home: The folder of the settings.

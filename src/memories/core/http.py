@@ -24,7 +24,7 @@ from memories.core.urls import is_loopback
 from memories.languages.unseen import is_unseen
 
 CONNECT_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between tries
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between attempts
 _POOL_SIZE = 64  # connections that are kept for later requests
 _CHUNK_BYTES = 1_048_576
 _MAX_QUOTE = 200  # characters of a server's message in one of ours
@@ -115,7 +115,7 @@ class NoAnswer(ConnectionError):
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
-        sent_before: Whether that is true of an earlier try, whose connection broke.
+        sent_before: Whether that is true of an earlier attempt, whose connection broke.
     """
 
     sent_before = False
@@ -130,7 +130,7 @@ class TimedOut(NoAnswer):
 
 
 class Unusable(NoAnswer):
-    """The certificate, the proxy or the size of the answer is wrong; trying again doesn't help."""
+    """The certificate, the proxy or the size of the answer is wrong; retrying doesn't help."""
 
 
 class JsonClient:
@@ -158,8 +158,7 @@ class JsonClient:
         """Send a request and return the answer.
 
         If a connection of an earlier request turns out to be broken, as after a restart of the
-        server, the request is sent a second time. So send only requests that can be repeated
-        without harm.
+        server, the request is sent a second time. So send only idempotent requests.
 
         Args:
             method: The HTTP method.
@@ -373,10 +372,10 @@ def _parse(content: bytes) -> Any:
 
 
 class Failed(Exception):
-    """A try failed, and another one may help.
+    """An attempt failed, and another one may help.
 
     Attributes:
-        tries: The number of tries that are worthwhile, in all.
+        tries: The total number of attempts that are worthwhile.
         after_seconds: The pause that the server asks for.
         quoted: The part of the reason that the server wrote.
     """
@@ -389,7 +388,7 @@ class Failed(Exception):
 
 
 class Retry(NamedTuple):
-    """Repeats failed tries after pauses that double.
+    """Repeats failed attempts after doubling pauses.
 
     Random differences of the pauses keep clients from returning all at once.
     """
@@ -406,16 +405,17 @@ class Retry(NamedTuple):
         *,
         tries: int | None = None,
     ) -> Value:
-        """Return the result of the first try that succeeds.
+        """Return the result of the first attempt that succeeds.
 
         Args:
             attempt: Called with its time limit; raises `Failed` if it may be repeated.
-            seconds: The time limit of one try.
-            total_seconds: The time limit of all tries, including the pauses.
-            tries: The maximum number of tries. [default: as many as are worthwhile]
+            seconds: The time limit of one attempt.
+            total_seconds: The time limit of all attempts, including the pauses.
+            tries: The maximum number of attempts. [default: as many as are worthwhile]
 
         Raises:
-            Failed: The last try failed; the message has the number of tries, and when to try again.
+            Failed: The last attempt failed; the message gives the number of attempts and when to
+                retry.
         """
         deadline = self.clock() + total_seconds
         count = 0
@@ -433,7 +433,7 @@ class Retry(NamedTuple):
 
 
 def _give_up(exc: Failed, count: int, wait: float) -> Failed:
-    """Return the error after the last try."""
+    """Return the error after the last attempt."""
     advice = ""
     if exc.tries > 1:
         advice = f"; tried {count} times, try again later" if count > 1 else "; try again later"

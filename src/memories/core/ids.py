@@ -102,7 +102,7 @@ def parse_id(text: str) -> str:
     """Return an id, or a prefix of one, in its canonical form.
 
     Raises:
-        InvalidInput: It can't be one.
+        InvalidInput: The text can't be an id.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a memory id is text, not of type {type(text).__name__}")
@@ -120,7 +120,7 @@ def whole_id(text: str) -> str:
     """Return an id that another program made, in its canonical form.
 
     Raises:
-        InvalidInput: It isn't a whole UUIDv7.
+        InvalidInput: The text isn't a complete UUIDv7.
     """
     memory_id = parse_id(text)
     if len(memory_id) != ID_LENGTH or memory_id[14] != "7" or memory_id[19] not in "89ab":
@@ -129,7 +129,7 @@ def whole_id(text: str) -> str:
 
 
 def storable(text: str) -> bool:
-    """Return whether every store can hold a text: it has no NUL and no half of a character."""
+    """Return whether every store can keep a text: it contains no NUL and no lone surrogate."""
     without_surrogates = text.encode("utf-8", "ignore")
     return "\0" not in text and without_surrogates == text.encode("utf-8", "surrogatepass")
 

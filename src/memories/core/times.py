@@ -69,7 +69,7 @@ def to_stored_time(moment: object, name: str) -> datetime:
         name: Its name, for the message.
 
     Raises:
-        InvalidInput: It isn't an aware datetime, or not in the years 1 to 9999.
+        InvalidInput: The time isn't an aware datetime, or not in the years 1 to 9999.
     """
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidInput(
@@ -88,14 +88,14 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
 
     Args:
         text: The text. Without a time zone it is local time.
-        now: The time that "ago" counts from.
+        now: The time from which "ago" counts back.
         end_of_day: A day means its last millisecond instead of its first.
 
     Returns:
         An aware UTC time.
 
     Raises:
-        InvalidInput: It isn't a time, or not in the years 1 to 9999.
+        InvalidInput: The text isn't a time, or not in the years 1 to 9999.
     """
     text = text.strip()
     ago = _AGO.fullmatch(text)
@@ -116,13 +116,13 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     Args:
         text: The text: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days
             are those of local time.
-        now: The time that "ago" counts from.
+        now: The time from which "ago" counts back.
 
     Returns:
         Its first and its last millisecond, aware, in UTC: for a day or a week they differ.
 
     Raises:
-        InvalidInput: It isn't a time, or not in the years 1 to 9999.
+        InvalidInput: The text isn't a time, or not in the years 1 to 9999.
     """
     ago = _IN_WORDS.fullmatch(text.strip())
     if ago:
@@ -209,7 +209,7 @@ def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False)
     """Return an argument that is a time or a text as a time; None for None.
 
     Raises:
-        InvalidInput: It isn't a time, or has no zone.
+        InvalidInput: The argument isn't a time, or has no time zone.
     """
     if isinstance(moment, str):
         first, last = parse_span(moment, now)

@@ -1,7 +1,7 @@
 """Trust in files: `.env` files that choose settings, files with tokens, and the home.
 
 A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval is
-for one path and one content. It is stored beside the user's `config.toml`, which no folder can
+for one path and one content. It is stored next to the user's `config.toml`, which no folder can
 change.
 """
 
@@ -25,7 +25,7 @@ class Dotenv(NamedTuple):
     Attributes:
         values: Its variables as they are written; `${…}` isn't expanded.
         approved: Whether the user has approved this content.
-        doubt: Why not even harmless settings should be taken from it, as a part of a sentence;
+        doubt: Why not even harmless settings should be taken from it, as part of a sentence;
             else empty.
         changed: Whether it was approved with another content.
     """
@@ -44,7 +44,7 @@ def read(file: Path, registers: Path) -> Dotenv:
         registers: The folder with the approvals.
 
     Raises:
-        ConfigError: It can't be read.
+        ConfigError: The file can't be read.
     """
     if not file.is_file():  # a pipe would block
         return Dotenv({}, approved=False)
@@ -66,8 +66,8 @@ def approve(file: Path, registers: Path) -> str:
     """Approve a `.env` with its current content, and return the SHA-256 of it.
 
     Raises:
-        ConfigError: It can't be read, or is too large.
-        InvalidInput: An agent runs this.
+        ConfigError: The file can't be read, or is too large.
+        InvalidInput: An agent runs this command.
     """
     refuse_agent("which settings a folder chooses")
     data = _content(file)
@@ -91,7 +91,7 @@ def approved_files(registers: Path) -> dict[str, str]:
 
 
 def others_may_write(path: Path) -> str:
-    """Return why a file or folder can't be trusted, as a part of a sentence; empty if it can."""
+    """Return why a file or folder can't be trusted, as part of a sentence; empty if it can."""
     if os.name != "posix":
         return ""
     status = path.stat()
@@ -101,7 +101,7 @@ def others_may_write(path: Path) -> str:
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return a sentence why the home or its parent folder can't be trusted; empty if they can.
+    """Return a sentence on why the home or its parent folder can't be trusted; empty if they can.
 
     A user who may write there could replace the files in it.
     """
@@ -232,7 +232,7 @@ def read_secret(file: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        ConfigError: It has none, it can't be read, or other users may read or write it.
+        ConfigError: The file has no token, can't be read, or other users may read or write it.
     """
     try:
         doubt = others_may_write(file)

@@ -58,7 +58,7 @@ class Unigram:
         """Yield the ids of a text lazily, since of a long text only the first are needed."""
         likely = 0.0
         *words, last = text.translate(self._characters).split(" ")
-        for word in [*filter(None, words), last]:  # spaces in a row are one
+        for word in [*filter(None, words), last]:  # consecutive spaces count as one
             piece = f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass")
             ids, likely = self._cut(piece, likely)
             yield from ids

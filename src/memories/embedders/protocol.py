@@ -105,7 +105,7 @@ def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
     """Return the vectors to store for each text, in as few requests as possible and with as many
-    tries as needed.
+    attempts as needed.
 
     Args:
         embedder: The embedder.
@@ -153,7 +153,7 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     """Return the vectors of a question, shape (windows, dimension).
 
     Raises:
-        EmbedderError: There are none.
+        EmbedderError: The question could not be embedded.
     """
     with WAIT.get() or contextlib.nullcontext():
         if _is_remote(type(embedder)):

@@ -76,7 +76,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(create)
 
     def str_replace(self, command: "BetaMemoryTool20250818StrReplaceCommand") -> str:
-        """Replace a text that stands in a file once."""
+        """Replace a text that occurs exactly once in a file."""
 
         def replace() -> str:
             path, text = self._file(command.path)
@@ -105,7 +105,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(replace)
 
     def insert(self, command: "BetaMemoryTool20250818InsertCommand") -> str:
-        """Insert lines behind a line of a file; 0 stands for its beginning."""
+        """Insert lines after a line of a file; 0 means at its beginning."""
 
         def insert() -> str:
             path, text = self._file(command.path)
@@ -171,7 +171,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(clear)
 
     def _change(self, act: Callable[[], str]) -> str:
-        """Run a change in one transaction; raise our errors as those of the tool."""
+        """Run a change in one transaction; raise our errors as the tool's errors."""
         try:
             with self._memories.transaction():
                 return act()
@@ -220,7 +220,7 @@ def _normal_path(path: str) -> str:
     """Return a path in normal form.
 
     Raises:
-        ToolError: It leads out of the tool's folder, or is ambiguous.
+        ToolError: The path leads out of the tool's folder, or is ambiguous.
     """
     path = path.rstrip("/") if len(path) > 1 else path
     if path != ROOT and not path.startswith(f"{ROOT}/"):

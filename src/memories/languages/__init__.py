@@ -1,7 +1,7 @@
 """Detects the language of a text; has words for times, numbers and negation in twenty languages.
 
-Each `.txt` beside this file describes a language, one line per kind of words. A new language is a
-new file, and its script or its code below. `_` stands for a space, `|` separates words with one
+Each `.txt` file in this folder describes a language, one line per kind of words. A new language is
+a new file, and its script or its code below. `_` stands for a space, `|` separates words with one
 meaning, `*` stands for any ending. A file is read when a text in its language comes; English texts
 need none.
 """

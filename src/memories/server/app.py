@@ -48,7 +48,7 @@ class Options(NamedTuple):
 
     Attributes:
         port: The port of the TCP socket; part of the name of the page's cookie.
-        hosts: Accepted host names besides the loopback ones.
+        hosts: Accepted host names in addition to the loopback ones.
         store: Used instead of the store in the settings; it is not closed.
         embedder: The model of `store`; None searches by words alone.
         create: Stores drafts, such as in transactions that several requests share.

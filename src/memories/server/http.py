@@ -1,4 +1,4 @@
-"""Serves the application over HTTP with uvicorn, on sockets that are bound already.
+"""Serves the application over HTTP with uvicorn, on sockets that are already bound.
 
 Adds limits on the size of a request's head and on the time that it may take, which uvicorn lacks.
 Also refuses absolute URLs, which only proxies get and whose host would count instead of the
@@ -298,7 +298,7 @@ class Web:
         """Refuse to listen on an address that others can reach while there are no tokens.
 
         Raises:
-            ConfigError: There is no token.
+            ConfigError: There are no tokens.
         """
         if not loopback and not tokens.read(config.home):
             raise ConfigError(

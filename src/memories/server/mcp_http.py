@@ -65,7 +65,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
             return sender.memories.of_client(name, client.client_info.version)
 
     server = serve_tools(TokenTools(), read_only=read_only)
-    # The guard has checked host and origin already, against the names of this server.
+    # The guard has already checked host and origin against the names of this server.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(
         streamable_http_path=PATH,

@@ -144,7 +144,7 @@ def bind_address(options: ServeOptions) -> socket.socket:
     """Return the TCP socket: the one that systemd opened, else a new one.
 
     Raises:
-        ConfigError: It can't listen there.
+        ConfigError: The server can't listen there.
     """
     if (activated := socket_from_systemd()) is not None:
         return activated

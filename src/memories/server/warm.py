@@ -84,7 +84,7 @@ def install_stand_ins() -> None:
 
 
 def own_folder() -> bool:
-    """Give this thread a working folder of its own; return whether the system supports that."""
+    """Give this thread its own working folder; return whether the system supports that."""
     if not sys.platform.startswith("linux"):
         return False
     import ctypes
@@ -98,7 +98,7 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
 
     Args:
         caller: The caller.
-        apart: Whether this thread has a working folder of its own.
+        apart: Whether this thread has its own working folder.
     """
     token = _caller.set(caller)
     with contextlib.nullcontext() if apart else _folder_lock:

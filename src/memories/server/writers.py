@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Full(StoreBusy):
-    """Too many writes wait already; nothing was written."""
+    """Too many writes are already waiting; nothing was written."""
 
 
 class Ending(StoreBusy):

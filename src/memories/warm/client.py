@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GREETING = "memories 2"  # and the version of this protocol
-HOOK = "hook"  # the request of a hook, in place of a command
-DIRECT = b"direct"  # the server did nothing: the command needs a process of its own
+HOOK = "hook"  # a hook's request instead of a command
+DIRECT = b"direct"  # the server did nothing: the command needs its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
     "memory log shows the last changes"
@@ -145,7 +145,7 @@ def recall(request: bytes, version: str) -> bytes | None:
 def is_warm(arguments: "Sequence[str]") -> bool:
     """Return whether a server may run a command.
 
-    It may not run one that uses other files, a terminal, or input without an end.
+    It may not run a command that uses other files, a terminal, or endless input.
     """
     verb = arguments[0] if arguments else ""
     if verb not in _READING and verb not in _WRITING:

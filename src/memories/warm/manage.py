@@ -35,7 +35,7 @@ def send(config: Config, word: str) -> Mapping[str, Any] | None:
     Servers of earlier protocols understand both words.
 
     Raises:
-        SystemFault: It does not answer.
+        SystemFault: The server does not answer.
     """
     path = socket_of(config.store, os.environ)
     try:

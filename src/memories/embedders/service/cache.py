@@ -1,4 +1,4 @@
-"""Disk cache of a service's vectors, so that no text is paid for twice. Losing it does no harm."""
+"""Disk cache of a service's vectors, so that no text is paid for twice. Losing it is harmless."""
 
 import hashlib
 import os

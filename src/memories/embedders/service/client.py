@@ -1,6 +1,4 @@
-"""Requests for vectors to a service, repeated where that may help, and the meaning of its
-answers.
-"""
+"""Requests vectors from a service, retries where that may help, and interprets the answers."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -67,7 +65,7 @@ class ServiceClient:
 
         Raises:
             EmbedderUnavailable: The service can't be used now.
-            EmbedderError: It refused the request, or answered with something else.
+            EmbedderError: The service refused the request, or answered with something else.
         """
         try:
             answer = self._retry.run(

@@ -90,7 +90,7 @@ class HTTPEmbedder:
 
         Raises:
             EmbedderUnavailable: The service can't be used now.
-            EmbedderError: It gave no usable vectors.
+            EmbedderError: The service returned no usable vectors.
         """
         return self._vectors([text], question=False, units=_ONE)[0]
 
@@ -99,7 +99,7 @@ class HTTPEmbedder:
 
         Raises:
             EmbedderUnavailable: The service can't be used within twice `EMBEDDER_TIMEOUT`.
-            EmbedderError: It gave no usable vectors.
+            EmbedderError: The service returned no usable vectors.
         """
         return self._vectors([text], question=True, units=_SEARCH)[0]
 
@@ -108,7 +108,7 @@ class HTTPEmbedder:
 
         Raises:
             EmbedderUnavailable: The service can't be used now; the vectors so far are cached.
-            EmbedderError: It gave no usable vectors.
+            EmbedderError: The service returned no usable vectors.
         """
         return self._vectors(texts, question=False, units=_ONE if len(texts) == 1 else _MANY)
 
@@ -169,7 +169,7 @@ class HTTPEmbedder:
         return self._check(vectors, len(texts))
 
     def _patience(self, count: int, units: Patience) -> Patience:
-        """Return how long to wait for the vectors of so many texts."""
+        """Return how long to wait for the vectors of this many texts."""
         patience = Patience(units.request * self._timeout, units.total * self._timeout)
         if self._words_instead:
             once = min(patience.request, FALLBACK_SECONDS * max(1.0, count / FALLBACK_TEXTS))
@@ -240,7 +240,7 @@ _CLOSE = 2  # a failure counts for callers who would wait at most this many time
 
 class Rest:
     """The pause after a failure of a service, in a file that the processes of one home share.
-    Losing it costs one try.
+    Losing it costs one attempt.
 
     A failure counts only for callers who would not wait much longer than the one who met it: a hook
     gives up after a fraction of a second, which says little about the service.

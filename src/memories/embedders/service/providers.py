@@ -115,7 +115,7 @@ class Patience(NamedTuple):
     them.
 
     Attributes:
-        tries: How many tries at most; None for as many as may help.
+        tries: The maximum number of attempts; None for as many as may help.
     """
 
     request: float
@@ -282,7 +282,7 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
     """Return where requests are posted to.
 
     Raises:
-        ConfigError: It is not the URL of a service, or texts would cross a network unencrypted.
+        ConfigError: The setting is not a service's URL, or texts would cross a network unencrypted.
     """
     try:
         url = urlsplit(text)

@@ -26,7 +26,7 @@ NOTICE = {
     "results shortened.",
 }
 _WORTH_IT = 50  # characters that must be saved by it
-_PER_MESSAGE = 4  # tokens of a message besides its content
+_PER_MESSAGE = 4  # tokens of a message in addition to its content
 
 
 class Cut(NamedTuple):
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The tokens of a message, as it is and with its tool results shortened."""
+    """The tokens of a message, both unchanged and with its tool results shortened."""
 
     whole: int
     shortened: int
@@ -91,7 +91,7 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
 
 
 def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
-    """Return the messages that are shown, copies of those of the conversation."""
+    """Return copies of the conversation's messages that are shown."""
     visible = []
     for index in _shown_indices(messages, cut):
         message = messages[index]
@@ -194,7 +194,7 @@ def _is_from_hook(message: Message) -> bool:
 
 
 def _shorten(message: Message) -> Message:
-    """Return a tool result with the beginning of its text; any other message as it is."""
+    """Return a tool result with the beginning of its text; any other message unchanged."""
     if not _answers(message):
         return message
     content = message.get("content")

@@ -197,7 +197,7 @@ class Mounted:
             work: The function.
 
         Raises:
-            MemoryTimeout: It took longer than the setting `memory_timeout_seconds` allows.
+            MemoryTimeout: The call took longer than the setting `memory_timeout_seconds` allows.
         """
 
         def run() -> Value:

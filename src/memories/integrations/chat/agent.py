@@ -99,8 +99,8 @@ class Agent:
             show: Receives the answer, piece by piece.
 
         Raises:
-            TurnFailed: It failed. The turn is dropped, and the session is as it was.
-            KeyboardInterrupt: It was stopped; the turn is dropped too.
+            TurnFailed: The turn failed. It is dropped, and the session is unchanged.
+            KeyboardInterrupt: The turn was stopped; it is dropped too.
         """
         message = {"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex}
         self._run(message, show, self._session.last_id())

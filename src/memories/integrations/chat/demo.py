@@ -125,7 +125,7 @@ class FakeKimi:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that leave."""
+        """Don't report clients that disconnect."""
 
 
 def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:

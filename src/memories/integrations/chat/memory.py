@@ -47,7 +47,7 @@ class ShortTerm:
             thread: The name of the thread in it.
 
         Raises:
-            StoreDamaged: It is damaged, or not a SQLite file.
+            StoreDamaged: The file is damaged, or not a SQLite file.
             ConfigError: A package is missing.
         """
         self.path, self.thread = path, thread
@@ -207,7 +207,7 @@ class LongTerm:
             turn_id: The turn in which the user stated it.
 
         Raises:
-            OSError: It can't be written; nothing was stored.
+            OSError: The file can't be written; nothing was stored.
         """
         try:
             content = self._clean(content)

@@ -192,7 +192,7 @@ ROUTES = (
         {200: "Conversation"},
         body={
             "title": Field("text", "Its title; empty to remove it."),
-            "user": Field("text", "Whom it is held with; empty to remove it."),
+            "user": Field("text", "The user in it; empty to remove it."),
             "tags": Field("tags", "Tags to add or change."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "redact": _REDACT,

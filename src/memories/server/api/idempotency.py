@@ -139,7 +139,7 @@ class FileClaims:
         return claim
 
     def _take_over(self, database: apsw.Connection, name: str, digest: str, now: float) -> Claim:
-        """Claim a request that has a row already.
+        """Claim a request that already has a row.
 
         Raises:
             Taken: A server is doing it, or the key belongs to another request.

@@ -34,7 +34,7 @@ DRAFT: Fields = {
     "pending": Field("flag", "Whether it waits for review."),
 }
 CHANGE: Fields = {
-    "content": Field("text", "The new text; by default as it is."),
+    "content": Field("text", "The new text; unchanged by default."),
     "tags": Field("tags", "Tags to add or change."),
     "remove_tags": Field("texts", "Keys of tags to remove."),
     "decay": DRAFT["decay"],

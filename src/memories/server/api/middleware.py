@@ -24,7 +24,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
-    """A number that is shown beside the counts of requests."""
+    """A number shown next to the request counts."""
 
     name: str
     kind: str

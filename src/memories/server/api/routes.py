@@ -86,7 +86,7 @@ def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
     """Return the values of a JSON body, without those that are null.
 
     Raises:
-        InvalidInput: It is not an object of these values.
+        InvalidInput: The body is not an object of these values.
     """
     try:
         body = read_json(data.decode()) if data else {}
@@ -363,7 +363,7 @@ def path_values(request: Request) -> dict[str, Any]:
     """Return the named parts of the path, decoded.
 
     Raises:
-        InvalidInput: One is not UTF-8.
+        InvalidInput: A parameter is not UTF-8.
     """
     try:
         return {
@@ -404,7 +404,8 @@ def _run(route: Route, call: Call) -> Response:
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:
-    """Return the answer to a request with a key, doing it only if it was not done before."""
+    """Return the answer to a request with a key, processing it only if that has not been done
+    yet."""
     request = [route.method, route.path, call.memories.namespace, call.arguments]
     call = call._replace(arguments=dict(call.arguments), key=key)
     sync = bool(call.arguments.get("force"))

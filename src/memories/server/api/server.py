@@ -36,7 +36,7 @@ Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]
 def create_at_once(
     memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
 ) -> Sequence[Created]:
-    """Store drafts in a transaction of their own."""
+    """Store drafts in a separate transaction."""
     return memories.create_many(drafts, force=force, redact=redact)
 
 

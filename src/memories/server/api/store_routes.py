@@ -96,7 +96,7 @@ def backup(call: Call) -> Any:
 
 
 def _silent(*_: object) -> None:
-    """Show no progress."""
+    """Don't show progress."""
 
 
 async def export_lines(call: Call) -> Response:
@@ -158,7 +158,7 @@ def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Ite
 
 
 async def import_lines(call: Call) -> Response:
-    """Read an export into a temporary file, check it as a whole, then store it."""
+    """Read an export into a temporary file, check all of it, then store it."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
         async for piece in call.request.stream():
             await anyio.to_thread.run_sync(spool.write, piece)

@@ -31,7 +31,7 @@ class Past(NamedTuple):
         """Parse the time in an address.
 
         Raises:
-            InvalidInput: It is not a time.
+            InvalidInput: The value is not a time.
         """
         now = datetime.now(UTC)
         moment = to_moment(text, now, end_of_day=True)
@@ -100,7 +100,7 @@ class PageRequest(NamedTuple):
         """Return a value as a whole number from 0 to `limit`.
 
         Raises:
-            InvalidInput: It is not such a number.
+            InvalidInput: The value is not such a number.
         """
         text = self.text(name)
         if not text:
@@ -115,7 +115,7 @@ class PageRequest(NamedTuple):
         """Return the tags to filter by: each `tag` is `key=value`.
 
         Raises:
-            InvalidInput: One has another form.
+            InvalidInput: A value has another form.
         """
         tags: dict[str, str] = {}
         for name, text in self.params:

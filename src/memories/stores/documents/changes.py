@@ -189,7 +189,7 @@ class Changes:
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
     def patch(self, record: Record, patch: Patch) -> None:
-        """Change a record, given as it is in the overlay or on the server."""
+        """Change a record, given in its state in the overlay or on the server."""
         fields = {**record.fields, **patch.fields}
         fields = {name: value for name, value in fields.items() if value is not None}
         patched = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
@@ -324,7 +324,7 @@ class Flush:
         """Check that no other writer has taken a position or a key meanwhile.
 
         Raises:
-            Conflict: One has.
+            Conflict: Another writer has taken one.
         """
         ids = set(record_ids(refs))
         for point in key_holders(self._driver, part, [self._changes.new[ref] for ref in refs]):
@@ -371,7 +371,7 @@ def check_free(
     Looks on the server, in the overlay, and among the records themselves.
 
     Raises:
-        Conflict: One is taken.
+        Conflict: A position is taken.
     """
     refs = [record.ref for record in records]
     taken: set[Ref] = set(changes.new) & set(refs)
@@ -400,7 +400,7 @@ def check_keys(
     """Check that no other live record has the key of one of these live records.
 
     Raises:
-        Conflict: One has.
+        Conflict: Another writer has taken one.
     """
     holders: dict[tuple[Part, str | None], Ref] = {}
     for record in filter(_has_live_key, changes.records()):

@@ -139,7 +139,7 @@ class Driver(Protocol):
         It is one small document, which every search reads, so this must be fast.
 
         Raises:
-            StoreError: Something of that name exists that is not one of our stores.
+            StoreError: Something with that name exists that is not one of our stores.
         """
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:

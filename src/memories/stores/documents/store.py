@@ -319,7 +319,7 @@ class RemoteStore:
         self._driver.delete(part, sorted(ids))
 
     def _delete_unused_labels(self, part: Part, labels: Iterable[str]) -> None:
-        """Remove labels that no record has.
+        """Remove labels that no record uses.
 
         A writer on another machine adds its labels before and after its record.
         """

@@ -121,7 +121,7 @@ class Folder:
         """Return the stamp of a file, or None if it doesn't exist.
 
         Raises:
-            StoreError: It can't be read, or isn't a regular file.
+            StoreError: The file can't be read, or isn't a regular file.
         """
         return _read(self.path / name, whole=False)[0]
 
@@ -133,7 +133,7 @@ class Folder:
             inner: Whether the file is in the inner folder.
 
         Raises:
-            StoreError: It can't be read, or isn't a regular file.
+            StoreError: The file can't be read, or isn't a regular file.
         """
         return _read((self.inner if inner else self.path) / name)
 
@@ -183,7 +183,7 @@ class Folder:
         """Write a file of the size of a few lines, and remove it.
 
         Raises:
-            StoreError: It can't be written, so lines couldn't be written either.
+            StoreError: The file can't be written, so lines couldn't be written either.
         """
         scratch = self.inner / f"rehearsal-{os.urandom(4).hex()}{_SCRATCH}"
         with translate_errors(self.path), try_lock(self.inner / _LOCK, 0):
@@ -259,7 +259,7 @@ class Folder:
                 the others never without them.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
-        # One line is all or nothing by itself.
+        # A single line is atomic by itself.
         line_count = sum(lines[name].count(b"\n") for name in lines if name not in first)
         needs_journal = line_count != 1
         written: list[str] = []

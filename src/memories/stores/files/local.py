@@ -371,7 +371,7 @@ class LocalFiles:
         """Check that the files of some namespaces can be read.
 
         Raises:
-            StoreDamaged: One of them can't.
+            StoreDamaged: A file can't be read.
         """
         with self.current(collection, namespaces) as (_, readable):
             pass

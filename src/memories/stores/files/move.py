@@ -170,8 +170,8 @@ class Mover:
         """Open the store that the folder has moved to.
 
         Raises:
-            StoreDamaged: It was a SQLite file in the folder and is gone.
-            StoreError: The settings no longer have its password.
+            StoreDamaged: The store was a SQLite file in the folder and is gone.
+            StoreError: The settings no longer contain the store's password.
         """
         path = self._folder.path / marker.store
         if marker.is_beside and not path.exists():

@@ -3,5 +3,5 @@
 A version of a memory, or a turn, is a row of the table `record` (`schema`), which
 `PostgresStore.append` (`store`) adds. Its words are in an index, its vectors in a table for each
 space (`vectors`). `search` searches both. `connection` opens and migrates, `transaction` locks,
-`rewrite` removes for good.
+`rewrite` removes permanently.
 """

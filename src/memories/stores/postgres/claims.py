@@ -129,7 +129,7 @@ class PostgresClaims:
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement, while the lock is held.
 
-        If the connection was lost, the statement is repeated on a new one, which does no harm.
+        If the connection was lost, the statement is repeated on a new one, which is harmless.
         """
         connection = self._connection
         if connection is not None and not connection.closed:

@@ -63,7 +63,7 @@ _NOTIFY = """
 SELECT pg_notify('{channel}', '') FROM meta
 WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
 """
-# Seconds between tries to get a connection from a server that has none left.
+# Seconds between attempts to get a connection from a server that has none left.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 _log = logging.getLogger(__name__)
 
@@ -340,7 +340,7 @@ class Server:
         """Return a connection with a begun transaction, and the cursor of its first statements.
 
         If the server has closed an idle connection, nothing has happened, and a new one is opened.
-        If the server has no room for a new one, this waits for one that is returned.
+        If the server has no capacity for a new one, this waits for one to be returned.
         """
         deadline, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:

@@ -69,7 +69,7 @@ def change(
     Args:
         db: A transaction.
         old: Records as they were, if they were removed or changed.
-        new: Records as they are, if they were added or changed.
+        new: Records in their new state, if they were added or changed.
 
     Returns:
         The changed collections and namespaces that have many live records with vectors.
@@ -118,7 +118,7 @@ def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return the sum of a column over the records of a filter that has no further conditions."""
+    """Return the sum of a column over a filter's records, if it has no further conditions."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     sql = (
         f"SELECT sum({column})::bigint FROM corpus "

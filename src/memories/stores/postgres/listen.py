@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 15.0  # between two notifications to itself, which prove that it receives others
 _POLL_SECONDS = 0.2  # how soon it notices that it should stop
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two tries to get a connection
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two attempts to get a connection
 _LISTENED = """
 INSERT INTO "{schema}".meta
 VALUES ('listened', (extract(epoch FROM clock_timestamp()) + {seconds})::bigint::text)
@@ -76,7 +76,7 @@ class Listener:
         """Listen until `close`.
 
         Raises:
-            StoreUnreachable: It doesn't receive its own notification.
+            StoreUnreachable: The listener doesn't receive its own notification.
         """
         connection.execute(f'LISTEN "{self._server.channel}"')
         while not self._ended.is_set():

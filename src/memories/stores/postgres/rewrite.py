@@ -24,7 +24,7 @@ from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
 LOCK_SECONDS = 2.0  # others wait at most this long behind a lock that isn't granted
-PATIENCE_SECONDS = 120.0  # such a lock is tried for this long
+PATIENCE_SECONDS = 120.0  # maximum time of each attempt to get such a lock
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
@@ -65,7 +65,7 @@ _CITUS = "SELECT 1 FROM pg_extension WHERE extname = 'citus'"
 
 
 class Leaf(NamedTuple):
-    """A table that holds rows itself: a partition, or a table without partitions.
+    """A table that contains rows itself: a partition, or a table without partitions.
 
     Attributes:
         name: The table.
@@ -84,7 +84,7 @@ class Copy(NamedTuple):
 
     Attributes:
         old: The table.
-        leaves: The tables that hold its rows.
+        leaves: The tables that contain its rows.
         new: The name of the copy, until it replaces the table.
         parts: The number of partitions of the copy; 0 if it is itself a partition.
     """
@@ -96,7 +96,7 @@ class Copy(NamedTuple):
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return the tables that hold the rows of a table; none if the table no longer exists."""
+    """Return the tables that contain a table's rows; none if the table no longer exists."""
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None

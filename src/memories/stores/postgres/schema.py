@@ -124,7 +124,7 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS {part}_{collection} ON {schema}.{part}
   WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}'
 """
 _PLAIN_DIMENSIONS = 3_500  # of two bytes each: with more, a row would not fit into a page
-HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one by one
+HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored one by one
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
@@ -304,7 +304,7 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
     """Return labels or fields as a value for a statement.
 
     Raises:
-        StoreError: PostgreSQL can't hold it.
+        StoreError: PostgreSQL can't store the value.
         UnicodeError: A text in it is not valid Unicode.
     """
     from psycopg.types.json import Jsonb

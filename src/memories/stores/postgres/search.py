@@ -344,7 +344,7 @@ def _best_turns(
     words: WordHits,
     cosines: Scores,
 ) -> set[int]:
-    """Return the seqs of the best turns, of the turns beside them, and of the days in the query."""
+    """Return the seqs of the best turns, their neighbours, and turns of the days in the query."""
     from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

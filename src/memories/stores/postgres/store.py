@@ -469,7 +469,7 @@ class PostgresStore:
             )
 
     def _without_vectors(self, db: Transaction, selected: Selection) -> int:
-        """Return how many of the selected records have no vectors that are searched."""
+        """Return how many of the selected records have no searchable vectors."""
         used = db.meta.used
         if selected.whole:
             return counts.total(db, selected, "documents - embedded")
@@ -482,7 +482,7 @@ class PostgresStore:
         """Return the vectors to search, if there are any.
 
         Raises:
-            EmbedderMismatch: They are in another space.
+            EmbedderMismatch: The store's vectors are in another space.
         """
         used = db.meta.used
         return None if used is None else vector_tables.check_space(used, require_space(self._space))

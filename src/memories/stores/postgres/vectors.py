@@ -255,7 +255,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
     """Return the vectors in use if they are in this space.
 
     Raises:
-        EmbedderMismatch: They are in another space.
+        EmbedderMismatch: The vectors are in another space.
     """
     if not used.are_of(space):
         raise other_space(used.model, used.dimension, space)
@@ -368,7 +368,7 @@ def _find(db: Transaction, space: Space) -> Vectors | None:
 
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
-    """Make a table for vectors of a new space; it replaces the one that was staged before."""
+    """Create a table for vectors of a new space, replacing the previously staged one."""
     db.lock((SPACES,))
     vectors = _find(db, space)
     if vectors is not None:  # another process was faster

@@ -132,7 +132,7 @@ class _OpenFolder:
             self._client.close()
 
     def _repeat_interrupted(self) -> None:
-        """Repeat a request that a crash or a full disk interrupted; repeating it does no harm."""
+        """Repeat a request that a crash or a full disk interrupted; repeating it is harmless."""
         pending = self.folder / _PENDING
         with _translate_errors(self.folder):
             if pending.exists():

@@ -291,7 +291,7 @@ class _Json:
         """Return a point from JSON.
 
         Raises:
-            StoreDamaged: It is something else, such as a pickled object.
+            StoreDamaged: The point is something else, such as a pickled object.
         """
         from qdrant_client import models
 

@@ -90,7 +90,7 @@ def records_in(path: Path) -> int:
     """Read and check all of a copy; return how many memories and turns it has.
 
     Raises:
-        StoreDamaged: It is not a store, or not a sound one.
+        StoreDamaged: The file is not a store, or is damaged.
     """
     with sqlite_errors(path), open_apart(path) as db:
         messages = [message for (message,) in fetch(db, "PRAGMA integrity_check(3)")]
@@ -154,7 +154,7 @@ def copy_in(source: Path, target: Path) -> int:
         The number of memories and turns.
 
     Raises:
-        StoreDamaged: It is not a sound store.
+        StoreDamaged: The file is not a sound store.
         SchemaTooNew: A newer program wrote it.
     """
     with sqlite_errors(source), open_apart(source) as db:
@@ -176,7 +176,7 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse a database beside a log of another file, and one whose own log is beside the store.
+    """Refuse a database next to another file's log, and one whose own log is next to the store.
 
     Args:
         source: The database to restore.
@@ -323,7 +323,7 @@ def _flush(path: Path) -> None:
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Refuse a database of another program: SQLite would run what is in its schema."""
+    """Refuse another program's database: SQLite would run the code in its schema."""
     if db.pragma("application_id") != schema.APPLICATION_ID:
         raise RequestError(
             f"{path} is a SQLite database of another program; name a backup of Memories"

@@ -58,7 +58,7 @@ class Inspection:
         damaged: The seqs of damaged records, from which nothing can be derived.
         vectors: The vectors of the store.
         is_complete: Whether all records were read; otherwise nothing can be derived.
-        has_bad_words: Whether damage of the index of words was reported. It is rebuilt as a whole.
+        has_bad_words: Whether damage to the word index was reported. It is rebuilt completely.
     """
 
     db: apsw.Connection
@@ -251,7 +251,7 @@ def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
 
 
 class DerivedTable(NamedTuple):
-    """A table whose rows follow from those of `record`.
+    """A table derived from the rows of `record`.
 
     Attributes:
         what: Its contents, for people.
@@ -278,7 +278,7 @@ class DerivedTable(NamedTuple):
             yield _derived_finding(f"{self.what} differs from the records in {count} places")
 
     def rebuild(self, inspection: Inspection) -> None:
-        """Replace the rows by those that follow from the records."""
+        """Replace the rows with those derived from the records."""
         inspection.db.execute(f"DELETE FROM {self.table}")
         inspection.db.execute(f"INSERT INTO {self.table} ({self.columns}) {self.expected}")
 

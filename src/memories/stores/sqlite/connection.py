@@ -41,7 +41,7 @@ class SQLiteFile:
     """One store file and this process's connections to it, one for each thread."""
 
     def __init__(self, path: Path) -> None:
-        """Remember where the file is; nothing is opened yet."""
+        """Store the path; nothing is opened yet."""
         if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
@@ -228,7 +228,7 @@ class SQLiteFile:
             return missing
 
     def copy_to(self, target: Path) -> None:
-        """Write a copy of one state of the store into an empty file; writers go on meanwhile."""
+        """Write a consistent copy of the store into an empty file; writers continue meanwhile."""
         with sqlite_errors(self.path):
             connection = self._connection()
             try:
@@ -388,7 +388,7 @@ class SQLiteFile:
         return tuple(map(identity, self._parts))
 
     def _refuse_changed_parts(self) -> None:
-        """Refuse to go on if a part was removed or replaced while it was open.
+        """Refuse to continue if a part was removed or replaced while it was open.
 
         SQLite would go on with the parts that it has open, which no other process sees and which
         are gone when it closes them. While this process has a connection, no other one removes a
@@ -442,7 +442,7 @@ class SQLiteFile:
                 log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
     def _refuse_orphaned_log(self) -> None:
-        """Refuse to create a file beside the log of a lost one, which SQLite would replay."""
+        """Refuse to create a file next to a lost file's log, which SQLite would replay."""
         if self.log_bytes() and identity(self._parts[0]) is None:
             raise StoreDamaged(
                 f"{self.path} is gone, but its log {self.path.name}-wal is still there; put the "

@@ -92,7 +92,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
-    """Return our error for one of SQLite's, by its class and by what SQLite leaves out of it."""
+    """Translate an SQLite error, by its class and by the state of the files that it doesn't
+    mention."""
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
     )
@@ -164,7 +165,7 @@ def refuse_folder_in_the_way(path: Path) -> None:
 
 
 def refuse_full(path: Path) -> None:
-    """Raise StoreError if the disk has no room for a new store."""
+    """Raise StoreError if the disk has no space for a new store."""
     folder = next(folder for folder in path.parents if folder.is_dir())
     if _is_full(folder):
         raise StoreError(_FULL.format(path=path))
@@ -210,7 +211,7 @@ def _is_out_of_descriptors() -> bool:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether a disk has no room for shared memory, or no inode."""
+    """Return whether a disk has no space for shared memory, or no inode."""
     if not hasattr(os, "statvfs"):
         return False
     try:

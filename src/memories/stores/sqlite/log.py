@@ -1,4 +1,4 @@
-"""Finds out whether a log beside a store file belongs to it.
+"""Finds out whether a log next to a store file belongs to it.
 
 SQLite doesn't check: it replays any log into any file. Only the contents decide, since copying and
 moving change times and inodes. Each commit writes the row of the table `store`, whose id follows
@@ -31,7 +31,7 @@ _CHANGES, _SCHEMA = slice(24, 28), slice(40, 44)  # counters in the first page
 
 
 class ForeignLog(StoreDamaged):
-    """The log beside an intact file belongs to another file."""
+    """The log next to an intact file belongs to another file."""
 
 
 class Log(NamedTuple):
@@ -138,7 +138,7 @@ def _checksum_weights(count: int) -> list[int]:
 def _checksum(
     before: tuple[int, int], content: bytes, order: str, weights: list[int]
 ) -> tuple[int, int]:
-    """Return SQLite's checksum of a part of a log, given that of the part before."""
+    """Return SQLite's checksum of a part of a log, given the previous part's checksum."""
     first, *rest = struct.unpack(f"{order}{len(content) // 4}I", content)
     words = (before[1], first + before[0], *rest)
     start = len(weights) - len(words)

@@ -231,7 +231,7 @@ def is_group(group: Any) -> bool:
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the damaged record that the group of a filter stands for; None if there is none.
+    """Return the damaged record to which a filter's group refers; None if there is none.
 
     A record whose namespace can't be read belongs to every namespace.
     """
@@ -496,7 +496,7 @@ def _insert_records(
 def _find_or_insert(
     db: apsw.Connection, table: str, columns: tuple[str, str], values: tuple[str, str]
 ) -> int:
-    """Return the id of a pair of values; usually it exists already."""
+    """Return the id of a pair of values; usually it already exists."""
     first, second = columns
     sql = f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?"
     row_id = fetch_value(db, sql, values)
@@ -507,7 +507,7 @@ def _find_or_insert(
 
 
 def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
-    """Delete records with their labels and accesses, and names that no other record has."""
+    """Delete records with their labels and accesses, and names that no other record uses."""
     values = [(seq,) for seq in seqs]
     for table in ("record_label", "access", "record"):
         db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)

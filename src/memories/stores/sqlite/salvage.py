@@ -47,7 +47,7 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn of a store, without the log, which no other store can use.
+    """Yield every memory and turn of a store, but not the audit log, which no other store can use.
 
     Args:
         path: The store; no process may use it meanwhile. Its write-ahead log is included as far as
@@ -95,7 +95,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
 
 
 def _has_foreign_log(path: Path) -> bool:
-    """Return whether the log beside a store certainly isn't its own.
+    """Return whether the log next to a store certainly isn't its own.
 
     SQLite would replay it, and spoil the sound records.
     """
@@ -375,7 +375,8 @@ class _Pages:
         return PageRow(number, _values(self._payload(page, offset, length)))
 
     def _payload(self, page: bytes, offset: int, length: int) -> bytes:
-        """Return the content of a row; what its page has no room for is in a chain of pages."""
+        """Return the content of a row; the part that doesn't fit its page is in a chain of
+        pages."""
         if length > self._length:
             raise ValueError
         most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23

@@ -304,7 +304,7 @@ def build(db: apsw.Connection) -> apsw.Connection:
 
 
 def empty() -> apsw.Connection:
-    """Return an empty store of the newest schema, in memory, with an id of its own."""
+    """Return an empty in-memory store of the newest schema, with its own id."""
     db = apsw.Connection(":memory:")
     db.deserialize("main", _empty_file())
     db.execute("UPDATE store SET id = ?", (os.urandom(16).hex(),))

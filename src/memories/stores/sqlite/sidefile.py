@@ -55,7 +55,7 @@ def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
     """Return the state after one more commit.
 
     Args:
-        marker: The state before.
+        marker: The previous state.
         forked: Whether a new history begins, since other commits with the same numbers may exist:
             after the restore of a backup, or after a loss of commits.
     """
@@ -104,7 +104,7 @@ class Holder(NamedTuple):
     """The process that holds a lock, or held it last.
 
     Attributes:
-        process: Its id; empty if unknown.
+        process: Its process id; empty if unknown.
         seconds: For how long.
     """
 

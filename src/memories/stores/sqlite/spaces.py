@@ -81,7 +81,7 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return a space as it is stored."""
+    """Return the stored form of a space."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
@@ -103,7 +103,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
     """Return the space of the vectors in the store, if it has any.
 
     Raises:
-        StoreDamaged: Its rows can't be read.
+        StoreDamaged: The space's rows can't be read.
     """
     space = form_in_use(db)
     if space is not None and not space.model:
@@ -303,7 +303,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
 
 
 def drop_staged_vectors(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
-    """Remove staged vectors, all of them or those of these records."""
+    """Remove all staged vectors, or only these records'."""
     for table in STAGED.values():
         if seqs is None:
             db.execute(f"DELETE FROM {table}")

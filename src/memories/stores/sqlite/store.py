@@ -215,7 +215,7 @@ class SQLiteStore:
         index.remove(db, ((seq, sound.get(seq)) for seq in seqs))
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
-        # Each erasure has a number of its own, so that none ends another one.
+        # Each erasure has its own number, so that none ends another one.
         schema.count_epoch(db, "erasing")
 
     # --- changing the space

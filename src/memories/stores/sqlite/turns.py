@@ -64,7 +64,7 @@ class RowCache:
         vectors: VectorIndex | None,
         damaged: Damaged,
     ) -> _Rows:
-        """Return the rows of a query, from the cache if nothing was written since.
+        """Return the rows of a query, from the cache if nothing has been written since.
 
         `data_version` changes with commits by others, the count of changes with those by this
         connection. A transaction that has written neither uses nor fills the cache, because its
@@ -139,7 +139,8 @@ class TurnSearch(NamedTuple):
         return "v.codes", f"LEFT JOIN {self.vectors.table} v ON v.seq = r.seq"
 
     def _search_words(self, among: Sequence[int] | None = None) -> WordHits:
-        """Return the hits by words; none if their index is damaged and vectors can be searched."""
+        """Return the hits by words; none if the word index is damaged and vectors can be
+        searched."""
         terms = self.query.terms
         try:
             return index.rank(self.db, self.postings, self.selected, terms, among)

@@ -144,7 +144,7 @@ class VectorIndex:
         self._count_epoch(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Build whole blocks of the vectors that are in none yet.
+        """Build whole blocks from the vectors that aren't in a block yet.
 
         Args:
             db: A connection inside a transaction.
@@ -275,7 +275,7 @@ class VectorIndex:
     def _best_by_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
-        """Return the `k` best by the blocks; None if so few match that scoring all is faster.
+        """Return the `k` best by the blocks; None if few enough match that scoring all is faster.
 
         The candidates and their order depend on the selected namespaces alone, so the contents of
         others can't change a result.
@@ -400,7 +400,7 @@ class VectorIndex:
         return indexes
 
     def _find_newest(self, db: apsw.Connection, hi: int, selected: Selection) -> _Windows:
-        """Return the windows with these namespaces and labels that are in no block yet."""
+        """Return the windows with these namespaces and labels that aren't in a block yet."""
         windows = self._load_newest(db, hi)
         is_own = _is_of_pools(windows.pools, selected)
         for label, _ in selected.labels:
@@ -424,7 +424,7 @@ class VectorIndex:
             return blocks
 
     def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
-        """Return the windows that are in no block yet, from the cache as far as it is valid.
+        """Return the windows that aren't in a block yet, from the cache as far as it is valid.
 
         Some of their records may have been removed since: a caller that reads the codes doesn't
         find them. A transaction that has written neither uses nor fills the cache, because its

@@ -398,7 +398,7 @@ def rank(
         postings: The cache of the index.
         selected: Selects the records.
         terms: The terms.
-        among: The only seqs to look at, if few records are selected.
+        among: The only seqs to consider, if few records are selected.
     """
     hits = WordHits({}, {})
     parsed_terms = {term: parse(term) for term in terms}
@@ -438,7 +438,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The records to look at: an SQL condition on `{seq}`, its values, and how many at most."""
+    """The records to consider: an SQL condition on `{seq}`, its values, and the maximum number."""
 
     condition: str
     values: tuple[str | int, ...]
@@ -446,7 +446,7 @@ class _Scope(NamedTuple):
 
 
 class _TermQuery(NamedTuple):
-    """A term to look for.
+    """A term to search for.
 
     Attributes:
         term: The term.
@@ -462,7 +462,7 @@ class _TermQuery(NamedTuple):
 
 
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
-    """Return the records to look at.
+    """Return the records to consider.
 
     SQLite collects the values of an IN once for a term; then a record takes 0.1 µs.
     """
@@ -579,7 +579,7 @@ def _score_common(
             continue  # the index is damaged
         hits.scores[seq] = 0.0
         for number, (term, gain) in enumerate(gains):
-            # One for each namespace; a record has the words of its own only.
+            # One for each namespace; a record contains only its own namespace's words.
             own = frequencies[number * pool_count : (number + 1) * pool_count]
             occurrences = max(own)
             if occurrences:
