@@ -178,7 +178,7 @@ def test_a_file_that_is_saved_again_and_again_is_an_error(
     store(bob, "Ann sails")
     counter = itertools.count()
     monkeypatch.setattr(file, "fingerprint", lambda _: (next(counter), 0, 0))
-    with pytest.raises(StoreBusy, match="again and again"):
+    with pytest.raises(StoreBusy, match="keeps saving"):
         bob.scratchpad(refresh=True)
 
 
