@@ -282,7 +282,7 @@ def _change_tags(
     *,
     dry_run: bool,
 ) -> int:
-    """Set, remove, rename or merge tags, as the first word says; return the exit code."""
+    """Set, remove, rename or merge tags, depending on the first word; return the exit code."""
     from memories.cli.bulk import change_many
 
     verb, *names = words

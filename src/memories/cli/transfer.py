@@ -255,7 +255,7 @@ def _report_import(
 
     if not dry_run:
         count = imported.imported
-        record_change(f"{count} records were imported; running it again leaves those as they are")
+        record_change(f"{count} records were imported; running it again leaves those unchanged")
     mark_all_stale(config.home)
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")

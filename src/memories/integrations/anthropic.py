@@ -242,7 +242,7 @@ def _inside(files: Mapping[str, Memory], folder: str) -> list[str]:
 
 
 def _text(memory: Memory) -> str:
-    """Return the text of a file; if its memory was edited by hand, the memory's content."""
+    """Return the text of a file; if its memory was edited elsewhere, the memory's content."""
     text = None if memory.data is None else json.loads(memory.data).get("text")
     return text if isinstance(text, str) else memory.content
 

@@ -275,7 +275,7 @@ class Lookup(NamedTuple):
 
         Args:
             key: The key.
-            project: The project that the memory belongs to. A global memory outside of projects
+            project: The project that the memory belongs to. A global memory outside projects
                 matches too.
 
         Raises:

@@ -97,7 +97,7 @@ class Edits(NamedTuple):
 
     Attributes:
         pad: The content of the file, with the edits; None without a readable file.
-        taken: The edits that were taken over, each a part of a sentence.
+        taken: The edits that were applied, each as part of a sentence.
         left_out: Ids of the entries that were removed.
         notes: A sentence on refused edits and the file that keeps them, if any.
     """

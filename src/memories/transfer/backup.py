@@ -66,7 +66,7 @@ class Restored(NamedTuple):
         made_at: When the backup was made, in ISO 8601, if recorded.
         kept: Where the replaced store is now, if there was one.
         without_vector: How many records only words can find.
-        unchecked: The export is of the version without a last line, so an incomplete one can't be
+        unchecked: Whether the export's version has no last line, so that an incomplete one can't be
             recognized.
     """
 

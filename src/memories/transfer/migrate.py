@@ -90,7 +90,7 @@ def migrate(
         target: The other store: empty, or an incomplete copy.
         embedder: The embedder with which the target was opened. Vectors in its space are copied,
             others are recomputed.
-        progress: Called with how much is done.
+        progress: Called with the progress so far.
 
     Raises:
         RequestError: There is nothing to copy, or the target has records that the original does not

@@ -49,8 +49,8 @@ _DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
-# Unseen characters that must be a message: tags, variation selectors or joiners in a row, or a
-# forced direction.
+# Invisible characters that must be a hidden message: consecutive tags, variation selectors or
+# joiners, or a forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
     "|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u034f\u180e\u3164\uffa0\u115f\u1160\u2800]{4}"
@@ -303,7 +303,7 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
 
 
 def _is_leet(word: str) -> bool:
-    """Return whether signs stand for letters within a word that has letters too."""
+    """Return whether signs replace letters in a word that also has letters."""
     if not 3 < len(word) < _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
         return False
     return any(map(str.isalpha, word))

@@ -214,7 +214,7 @@ class Writer(NamedTuple):
         return confidence >= min(self.min_confidence, declared)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: the first of those that it contradicts least."""
+        """Return the memory that a draft repeats: the first one that it contradicts least."""
         if not same:
             return None
         if len(same) == 1 and "corrected_by" not in same[0].fields:
@@ -222,7 +222,8 @@ class Writer(NamedTuple):
         allowed: list[Repetition] = []
         for record in same:
             repetition = self.repetition(record, draft, vectors)
-            # A correction by a more trusted writer stands: the old text becomes a new memory.
+            # A correction by a more trusted writer keeps its effect: the old text becomes a new
+            # memory.
             if not (repetition.was_corrected() and repetition.is_less_trusted()):
                 allowed.append(repetition)
         if not allowed:

@@ -72,7 +72,7 @@ class Spaces:
         """Return the id of the space in use; None if there are no vectors.
 
         Raises:
-            EmbedderMismatch: It isn't the space with which the store was opened.
+            EmbedderMismatch: The space in use isn't the one with which the store was opened.
         """
         state = self.state()
         return self._checked_id(state) if "space" in state else None

@@ -84,7 +84,7 @@ def parse_partitions(number: str | int, source: str = "") -> int:
         source: Where it was set, for the message.
 
     Raises:
-        ConfigError: It isn't a number from 1 to 64.
+        ConfigError: The value isn't a number from 1 to 64.
     """
     text = str(number)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MAX_PARTITIONS:

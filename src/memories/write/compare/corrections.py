@@ -82,7 +82,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same; it belongs to the embedder.
+        threshold: The cosine from which two texts may say the same; it depends on the embedder.
     """
     if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
         return False
