@@ -17,7 +17,7 @@ USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "import
 CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")
 
 _RESERVED = "="  # no key of a tag can begin with it
-# Filters use the first two; the third has the other parts of the origin.
+# Filters use TRUST and BY; VIA has the other parts of the origin, such as the channel.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the git branch of the writer, if any
 # A record that waits for a review has HELD, also after it; an imported one has the id of its

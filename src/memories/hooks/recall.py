@@ -48,7 +48,7 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
     """
     config = read_settings(request)
     if request.prompt is None:
-        context = _recall_block(request, config, opened)
+        context = _start_session(request, config, opened)
     else:
         context = _recall_prompt(request, config, opened)
     context.figures = runs.figures(config, request.folder, context.text)
@@ -110,7 +110,7 @@ def _recall_prompt(
         )
 
 
-def _recall_block(
+def _start_session(
     request: RecallRequest, config: Config, opened: "OpenMemories | None"
 ) -> HookContext:
     """Return the prompt block for the start of a session.

@@ -1,6 +1,8 @@
 """Stores keep records; `open_store` opens the one at a URL.
 
-To add a store, write a package with the same files as the others and add its scheme to the table.
+To add a store for a SQL database, copy `postgres`; for a server of documents, write a driver for
+`documents`, as `chroma` does. Name the files like theirs, add the URL's scheme to the table and to
+the checks below it, and let its tests inherit `tests/stores/contract`.
 """
 
 import importlib
