@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memories.embedders import open_embedder
-from memories.write.compare.duplicates import Verdict, judge
+from memories.write.compare.duplicates import Verdict, judge_words
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
@@ -33,7 +33,7 @@ class Pair:
 
     def verdict(self, threshold: float) -> Verdict:
         """Return the verdict on the new text at a threshold."""
-        return judge(self.new, self.old, self.cosine, threshold=threshold).verdict
+        return judge_words(self.new, self.old, self.cosine, threshold=threshold).verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ RING_3 = (
 CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
-MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 540, 60, 3
+MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 # of the one class with a method for each verb, most of which are three lines long
 MAX_OF_MEMORIES = 736
 

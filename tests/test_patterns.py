@@ -70,6 +70,7 @@ GENERAL = (
 
 # Patterns that are made of a name or a row of a table, by where: what to try in their place.
 COMPUTED = {
+    "languages/dates.py: _patterns": "_READERS",
     "languages/days.py: _translate_days": "of a language's words, tried on the first _MAX_READ characters",
     "languages/days.py: _when": days._when("de").pattern,
     "guard/rules.py: _check_pattern": "of the user: its steps are counted before it is used",
@@ -77,6 +78,7 @@ COMPUTED = {
     "guard/scan.py: _find_everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
+    "hooks/gate.py: names_project": r"(?<![a-z0-9_-])shop(?![a-z0-9_-])",
     "hooks/proposals.py: _pattern": "phrases.txt",
     "hooks/proposals.py: _read_phrases": "phrases.txt",
     "hooks/proposals.py: _request_pattern": proposals._request_pattern().pattern,
@@ -215,6 +217,8 @@ def patterns() -> tuple[set[Found], set[str]]:
     found.add(Found("guard/spoken.py", spoken._pattern(latin_only=True), 0, "finditer"))
     for given in (*contexts.LONG, *contexts.NUMBERS):
         found.add(Found("guard/contexts.py", given.pattern, 0, "finditer"))
+    for pattern, _ in dates._patterns():
+        found.add(Found("languages/dates.py", pattern.pattern, pattern.flags, "finditer"))
     suspicious = suspicion.load_rules()
     for flags, table in ((re.S, suspicious.orders), (re.I | re.S, suspicious.structures)):
         for rule in map(suspicion.read_rule, table):

@@ -234,8 +234,8 @@ class Memories:
 
         Returns:
             The result. The same text in the same namespace and project is not stored again: its
-            additions are merged into the existing memory, see `merged` and `reinforced`. A very similar
-            text is refused unless it differs in a number, a date, a name or a negation: see
+            additions are merged into the existing memory, see `merged` and `reinforced`. A very
+            similar text is refused unless it differs in a number, a date, a name or a negation: see
             `duplicates`.
 
         Raises:

@@ -693,7 +693,7 @@ def test_every_sound_record_is_saved_and_the_others_are_named(
     assert store.read_bytes() == damaged
     assert said(many) > said((folder / "saved.jsonl").read_text())
     assert (folder / "saved.jsonl").stat().st_mode & 0o777 == 0o600
-    assert "is there already" in memory("doctor", "--salvage", "saved.jsonl").error
+    assert "already exists" in memory("doctor", "--salvage", "saved.jsonl").error
     assert memory("restore", "saved.jsonl", "--replace").json["records"] == 498
     assert memory("doctor", "--deep").json["findings"] == []
 

@@ -284,7 +284,8 @@ def test_text_shows_speaker_conversation_and_time(memory: Command) -> None:
     assert "the ferry leaves at nine\nAnn in trip · 2026-05-01 09:01 UTC" in shown
     assert "assistant in trip" in shown
     assert shown.endswith("trip#2\n")
-    assert memory("turns", "tail", "missing", "--format", "text").out == "Nothing here.\n"
+    missing = memory("turns", "tail", "missing", "--format", "text").out
+    assert missing.startswith("Conversation not found (missing)")
     added = memory(
         "turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"})
     )
@@ -575,10 +576,13 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
     assert contents(memory("turns", "show", "trip", "--from", "2")) == ["a ferry is a boat"]
     nowhere = memory("turns", "show", "nowhere")
     assert (nowhere.code, nowhere.json) == (0, {"results": [], "count": 0})
-    assert (
-        "Conversation not found (nowhere); to see which there are: memory turns list" in nowhere.err
+    nowhere = memory("turns", "show", "nowhere", "--format", "text")
+    assert nowhere.out == (
+        "Conversation not found (nowhere); to see which there are: memory turns list\n"
     )
-    assert "not found" not in memory("turns", "show", "trip", "--from", "99").err
+    assert (
+        "not found" not in memory("turns", "show", "trip", "--from", "99", "--format", "text").out
+    )
     assert "Ann in trip" in memory("turns", "show", "trip", "--format", "text").out
 
 

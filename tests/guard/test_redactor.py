@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - one line of a text stays on one line
+
 """What is taken out of texts, and what is left in them."""
 
 import itertools

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - one line of a text stays on one line
+
 """Secrets that sentences name are taken out in every language, and sentences that name none
 stay.
 """

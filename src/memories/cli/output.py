@@ -317,3 +317,21 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
     sys.stderr.write(safe(question))
     sys.stderr.flush()
     return sys.stdin.readline().strip()
+
+
+_LEFT_OUT = {
+    "suspicious": "that look like orders to a model (--include-suspicious)",
+    "tool_turn": "turns of tools or the system (--include-tool-turns)",
+    "captured": "captured by a hook and not accepted (memory search shows them)",
+    "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
+    "no_room": "without space left (CONTEXT_MEMORY_CHARACTERS)",
+}
+
+
+def describe_left_out(reasons: "Mapping[str, Mapping[str, Any]]") -> str:
+    """Describe the texts that a context leaves out and how to include them; empty if none."""
+    parts = []
+    for reason, description in _LEFT_OUT.items():
+        if reason in reasons:
+            parts.append(f"{reasons[reason]['count']} {description}")
+    return f"left out: {'; '.join(parts)}" if parts else ""

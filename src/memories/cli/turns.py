@@ -22,6 +22,7 @@ from memories.cli.output import (
     DAMAGED,
     begin_change,
     confirm,
+    describe_left_out,
     emit,
     note,
     print_error,
@@ -235,15 +236,22 @@ def _emit_turns(
         records, problem = memories.waiting_turns(conversation), exc
         if not records:
             raise
-    emit(shapes.turns(records), partial(text.turns, records))
+    emit(shapes.turns(records), partial(_render_turns, memories, conversation, records, as_of))
     if problem is not None:
         return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
-    if not records:
+    return 0
+
+
+def _render_turns(
+    memories: "Memories", conversation: str, turns: "list[Turn]", as_of: str | None
+) -> str:
+    """Return turns as text, or that there is no such conversation."""
+    if not turns:
         try:
             memories.conversation(conversation, as_of=as_of)
         except NotFound as exc:
-            note(f"{exc} ({conversation}); to see which there are: memory turns list")
-    return 0
+            return f"{exc} ({conversation}); to see which there are: memory turns list"
+    return text.turns(turns)
 
 
 @turns.command(
@@ -446,7 +454,7 @@ def context(
     gateway = WithScratchpad(builder.gateway, memories)
     builder.gateway = gateway  # type: ignore[assignment] # it delegates the other methods
     with contextlib.closing(gateway):
-        if conversation is None:  # noqa: SIM108 - one of two calls
+        if conversation is None:
             built = builder.build_everywhere(message)
         else:
             built = builder.build_context(conversation, message)
@@ -463,24 +471,6 @@ def context(
         return 0
     memories.abandon()  # a call that timed out may still use the store
     return DAMAGED
-
-
-def describe_left_out(left_out: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Describe the texts that a context leaves out and how to include them; empty if none."""
-    parts = []
-    for reason, description in _LEFT_OUT.items():
-        if reason in left_out:
-            parts.append(f"{left_out[reason]['count']} {description}")
-    return f"left out: {'; '.join(parts)}" if parts else ""
-
-
-_LEFT_OUT = {
-    "suspicious": "that look like orders to a model (--include-suspicious)",
-    "tool_turn": "turns of tools or the system (--include-tool-turns)",
-    "captured": "captured by a hook and not accepted (memory search shows them)",
-    "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
-    "no_room": "without space left (CONTEXT_MEMORY_CHARACTERS)",
-}
 
 
 def _context_builder(

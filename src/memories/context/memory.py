@@ -58,7 +58,8 @@ class AgentMemory:
         Args:
             gateway: Stores and finds.
             builder: Builds contexts.
-            policy: Decides which memories are stored. It should count with the gateway's `count_window`.
+            policy: Decides which memories are stored. It should count with the gateway's
+                `count_window`.
             clock: Returns the current time, aware.
         """
         self.gateway, self.builder, self.policy = gateway, builder, policy

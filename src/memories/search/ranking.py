@@ -7,7 +7,8 @@ With the signs for and against a turn:
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
-                 unit = sum of the word weights; for a memory the weight of similarity is twice as large
+                 unit = sum of the word weights; the weight of similarity is twice as
+                 large for a memory
     score      = fused × the factor for age and use of a memory; see `relevance`
 
 `Weights` has the weights of the means and of the signs, and the source of the numbers.

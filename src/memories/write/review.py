@@ -124,7 +124,7 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def select(self, **which: Unpack[Waiting]) -> list[str]:
-        """Return the ids of the matching memories that await review, oldest first; see `Waiting`."""
+        """Return the ids of matching memories that await review, oldest first; see `Waiting`."""
         where = self._where(which)
         groups: dict[str, None] = {}
         after = None

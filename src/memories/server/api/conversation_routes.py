@@ -128,7 +128,7 @@ def build_context(call: Call) -> Any:
     config = call.memories.config._replace(namespace=call.memories.namespace, identity=agent)
     builder = ContextBuilder.from_config(gateway, config, budget, **options)
     with contextlib.closing(gateway):
-        if conversation_id is None:  # noqa: SIM108
+        if conversation_id is None:
             context = builder.build_everywhere(query)
         else:
             context = builder.build_context(conversation_id, query)

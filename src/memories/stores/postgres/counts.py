@@ -13,6 +13,13 @@ from memories.stores.postgres.query import RECORDS, Selection, one_of, records_o
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Filter, Finding, Ref
 
+# How many bytes the tables have, and whether this user may write to them.
+SIZE = """
+SELECT sum(pg_total_relation_size(oid))::bigint,
+  NOT pg_is_in_recovery() AND current_setting('fsync')::boolean
+  AND has_table_privilege('record', 'INSERT')
+FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+"""
 MANY_VECTORS = 1_000  # a namespace with this many live records with vectors needs an index
 
 Place = tuple[str, str]  # collection, namespace

@@ -57,13 +57,6 @@ INSERT INTO access (namespace, seq, count)
 SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
 ON CONFLICT (namespace, seq) DO UPDATE SET count = access.count + excluded.count
 """
-# How many bytes the tables have, and whether this user may write to them.
-_SIZE = """
-SELECT sum(pg_total_relation_size(oid))::bigint,
-  NOT pg_is_in_recovery() AND current_setting('fsync')::boolean
-  AND has_table_privilege('record', 'INSERT')
-FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
-"""
 _log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
@@ -379,7 +372,7 @@ class PostgresStore:
         with self._server.read(where.namespaces) as db:
             meta = db.meta
             without = self._without_vectors(db, selected)
-            size, writable = next(iter(db.rows(_SIZE)), (0, True))
+            size, writable = next(iter(db.rows(counts.SIZE)), (0, True))
         return StoreInfo(
             url=self._server.masked_url,
             schema_version=meta.schema or None,
