@@ -1,4 +1,3 @@
-
 """What is taken out of texts, and what is left in them."""
 
 import itertools

@@ -1,4 +1,3 @@
-
 """Secrets that sentences name are taken out in every language, and sentences that name none
 stay.
 """

@@ -38,9 +38,9 @@ _BEGIN = b'{"at":"'
 
 # The methods of `Memories` that are noted, by the name of their operation if it is another one.
 _READS = {
-    "get": "", "list": "", "search": "", "explain": "search", "find_candidates": "search", "history": "",
-    "tags": "",
-    "status": "", "log": "", "verify_log": "log", "namespaces": "", "stats": "",
+    "get": "", "list": "", "search": "", "explain": "search", "find_candidates": "search",
+    "history": "", "tags": "", "status": "", "log": "", "verify_log": "log", "namespaces": "",
+    "stats": "",
     "turns": "", "tail_turns": "turns", "list_conversations": "conversations",
     "conversation": "conversations", "scratchpad": "", "search_scratchpad": "scratchpad",
 }  # fmt: skip
