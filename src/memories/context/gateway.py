@@ -307,7 +307,7 @@ class MemoryGateway:
         conversation = _check_search(query_text, conversation_id)
         if not hasattr(self._backend, "recall_turns"):
             return []
-        options = {"own": True} if own else {}  # other backends than ours may lack it
+        options = {"own": True} if own else {}  # backends other than ours may lack it
         with self._log_call("history searched", k=k) as fields:
             documents = self._deadline.run(
                 self._backend.recall_turns, query_text, k, conversation, **options

@@ -107,8 +107,8 @@ def recall_block(
         - decision, 30 May 2026, project github.com/ann/site: Pages are static
         === end of 482913077
 
-    The writer and trust of the memories stand in the first line if they are the same for all. There
-    are no ids: whoever needs one searches.
+    The writer and trust of the memories appear on the first line if they are the same for all.
+    There are no ids: an agent that needs one searches for it.
 
     Args:
         items: The memories, most relevant first.

@@ -135,7 +135,7 @@ def _embed(
 
 
 def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Turn each window of an assistant's answer halfway to the first, shape (windows, dimension).
+    """Rotate each window of an assistant's answer halfway to the first, shape (windows, dimension).
 
     A long answer is about one thing, which its beginning names; one of many windows is often near a
     question by chance. Texts of other speakers go from one topic to the next (docs/benchmarks.md

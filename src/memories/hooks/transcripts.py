@@ -25,7 +25,7 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # characters of one line's text
 MAX_TOOL = 20_000
-# Where hosts keep transcripts: a subfolder of the one in a variable, else of the home.
+# Where hosts keep transcripts: below the folder that a variable names, else below the home folder.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),

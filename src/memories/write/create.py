@@ -191,7 +191,7 @@ class Batch(NamedTuple):
         return self._replace(writer=self.writer._replace(lookup=lookup))
 
     def write(self) -> list[Created]:
-        """Store the drafts in a transaction, which may be a part of another one."""
+        """Store the drafts in a transaction, which may be part of another."""
         writer = self.writer
         if self.note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))

@@ -35,7 +35,7 @@ _DECIDE: Fields = {
 
 
 def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
-    """Run a change of many memories with the named values of the request; return its report."""
+    """Run a bulk change with the named values of the request; return its report."""
     arguments = {name: call.arguments[name] for name in names if name in call.arguments}
     show = call.arguments.get("show", _DEFAULT_STEPS)
     if not 0 <= show <= MAX_LIMIT:

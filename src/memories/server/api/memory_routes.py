@@ -159,7 +159,7 @@ def _if_match(call: Call) -> Iterator[None]:
 
 
 def _find_logged(call: Call, action: str) -> Change | None:
-    """Return the change that an earlier try of this request has logged before its server was
+    """Return the change that an earlier attempt at this request logged before its server
     stopped.
     """
     if not call.again:
@@ -172,7 +172,7 @@ def _find_logged(call: Call, action: str) -> Change | None:
 
 
 def _is_updated(call: Call) -> bool:
-    """Return whether an earlier try of this request has added its version; others may have added
+    """Return whether an earlier attempt at this request added its version; others may have added
     more since.
     """
     arguments, begun_at = call.arguments, call.begun_at

@@ -223,8 +223,9 @@ def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Orig
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
-    """Return the namespaces of an export to import; None for all: they are renamed, or the sender
-    manages the store.
+    """Return the namespaces of an export to import.
+
+    None means all, because they are renamed or the sender manages the store.
 
     Raises:
         Refused: 403.

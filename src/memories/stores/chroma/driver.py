@@ -168,7 +168,7 @@ class ChromaDriver:
             self._value(answer, "listing a part")
 
     def _collection_name(self, part: Part, contents: str = "") -> str:
-        """Return the name of a collection of a part.
+        """Return the name of a part's collection.
 
         It contains a hash, since a namespace may have characters that the server doesn't allow.
 

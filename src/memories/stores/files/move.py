@@ -115,7 +115,7 @@ class Mover:
                 open_store(self._target, None, config).close()
 
     def marker(self) -> Marker | None:
-        """Return where the folder has moved to; None if the files count.
+        """Return where the folder has moved to; None if the files are still in use.
 
         Raises:
             StoreDamaged: The marker can't be read.

@@ -77,7 +77,7 @@ def parse_url(url: str) -> StoreURL:
 
 
 def parse_partitions(number: str | int, source: str = "") -> int:
-    """Return a number of partitions.
+    """Return the number of partitions.
 
     Args:
         number: The number, perhaps as text.

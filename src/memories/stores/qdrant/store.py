@@ -26,8 +26,8 @@ class QdrantStore(RemoteStore):
     what can't be guaranteed. If two machines write one position at once, the server takes the
     first: points are inserted with `update_mode: insert_only`, and read back.
 
-    The contract is tested in a folder, and over REST against a server that checks each request by
-    the models of the API and carries it out in the client's local mode. With `QDRANT_URL`, the
+    The contract is tested in a folder, and over REST against a server that checks each request
+    against the API's models and carries it out in the client's local mode. With `QDRANT_URL`, the
     tests use a real server.
     """
 

@@ -477,7 +477,7 @@ def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
 
 
 def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return for each row of an index of words a hash of its terms and their places."""
+    """Return a hash of the terms and positions of each row in a word index."""
     hashes: dict[int, int] = {}
     name = f"instances_{table}"
     db.execute(f"CREATE VIRTUAL TABLE temp.{name} USING fts5vocab('main', '{table}', 'instance')")

@@ -221,7 +221,7 @@ def _leads_on(database: _Database, log: Log) -> bool:
 
 
 def _has_layout(database: _Database, log: Log) -> bool:
-    """Return whether a database has its pages where the log has them; a copy by VACUUM hasn't."""
+    """Return whether a database has its pages where the log has them; a VACUUM copy doesn't."""
     if len(log.pages) >= log.page_count:
         return True  # the log replaces every page
     if database.has_moved:

@@ -239,7 +239,7 @@ class _Weighed(NamedTuple):
     """The words of a text, without their order.
 
     Attributes:
-        counts: How often each word of weight occurs, by its key.
+        counts: How often each significant word occurs, by its key.
         meanings: What each word may mean, by its key.
         keys: The keys of the words that may mean something.
         compounds: The known compounds among them, which the other text may write as two words.
