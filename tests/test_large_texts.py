@@ -165,7 +165,7 @@ class _Counted(str):
 def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
     from memories.guard import scan
 
-    rule_set = scan.build_rules(personal=False, own=())
+    rule_set = scan.build_rules(personal=False, user_rules=())
     for sign in "-", "a":
         low = _Counted(sign * 50_000)
         before = next(_Counted.calls)
