@@ -1,7 +1,6 @@
 """A megabyte of anything costs about as much CPU as a megabyte of prose, and no more memory."""
 
 import base64
-import gc
 import itertools
 import random
 import resource
@@ -81,9 +80,7 @@ def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
     monkeypatch.setenv("EMBEDDER", "none")
     with Memories(namespace="bob") as opened:
         opened.create("warm up")
-        gc.freeze()  # what earlier tests of this process left costs no collection of garbage here
         yield opened
-        gc.unfreeze()
 
 
 def cpu(run: Callable[[], object]) -> float:

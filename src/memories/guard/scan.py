@@ -144,20 +144,20 @@ def _merge(secrets: Iterable[Secret]) -> list[Secret]:
 # --- disguises
 
 
-class _Piece(NamedTuple):
-    """A part of a text, and where it begins in the copy."""
+class _Replacement(NamedTuple):
+    """A replaced part of a text: its place in the copy, and its place in the original."""
 
-    copied: int
+    copied_start: int
+    copied_end: int
     start: int
     end: int
-    is_same: bool
 
 
 class _Copy(NamedTuple):
-    """A text with replacements, and the source of each of its pieces."""
+    """A text with replacements."""
 
     text: str
-    pieces: list[_Piece]
+    replacements: list[_Replacement]
 
     @classmethod
     def replace(
@@ -165,43 +165,46 @@ class _Copy(NamedTuple):
     ) -> "_Copy | None":
         """Return a copy with each match of a pattern replaced; None if nothing changes."""
         parts: list[str] = []
-        pieces: list[_Piece] = []
+        replacements: list[_Replacement] = []
         length = position = 0
         for match in re.finditer(pattern, text):
             written = write(match)
             if written == match[0]:
                 continue
             start, end = match.span()
-            if start > position or not pieces:
-                pieces.append(_Piece(length, position, start, True))
-                parts.append(text[position:start])
-                length += start - position
-            pieces.append(_Piece(length, start, end, False))
-            parts.append(written)
-            length += len(written)
+            parts += text[position:start], written
+            copied_start = length + start - position
+            length = copied_start + len(written)
+            replacements.append(_Replacement(copied_start, length, start, end))
             position = end
-        if not pieces:
+        if not replacements:
             return None
-        pieces.append(_Piece(length, position, len(text), is_same=True))
-        return cls("".join([*parts, text[position:]]), pieces)
+        return cls("".join([*parts, text[position:]]), replacements)
 
     def locate(self, secrets: Iterable[Secret]) -> list[Secret]:
         """Return the copy's secrets at their places in the original text."""
-        starts = [piece.copied for piece in self.pieces]
+        cuts = self.cuts()
         located = []
         for secret in secrets:
-            first = self.pieces[bisect_right(starts, secret.start) - 1]
-            last = self.pieces[bisect_right(starts, secret.end - 1) - 1]
-            start = first.start
-            if first.is_same:
-                start += secret.start - first.copied
-            end = last.start + secret.end - last.copied if last.is_same else last.end
+            start, _ = self._locate_character(secret.start, cuts)
+            _, end = self._locate_character(secret.end - 1, cuts)
             located.append(Secret(start, end, secret.kind))
         return located
 
+    def _locate_character(self, position: int, cuts: list[int]) -> tuple[int, int]:
+        """Return where the source of a character of the copy begins and ends."""
+        index = bisect_right(cuts, position) - 1
+        if index < 0:
+            return position, position + 1
+        replacement = self.replacements[index]
+        if position < replacement.copied_end:
+            return replacement.start, replacement.end
+        source = replacement.end + position - replacement.copied_end
+        return source, source + 1
+
     def cuts(self) -> list[int]:
         """Return the places of replacements in the copy."""
-        return [piece.copied for piece in self.pieces if not piece.is_same]
+        return [replacement.copied_start for replacement in self.replacements]
 
 
 def _remove(_: re.Match[str]) -> str:
