@@ -40,7 +40,7 @@ ORDER = {
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
-    "memories.core": "batches deadline disk logs times urls < events http ids trust",
+    "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "store",

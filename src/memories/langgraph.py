@@ -16,9 +16,11 @@ def _naming_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as exc:
+        from memories.core.installation import install_command
+
         package = str(exc.name).partition(".")[0]
         raise ModuleNotFoundError(
-            f"memories.langgraph needs {package}; run: pip install 'memoriae[langgraph]'",
+            f"memories.langgraph needs {package}; run: {install_command('langgraph')}",
             name=exc.name,
         ) from None
 

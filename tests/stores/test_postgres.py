@@ -590,7 +590,7 @@ def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(
 
 def test_without_its_driver_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="pip install 'psycopg\\[binary\\]'"):
+    with pytest.raises(ConfigError, match=r"run: .* install .*\[postgres\]"):
         PostgresStore("postgresql://h/d", None)
 
 
@@ -617,7 +617,7 @@ print(said[0])
 """
     (said,) = run_python(script).stdout.splitlines()
     assert "can't be loaded" in said
-    assert "pip install 'psycopg[binary]'" in said
+    assert "[postgres]" in said.partition("run: ")[2]
     assert "secret" not in said
 
 

@@ -238,9 +238,11 @@ def _folder() -> Path:
     try:
         import memories_e5
     except ImportError as exc:
+        from memories.core.installation import install_command
+
         raise ConfigError(
-            "EMBEDDER=e5 needs its model, which is a package of its own; run: pip install "
-            "'memoriae[multilingual]', or in a checkout: pip install packages/memoriae-e5"
+            "EMBEDDER=e5 needs its model, which is a package of its own; "
+            f"run: {install_command('multilingual')}"
         ) from exc
     return Path(memories_e5.__file__).parent
 

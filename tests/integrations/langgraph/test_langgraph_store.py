@@ -450,7 +450,6 @@ def test_without_langgraph_the_import_names_the_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
     )
-    assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: memories.langgraph needs langgraph; run: "
-        "pip install 'memoriae[langgraph]'"
-    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: memories.langgraph needs langgraph; run: ")
+    assert "[langgraph]" in last

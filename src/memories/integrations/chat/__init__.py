@@ -2,7 +2,6 @@
 JSON lines.
 """
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,9 +25,10 @@ def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live
     """
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
-        install = f"{sys.executable} -m pip install 'memoriae[chat]'"
+        from memories.core.installation import install_command
+
         packages = " and ".join(missing)
-        raise ConfigError(f"the chat needs {packages}; run: {install}")
+        raise ConfigError(f"the chat needs {packages}; run: {install_command('chat')}")
     if demo:
         from memories.cli.output import say
         from memories.integrations.chat.demo import run as run_demos

@@ -215,8 +215,10 @@ def _load_error(exc: Exception) -> MemoriesError:
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
+        from memories.core.installation import install_command
+
         return ConfigError(
-            f"a package of the chat is missing ({exc}); run: pip install 'memoriae[chat]'"
+            f"a package of the chat is missing ({exc}); run: {install_command('chat')}"
         )
     return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
 

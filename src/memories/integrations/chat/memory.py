@@ -131,9 +131,11 @@ def _sqlite() -> Any:
         sys.modules["sqlite3"] = importlib.import_module("pysqlite3")
     module = importlib.import_module("sqlite3")
     if module.sqlite_version_info < _SAFE:
+        from memories.core.installation import install_command
+
         raise ConfigError(
             f"SQLite {module.sqlite_version} can lose what it acknowledged; "
-            f"run: {sys.executable} -m pip install pysqlite3"
+            f"run: {install_command('chat')}"
         )
     return module
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memories.core.disk import ForkGuard
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
-from memories.stores.postgres.errors import INSTALL, ServerFull, refusal, translate_errors
+from memories.stores.postgres.errors import ServerFull, refusal, translate_errors
 from memories.stores.postgres.transaction import READ_META, Meta, Missing, Transaction, last_rows
 from memories.stores.postgres.url import parse_url
 
@@ -91,7 +91,11 @@ class Server:
             ConfigError: The URL is not valid, or the driver is not installed.
         """
         if importlib.util.find_spec("psycopg") is None:
-            raise ConfigError(f"the PostgreSQL store needs its driver; {INSTALL}")
+            from memories.core.installation import install_command
+
+            raise ConfigError(
+                f"the PostgreSQL store needs its driver; run: {install_command('postgres')}"
+            )
         self.url = parse_url(url)
         self.masked_url = self.url.masked_url
         self._inherited: list[Any] = []

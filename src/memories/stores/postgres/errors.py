@@ -103,7 +103,6 @@ _NAMELESS = (
         "its host is not known for now: no name server answered",
     ),
 )
-INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
     ("role", "has no such user; create it, or check its name in the URL"),
@@ -131,8 +130,11 @@ def translate_errors(masked_url: str) -> Iterator[None]:
     try:
         import psycopg
     except ImportError as exc:
+        from memories.core.installation import install_command
+
         raise ConfigError(
-            f"the driver of the PostgreSQL store can't be loaded ({_first_line(exc)}); {INSTALL}"
+            f"the driver of the PostgreSQL store can't be loaded ({_first_line(exc)}); "
+            f"run: {install_command('postgres')}"
         ) from exc
 
     try:

@@ -211,8 +211,10 @@ def _open_client(folder: Path) -> "QdrantClient":
     try:
         from qdrant_client import QdrantClient
     except ImportError as exc:
+        from memories.core.installation import install_command
+
         raise ConfigError(
-            "qdrant:///folder needs qdrant-client; run: pip install qdrant-client"
+            f"qdrant:///folder needs qdrant-client; run: {install_command('qdrant')}"
         ) from exc
     keep_as_json(folder)
     with _translate_errors(folder):
