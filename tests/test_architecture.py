@@ -70,8 +70,8 @@ ORDER = {
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
-    "memories.cli": """output complete < text app editor < options < backup bulk < memories search turns
-        stores status serve identities < agents connect review transfer""",
+    "memories.cli": """output complete < text app < options < backup bulk < search turns stores
+        status serve identities < review < agents connect memories transfer""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat langchain langgraph openai",

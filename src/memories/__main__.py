@@ -52,8 +52,10 @@ def _recall(request: bytes) -> bytes | None:
 def ask(arguments: list[str]) -> int:
     """Ask the store's server to run the command, else run it here; return the exit code."""
     from memories import __version__
+    from memories.cli import expand
     from memories.warm import client
 
+    arguments = expand(arguments)
     try:
         code = client.ask(arguments, __version__)
     except client.AnswerLost as lost:
@@ -126,13 +128,13 @@ def run(arguments: "Sequence[str]") -> int:
 
 def _run(arguments: "Sequence[str]") -> object:
     """Run the command; return the exit code, or any other value for 0."""
-    first = arguments[0] if arguments else "--help"
-    if first in ("--help", "-h", "--version") and "_MEMORY_COMPLETE" not in os.environ:
-        from memories import __version__
-        from memories.cli import help_page, output
+    if "_MEMORY_COMPLETE" not in os.environ:
+        page = _page(arguments[0] if arguments else "help")
+        if page:
+            from memories.cli import output
 
-        output.say(__version__ if first == "--version" else help_page())
-        return 0
+            output.say(page)
+            return 0
     from memories.cli.app import run as run_command
 
     result = run_command(arguments)
@@ -145,6 +147,19 @@ def _run(arguments: "Sequence[str]") -> object:
         "StartChat": _chat,
     }
     return programs[type(result).__name__](*result)
+
+
+def _page(first: str) -> str:
+    """Return the page that a first argument asks for; empty if it is a command."""
+    if first == "--version":
+        from memories import __version__
+
+        return __version__
+    from memories.cli import everyday_page, help_page
+
+    if first == "help":
+        return everyday_page()
+    return help_page() if first in ("--help", "-h") else ""
 
 
 def load_commands() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from forked import Forked
 from memories import __version__
-from memories.cli import COMMANDS, help_page
+from memories.cli import ALIASES, COMMANDS, everyday_page, help_page
 from memories.cli.app import TIME, app
 from memories.guard.validate import MAX_LIMIT
 from memories.settings import SETTINGS
@@ -89,9 +89,102 @@ def test_the_groups_stand_together() -> None:
 # --- pages ---
 
 
-def test_no_command_prints_the_help(memory: Command) -> None:
-    assert memory().out == memory("--help").out == memory("-h").out == f"{help_page()}\n"
+def test_no_command_prints_six_everyday_commands(memory: Command) -> None:
+    page = memory().out
+    assert page == memory("help").out == f"{everyday_page()}\n"
     assert memory().code == 0
+    listed = re.findall(r"^  memory (\w+)", page.partition("More:")[0], re.M)
+    assert listed == ["connect", "create", "search", "list", "update", "delete"]
+    assert set(listed) <= set(COMMANDS)
+    assert f"all {len(COMMANDS)} commands" in page
+    assert all(len(line) <= 80 for line in page.splitlines())
+
+
+def test_the_page_of_all_commands_has_three_names(memory: Command) -> None:
+    pages = {memory(*line.split()).out for line in ("--help", "-h", "help --all")}
+    assert pages == {f"{help_page()}\n"}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_help_shows_a_command_by_any_of_its_names(memory: Command, alias: str) -> None:
+    page = memory(ALIASES[alias], "--help").out
+    assert memory("help", ALIASES[alias]).out == page
+    assert memory("help", alias).out == memory(alias, "--help").out == page
+
+
+def test_help_shows_a_command_of_a_group(memory: Command) -> None:
+    assert memory("help", "turns", "add").out == memory("turns", "add", "--help").out
+    assert memory("help", "nonsense").error == "No such command 'nonsense'; see memory --help"
+
+
+@pytest.mark.parametrize("group", ["turns", "scratchpad", "capture"])
+def test_a_group_alone_prints_its_page(memory: Command, group: str) -> None:
+    answer = memory(group)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == memory(group, "--help").out
+
+
+# --- other words for commands ---
+
+
+def test_aliases_are_no_commands_and_are_listed_nowhere(
+    memory: Command, completed: Completed
+) -> None:
+    assert not set(ALIASES) & set(COMMANDS)
+    assert set(ALIASES.values()) <= set(COMMANDS)
+    assert not re.search(rf"^  ({'|'.join(ALIASES)}) ", memory("--help").out, re.M)
+    assert completed("memory rem") == []
+    assert completed("memory remember x --dec") == ["--decay"]
+
+
+def test_a_memory_goes_through_its_life_by_other_words(memory: Command) -> None:
+    for verb in ("add", "remember", "save", "store"):
+        memory_id = memory(verb, f"The {verb} port is 5433", "--force").json["id"]
+    assert memory("ls").json["count"] == 4
+    for verb in ("find", "recall"):
+        assert memory(verb, "the store port").json["results"][0]["id"] == memory_id
+    assert memory("show", memory_id).json["content"] == "The store port is 5433"
+    assert memory("rm", memory_id).json == {"id": memory_id, "deleted": True}
+    assert memory("ls").json["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("create The port is 5433", 'memory create "The port is 5433"'),
+        ("add The port is 5433", 'memory create "The port is 5433"'),
+        (
+            "create is --project shop the --tag a=is port --force",
+            'memory create "is the port" --project shop --tag a=is --force',
+        ),
+        ("create it costs $5", "memory create 'it costs $5'"),
+        ("search when do we deploy -n bob", 'memory search "when do we deploy" -n bob'),
+        ("update 01a1fdf1 it is late", 'memory update 01a1fdf1 "it is late"'),
+        ("turns add standup we ship", 'memory turns add standup "we ship"'),
+        ("context what is next --budget 900", 'memory context "what is next" --budget 900'),
+    ],
+)
+@pytest.mark.cold
+def test_loose_words_get_the_command_with_quotes(
+    memory: Command, home: Path, arguments: str, command: str
+) -> None:
+    answer = memory(*arguments.split())
+    assert answer.code == 2
+    assert answer.error == f"put the text in quotes: {command}"
+    assert not home.exists()
+
+
+def test_the_quoted_command_keeps_quoted_options(memory: Command) -> None:
+    error = memory("create", "a", "b", "--project", "my shop").error
+    assert error.endswith('memory create "a b" --project "my shop"')
+    error = memory("search", "It's", "now", "--project", "$x").error
+    assert error.endswith("""memory search "It's now" --project '$x'""")
+
+
+def test_arguments_that_are_no_text_are_still_refused(memory: Command) -> None:
+    assert memory("list", "x").error == (
+        "Got unexpected extra argument (x); see memory list --help"
+    )
 
 
 def test_the_page_lists_every_command_and_the_common_rules() -> None:

@@ -90,10 +90,39 @@ COMMANDS = {
     "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
 }
 
+# Other words for a command, as people and models type them; help and completion do not list them.
+ALIASES = {
+    "add": "create",
+    "remember": "create",
+    "save": "create",
+    "store": "create",
+    "find": "search",
+    "recall": "search",
+    "ls": "list",
+    "show": "get",
+    "rm": "delete",
+}
+
 _HEAD = """\
 Usage: memory COMMAND [OPTIONS]
 
   Persistent, shared, searchable memory for AI agents."""
+
+_EVERYDAY = f"""\
+{_HEAD}
+
+Everyday commands:
+  memory connect                              List your agents; connect one.
+  memory create "Deploys happen on Tuesdays"  Store a memory.
+  memory search "when do we deploy?"          Find memories by meaning and word.
+  memory list                                 List memories, newest first.
+  memory update ID "They happen on Mondays"   Give a memory a new version.
+  memory delete ID                            Delete it; restore brings it back.
+
+More:
+  memory help COMMAND   Show what a command does, its options, and examples.
+  memory help --all     List all {len(COMMANDS)} commands, and the common rules.
+  memory serve          Show a web page with your memories; speed commands up."""
 
 _TAIL = """\
 Options:
@@ -103,6 +132,9 @@ Options:
 Output:
   Answers are JSON on a pipe and text on a terminal; --format decides otherwise.
   Errors are one sentence on standard error.
+  Agents: add --format compact; a result then takes a sixth of the tokens.
+  People: to read with a pager, run memory list --format text | less; or set
+  MEMORY_FORMAT=text for all pipes.
 
 Defaults:
   An option overrides the environment, which overrides .env in the working
@@ -116,6 +148,25 @@ Exit codes:
 Examples:
   memory create "The user prefers Python" --type preference
   memory search "which language?" """
+
+
+def expand(arguments: list[str]) -> list[str]:
+    """Return a command line with an alias replaced by its command.
+
+    `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`; no arguments, and
+    `help` alone, become `help`.
+    """
+    first, *rest = arguments or ["help"]
+    if first != "help":
+        return [ALIASES.get(first, first), *rest]
+    if rest in (["--all"], ["-a"], ["all"]):
+        return ["--help"]
+    return [*expand(rest), "--help"] if rest else ["help"]
+
+
+def everyday_page() -> str:
+    """Return the page of `memory` without arguments: the commands to begin with."""
+    return _EVERYDAY
 
 
 def help_page() -> str:

@@ -8,13 +8,16 @@ from typing import Any
 
 import click
 
-from memories.cli import COMMANDS, help_page
+from memories.cli import ALIASES, COMMANDS, help_page
+from memories.cli.output import say
 from memories.errors import InvalidInput
 
 TIME = (
     "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, "
     '7d, 2w, 3mo), or words ("yesterday", "last week"). Without a time zone it is local time.'
 )
+
+_TEXTS = ("content", "query")  # arguments that people forget to quote
 
 
 class App(click.Group):
@@ -25,7 +28,8 @@ class App(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return a command, or None if there is none with that name."""
+        """Return a command by its name or an alias, or None if there is none."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{__package__}.{COMMANDS[cmd_name][0]}")
@@ -56,6 +60,9 @@ def run(arguments: Sequence[str]) -> object:
             return app.invoke(context)
     except click.exceptions.Exit as exc:
         return exc.exit_code
+    except click.exceptions.NoArgsIsHelpError as exc:  # a group without one of its commands
+        say(exc.ctx.get_help())
+        return 0
     except click.ClickException as exc:
         raise InvalidInput(_describe(exc, arguments)) from exc
 
@@ -65,13 +72,51 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
     path = "memory"
     if isinstance(error, click.UsageError) and error.ctx:
         path = error.ctx.command_path
+        if message.startswith("Got unexpected extra argument"):
+            quoted = _quote_text(error.ctx, arguments)
+            return (
+                f"put the text in quotes: {quoted}" if quoted else f"{message}; see {path} --help"
+            )
     elif arguments and arguments[0] in COMMANDS:  # a command's parser has no context
         path = f"memory {arguments[0]}"
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         message += "; if it is text, put -- before it"
-    elif message.startswith("Got unexpected extra argument"):
-        message += "; put quotes around a text with spaces"
     return f"{message}; see {path} --help"
+
+
+class _Word(str):
+    """A word of a command line, which is compared by identity: options may have equal values."""
+
+    __slots__ = ()
+
+
+def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
+    """Return a command line with its loose words quoted as one text; empty if it takes none."""
+    command, depth = context.command, len(context.command_path.split()) - 1
+    parameters = [row for row in command.params if isinstance(row, click.Argument)]
+    if not parameters or parameters[-1].name not in _TEXTS:
+        return ""
+    words = [_Word(argument) for argument in arguments[depth:]]
+    values, extra, _ = command.make_parser(context).parse_args(list(words))
+    first = values[parameters[-1].name]
+    text = " ".join([first, *extra])
+    line = []
+    for word in words:
+        if word is first:
+            line.append(_quote(text))
+        elif not any(word is loose for loose in extra):
+            line.append(_quote(word))
+    return " ".join([*context.command_path.split(), *line])
+
+
+def _quote(word: str) -> str:
+    """Return a word as one for a shell: in double quotes if they are needed and enough."""
+    import shlex
+
+    quoted = shlex.quote(word)
+    if quoted == word or set(word) & set('"$`\\!'):
+        return quoted
+    return f'"{word}"'
 
 
 def _complete(arguments: Sequence[str]) -> object:
