@@ -68,7 +68,7 @@ ORDER = {
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
-        recall_prompt < recall < events < transcripts hook < proposals < flush""",
+        recall_prompt < recall < events preview < transcripts hook < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
     "memories.cli": """output complete < text app < options < backup bulk < search turns stores
         status serve identities < review < agents connect memories transfer""",

@@ -30,6 +30,11 @@ def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 
+def is_recall_off(tags: Mapping[str, str]) -> bool:
+    """Return whether tags say that hooks never show a memory: `recall=off`."""
+    return tags.get("recall", "").lower() == "off"
+
+
 class DecayPolicy(StrEnum):
     """How confidence decays: never, from the time of writing, or from the last reinforcement."""
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.config import load_config, registers
 from memories.core.events import OFF
@@ -26,6 +26,7 @@ from memories.settings import Config
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from memories.hooks.recall_prompt import RecallTrace
     from memories.memories import Memories
 
     OpenMemories = Callable[[Config, bool], Memories]
@@ -33,6 +34,20 @@ if TYPE_CHECKING:
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
 MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000 by its own count
 MAX_TOKENS = 2_000  # Codex cuts at about 2,500
+
+
+class Situation(NamedTuple):
+    """What decides the answer of a hook, besides the session and the prompt.
+
+    Attributes:
+        config: The settings.
+        project: The session's project; None if there is none.
+        client: How the agent reaches its memory: see `identity.prompt.build`.
+    """
+
+    config: Config
+    project: str | None
+    client: str
 
 
 def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> HookContext:
@@ -46,11 +61,12 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
         MemoriesError: A setting is wrong; or a session starts, its store can't be reached, and it
             has no scratchpad.
     """
-    config = read_settings(request)
+    situation = find_situation(request)
+    config = situation.config
     if request.prompt is None:
-        context = _start_session(request, config, opened)
+        context = context_of(build_block(request, situation, opened), config.namespace)
     else:
-        context = _recall_prompt(request, config, opened)
+        context = recall_memories(request, situation, opened)
     context.figures = runs.figures(config, request.folder, context.text)
     if config.serve == "auto" and opened is None:
         context.wanted_store = config.store
@@ -60,6 +76,18 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
 def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
     """Answer the encoded request of a hook in a server; return the encoded context."""
     return answer(RecallRequest.decode(data), opened).encode()
+
+
+def find_situation(request: RecallRequest) -> Situation:
+    """Return the settings and the project of a working folder, and its host's way to the memory.
+
+    Raises:
+        MemoriesError: A setting is wrong.
+    """
+    config = read_settings(request)
+    project = _identify(request) if config.project_detection else None
+    client = "mcp" if is_served(request.session, request.folder) else "shell"
+    return Situation(config, project, client)
 
 
 def read_settings(request: RecallRequest) -> Config:
@@ -90,47 +118,53 @@ def open_memories(config: Config, opened: "OpenMemories | None") -> "Iterator[Me
         yield memories
 
 
-def _recall_prompt(
-    request: RecallRequest, config: Config, opened: "OpenMemories | None"
+def recall_memories(
+    request: RecallRequest,
+    situation: Situation,
+    opened: "OpenMemories | None",
+    trace: "RecallTrace | None" = None,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls; a probe doesn't count them as read."""
     from memories.hooks.recall_prompt import recall_prompt
 
+    config = situation.config
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
-    projects = names_of(_identify(request)) if config.project_detection else ()
+    projects = names_of(situation.project)
     with open_memories(config, opened) as memories:
         return recall_prompt(
             memories,
             request,
             config,
             projects=projects,
-            characters=MAX_CHARACTERS,
-            tokens=MAX_TOKENS,
+            limits=(MAX_CHARACTERS, MAX_TOKENS),
+            trace=trace,
         )
 
 
-def _start_session(
-    request: RecallRequest, config: Config, opened: "OpenMemories | None"
-) -> HookContext:
+def build_block(
+    request: RecallRequest, situation: Situation, opened: "OpenMemories | None"
+) -> blocks.Prompt:
     """Return the prompt block for the start of a session.
 
     Raises:
         StoreError: The store can't be reached, and there is no scratchpad.
     """
-    project = _identify(request) if config.project_detection else None
-    client = "mcp" if _has_server(request) else "shell"
-    wanted = blocks.BlockRequest.of(config, project, MAX_TOKENS, client)
+    config = situation.config
+    wanted = blocks.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
     scratchpad = None
     if opened is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        block = _block_from_store(request, config, wanted, opened)
-    else:
-        block = blocks.render(wanted, scratchpad)
+        return _block_from_store(request, config, wanted, opened)
+    return blocks.render(wanted, scratchpad)
+
+
+def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
+    """Return a prompt block as the context of a session; empty if no host would accept it."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
-    context = HookContext(text, config.namespace)
+    context = HookContext(text, namespace)
     context.marks = sorted(hash_sentences(text))
     if text:  # the beginning of a long memory does not stand for all of it
         shown = (*block.entries, *block.sessions)
@@ -159,19 +193,22 @@ def _block_from_store(
         return blocks.render(wanted, scratchpad, NOT_ASKED)
 
 
-def _has_server(request: RecallRequest) -> bool:
+def is_served(session: str, folder: str) -> bool:
     """Return whether `memory connect` has connected the MCP server to the host of a session.
 
     It always connects the server and the hooks together, and keeps a receipt of that.
+
+    Args:
+        session: The session, or only its host.
+        folder: The working folder of the agent.
     """
     try:
         receipts = json.loads((registers() / CONNECTED).read_bytes())["connected"]
-        host = request.session.partition(".")[0]
+        host = session.partition(".")[0]
         roots = {receipt["root"] for receipt in receipts if receipt["host"] == host}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # without a receipt, or with a damaged one, which doctor reports
-    folder = Path(request.folder)
-    return any(root == "" or folder.is_relative_to(root) for root in roots)
+    return any(root == "" or Path(folder).is_relative_to(root) for root in roots)
 
 
 def _identify(request: RecallRequest) -> str | None:

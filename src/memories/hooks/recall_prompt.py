@@ -8,7 +8,7 @@ relevant ones never take their place.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context import rendering
 from memories.context.context import ContextBuilder, estimate_tokens
@@ -24,14 +24,77 @@ from memories.hooks.sentences import hash_sentences
 from memories.identity.degraded import WithScratchpad
 from memories.languages.text import query_terms
 from memories.memories import Memories
-from memories.models import Memory
+from memories.models import Memory, is_recall_off
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
 
+if TYPE_CHECKING:
+    from memories.context.protocol import HistoryTurn
+
 _NO_ID = "ffffffff-ffff-7"  # the prefix of an id of the year 10889
 _MIN_BUDGET = 100  # tokens
+
+
+class Rated(NamedTuple):
+    """A memory that a search considered, with its relevance to the prompt.
+
+    Attributes:
+        hit: The memory.
+        relevance: Its relevance; see `gate`.
+        meaning: The log-odds of the calibrated similarity; None if it is unknown.
+        words: The BM25 of the words that the memory shares with the prompt.
+    """
+
+    hit: Hit
+    relevance: float
+    meaning: float | None = None
+    words: float = 0.0
+
+    @property
+    def memory(self) -> Memory:
+        """The memory."""
+        return self.hit.memory
+
+
+class RecallTrace:
+    """Records why a prompt recalls some memories and not others. Hooks pass none.
+
+    Attributes:
+        in_context: The marks of memories to treat as already shown to the session.
+        rated: The memories that the searches considered, by id.
+        selected: The ids of those that passed the gate.
+        current: The ids of those, or of their corrections, in order of relevance.
+        left_out: The reason why a memory or turn that passed may not be shown, by id.
+        turns: The recalled turns.
+    """
+
+    def __init__(self, in_context: Iterable[str] = ()) -> None:
+        """Create an empty record."""
+        self.in_context = set(in_context)
+        self.rated: dict[str, Rated] = {}
+        self.selected: list[str] = []
+        self.current: list[str] = []
+        self.left_out: dict[str, str] = {}
+        self.turns: list[HistoryTurn] = []
+
+    def add_memories(
+        self,
+        rated: Mapping[str, Rated],
+        selected: Iterable[Rated],
+        current: Iterable[Rated],
+    ) -> None:
+        """Record a search for memories: what it considered, selected and returned."""
+        self.selected = [entry.memory.id for entry in selected]
+        self.current = [entry.memory.id for entry in current]
+        self.rated = {**rated, **{entry.memory.id: entry for entry in current}}
+
+    def finish(self, recalled: Mapping[str, Any]) -> None:
+        """Record a context that `ContextBuilder.build_recall` returned."""
+        for reason, documents in recalled["metadata"]["left_out"].items():
+            self.left_out.update(dict.fromkeys(documents["ids"], reason))
+        self.turns = list(recalled["recalled"])
 
 
 def recall_prompt(
@@ -40,8 +103,8 @@ def recall_prompt(
     config: Config,
     *,
     projects: Sequence[str],
-    characters: int,
-    tokens: int,
+    limits: tuple[int, int],
+    trace: RecallTrace | None = None,
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls, fenced as data.
 
@@ -50,18 +113,20 @@ def recall_prompt(
         request: The session and its prompt.
         config: The settings.
         projects: All names of the session's project; empty for none, when all memories are its own.
-        characters: How many characters the text may have.
-        tokens: How many tokens it may have.
+        limits: How many characters and how many tokens the text may have.
+        trace: Records the reasons, for people who ask for them.
     """
     in_context = session.read(request.home, request.session).in_context
+    if trace is not None:
+        in_context |= trace.in_context
     if request.deadline is None:
         offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
-    with contextlib.closing(_gateway(memories, projects, offline, seconds)) as gateway:
-        recalled, text = _build(
-            gateway, config, str(request.prompt), in_context, projects, (characters, tokens)
-        )
+    with contextlib.closing(_gateway(memories, projects, offline, seconds, trace)) as gateway:
+        recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
+    if trace is not None:
+        trace.finish(recalled)
     errors = recalled["metadata"]["errors"]
     if errors:
         memories.abandon()  # a call that timed out may still use the store
@@ -142,7 +207,11 @@ def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, An
 
 
 def _gateway(
-    memories: Memories, projects: Sequence[str], offline: str, seconds: float | None
+    memories: Memories,
+    projects: Sequence[str],
+    offline: str,
+    seconds: float | None,
+    trace: RecallTrace | None,
 ) -> MemoryGateway:
     """Return a gateway that recalls what passes the gate.
 
@@ -151,30 +220,25 @@ def _gateway(
         projects: All names of the session's project.
         offline: Why the store is not asked; empty if it is.
         seconds: How long a call may take; None for as long as the settings allow.
+        trace: Records the reasons.
     """
-    backend = _GatedBackend(memories, projects, offline)
+    backend = _GatedBackend(memories, projects, offline, trace)
     gateway = MemoryGateway(memories.config.mcp_endpoint, backend=backend, timeout_seconds=seconds)
     return _GatedScratchpad(gateway, memories, projects)  # type: ignore[return-value] # it forwards the rest
-
-
-class _Rated(NamedTuple):
-    """A memory that a search considered, with its relevance to the prompt."""
-
-    hit: Hit
-    relevance: float
-
-    @property
-    def memory(self) -> Memory:
-        """The memory."""
-        return self.hit.memory
 
 
 class _GatedBackend(EngineBackend):
     """The engine, which recalls what passes the gate."""
 
-    def __init__(self, memories: Memories, projects: Sequence[str], offline: str) -> None:
+    def __init__(
+        self,
+        memories: Memories,
+        projects: Sequence[str],
+        offline: str,
+        trace: RecallTrace | None,
+    ) -> None:
         super().__init__(memories)
-        self._projects, self._offline = projects, offline
+        self._projects, self._offline, self._trace = projects, offline, trace
 
     def recall(
         self,
@@ -201,7 +265,10 @@ class _GatedBackend(EngineBackend):
                 for entry in _rate_memories(result, query, min_confidence, is_small=is_small)
             }
             selected = _select(query, rated.values(), self._projects)
-            corrected = _put_corrections(selected, rated, self.memories.get)[:k]
+            current = _put_corrections(selected, rated, self.memories.get)
+            corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
+            if self._trace is not None:
+                self._trace.add_memories(rated, selected, current)
             self._count_reads(results, corrected[: gate.MAX_MEMORIES])
             return [self._memory_with_owner(entry.hit) for entry in corrected]
 
@@ -215,7 +282,7 @@ class _GatedBackend(EngineBackend):
         )
         return [everywhere, own]
 
-    def _count_reads(self, results: Iterable[SearchResult], recalled: Iterable[_Rated]) -> None:
+    def _count_reads(self, results: Iterable[SearchResult], recalled: Iterable[Rated]) -> None:
         ids = {entry.memory.id for entry in recalled}
         records = {
             candidate.record.ref: candidate.record
@@ -257,7 +324,7 @@ class _GatedScratchpad(WithScratchpad):
         """Return the hits that pass the gate; the words that they share are counted here."""
         terms = query_terms(query_text)
         rated = [
-            _Rated(
+            Rated(
                 hit,
                 gate.rate(
                     query_text,
@@ -268,12 +335,13 @@ class _GatedScratchpad(WithScratchpad):
             )
             for hit in hits
         ]
-        return [entry.hit for entry in _select(query_text, rated, self._projects)]
+        selected = _select(query_text, rated, self._projects)
+        return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
 
 def _rate_memories(
     result: SearchResult, query: str, min_confidence: float, *, is_small: bool
-) -> Iterable[_Rated]:
+) -> Iterable[Rated]:
     """Yield the candidates of a search that are current enough.
 
     The gate replaces the thresholds of the search, which are made for questions.
@@ -286,10 +354,9 @@ def _rate_memories(
         words = features.evidence.words
         if is_small:
             words = max(words, gate.count_words(hit.content, result.query.terms))
-        relevance = gate.rate(
-            query, _meaning(result, features), words, is_global=_is_global(hit.memory)
-        )
-        yield _Rated(hit, relevance)
+        meaning = _meaning(result, features)
+        relevance = gate.rate(query, meaning, words, is_global=_is_global(hit.memory))
+        yield Rated(hit, relevance, meaning, words)
 
 
 def _rate_turn(result: SearchResult, ranked: Ranked, query: str) -> float:
@@ -310,11 +377,11 @@ def _is_global(memory: Memory) -> bool:
     return memory.tags.get("global", "").lower() == "true"
 
 
-def _select(query: str, rated: Iterable[_Rated], projects: Sequence[str]) -> list[_Rated]:
+def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list[Rated]:
     """Return the memories that a prompt needs, most relevant first; see the module."""
     ordered = sorted(rated, key=lambda entry: -entry.relevance)
-    own: list[_Rated] = []
-    others: list[_Rated] = []
+    own: list[Rated] = []
+    others: list[Rated] = []
     for entry in ordered:
         project = entry.memory.tags.get("project")
         is_own = not projects or project is None or project in projects
@@ -331,8 +398,8 @@ def _select(query: str, rated: Iterable[_Rated], projects: Sequence[str]) -> lis
 
 
 def _put_corrections(
-    selected: Iterable[_Rated], rated: Mapping[str, _Rated], get: Callable[[str], Memory]
-) -> list[_Rated]:
+    selected: Iterable[Rated], rated: Mapping[str, Rated], get: Callable[[str], Memory]
+) -> list[Rated]:
     """Return memories with the last correction of each in its place.
 
     Args:
@@ -340,7 +407,7 @@ def _put_corrections(
         rated: All candidates by id.
         get: Reads a memory that is no candidate.
     """
-    current: dict[str, _Rated] = {}
+    current: dict[str, Rated] = {}
     for entry in selected:
         latest, passed = entry, {entry.memory.id}
         while (newer := latest.memory.corrected_by) is not None and newer not in passed:
@@ -349,7 +416,7 @@ def _put_corrections(
                 latest = rated[newer]
                 continue
             try:
-                latest = _Rated(Hit(get(newer), entry.hit.score, None, None), entry.relevance)
+                latest = Rated(Hit(get(newer), entry.hit.score, None, None), entry.relevance)
             except NotFound:
                 break
         current.setdefault(latest.memory.id, latest)

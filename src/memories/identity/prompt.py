@@ -9,13 +9,13 @@ the notes of this agent's last sessions in this project.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
-from memories.models import SHARED, is_session_note
+from memories.models import SHARED, is_recall_off, is_session_note
 from memories.scratchpad.entries import SESSIONS, Entry, parse_time
 from memories.write.suspicion import find_marks
 
@@ -42,21 +42,28 @@ class Prompt(NamedTuple):
         entries: The scratchpad's memories that it shows.
         sessions: The notes of the project's last sessions.
         waiting: How many memories wait for review.
-        left_out: How many of the scratchpad's memories are not shown, by reason: `suspicious`,
-            `untrusted`, `one_writer`, `no_room`.
+        omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
+            `untrusted`, `one_writer`, `recall_off`, `no_room`.
         tokens: An upper bound on its tokens.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems of the scratchpad, each a sentence.
+        beyond: The memories that come after the first `MAX_ENTRIES`.
     """
 
     text: str
     entries: tuple[Entry, ...]
     sessions: tuple[Entry, ...]
     waiting: int
-    left_out: Mapping[str, int]
+    omitted: Mapping[str, Sequence[Entry]]
     tokens: int
     degraded: str | None
     notes: tuple[str, ...]
+    beyond: tuple[Entry, ...] = ()
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many of the scratchpad's memories are not shown, by reason."""
+        return {reason: len(entries) for reason, entries in self.omitted.items()}
 
 
 class BlockRequest(NamedTuple):
@@ -128,10 +135,11 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
         scratchpad: The scratchpad.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
     """
-    left_out: Counter[str] = Counter()
-    admitted = list(_admit(scratchpad.entries, request, left_out))
+    omitted: dict[str, list[Entry]] = {}
+    admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
-    entries = _choose_entries(admitted, {request.project, *names})
+    ordered = _order_entries(admitted, {request.project, *names})
+    entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
     page = _Page(
         request.namespace,
@@ -141,19 +149,20 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
         degraded is not None,
     )
     shown, shown_sessions = _fit(page, entries, sessions, request.budget)
-    no_room = len(entries) + len(sessions) - len(shown) - len(shown_sessions)
+    no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]
     if no_room:
-        left_out["no_room"] = no_room
+        omitted["no_room"] = no_room
     text = page.render(shown, shown_sessions)
     return Prompt(
         text,
         tuple(shown),
         tuple(shown_sessions),
         scratchpad.waiting,
-        dict(left_out),
+        omitted,
         _estimate_tokens(text),
         degraded,
         scratchpad.notes,
+        tuple(ordered[MAX_ENTRIES:]),
     )
 
 
@@ -168,22 +177,28 @@ def _names_of(project: str | None) -> list[str]:
 
 
 def _admit(
-    entries: Iterable[Entry], request: BlockRequest, left_out: Counter[str]
+    entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown unasked; count the others by reason."""
+    """Yield the entries that may be shown unasked; collect the others by reason."""
     by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace
-        if _is_undecided(entry) and not (_is_note(entry) and is_own):
-            left_out["untrusted"] += 1
+        reason = ""
+        if is_recall_off(entry.tags):
+            reason = "recall_off"
+        elif _is_undecided(entry) and not (_is_note(entry) and is_own):
+            reason = "untrusted"
         elif _is_suspicious(entry):
-            left_out["suspicious"] += 1
-        elif is_own:
-            yield entry
-        elif request.max_per_writer is not None and by_writer[entry.by] >= request.max_per_writer:
-            left_out["one_writer"] += 1
+            reason = "suspicious"
+        elif not is_own:
+            limit = request.max_per_writer
+            if limit is not None and by_writer[entry.by] >= limit:
+                reason = "one_writer"
+            else:
+                by_writer[entry.by] += 1
+        if reason:
+            omitted.setdefault(reason, []).append(entry)
         else:
-            by_writer[entry.by] += 1
             yield entry
 
 
@@ -211,8 +226,8 @@ def _is_session(entry: Entry) -> bool:
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
 
-def _choose_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list[Entry]:
-    """Return the first memories, each group in the order of the scratchpad.
+def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list[Entry]:
+    """Return the memories in the order of the block, each group in that of the scratchpad.
 
     Pinned ones come first, then preferences whatever their age, then other memories of the project,
     of every project or of none, and last those of other projects.
@@ -222,22 +237,39 @@ def _choose_entries(admitted: Sequence[Entry], projects: set[str | None]) -> lis
     near: list[Entry] = []
     far: list[Entry] = []
     for entry in admitted:
-        if _is_session(entry):
-            continue
-        is_near = entry.tags.get("project") in projects or _is_everywhere(entry)
-        if entry.pinned:
+        group = group_of(entry, projects)
+        if group == "pinned":
             pinned.append(entry)
-        elif not is_near:
+        elif group == "other_project":
             far.append(entry)
-        elif entry.is_preference and len(preferences) < MAX_PREFERENCES:
+        elif group == "preference" and len(preferences) < MAX_PREFERENCES:
             preferences.append(entry)
-        else:
+        elif group != "session":
             near.append(entry)
-    return [*pinned, *preferences, *near, *far][:MAX_ENTRIES]
+    return [*pinned, *preferences, *near, *far]
 
 
-def _is_everywhere(entry: Entry) -> bool:
-    return "project" not in entry.tags or entry.tags.get("global", "").lower() == "true"
+def group_of(entry: Entry, projects: Collection[str | None]) -> str:
+    """Return the group that gives a memory its place in the block.
+
+    Args:
+        entry: The memory.
+        projects: All names of the session's project.
+
+    Returns:
+        `session`, `pinned`, `preference`, `project`, `everywhere` or `other_project`.
+    """
+    is_near = entry.tags.get("project") in projects
+    is_everywhere = "project" not in entry.tags or entry.tags.get("global", "").lower() == "true"
+    if _is_session(entry):
+        return "session"
+    if entry.pinned:
+        return "pinned"
+    if not is_near and not is_everywhere:
+        return "other_project"
+    if entry.is_preference:
+        return "preference"
+    return "project" if is_near and "project" in entry.tags else "everywhere"
 
 
 def _choose_sessions(
@@ -383,7 +415,7 @@ def shape(prompt: Prompt) -> dict[str, Any]:
         "memories": [entry.id for entry in prompt.entries],
         "sessions": [entry.id for entry in prompt.sessions],
         "pending_count": prompt.waiting,
-        "left_out": dict(prompt.left_out),
+        "left_out": prompt.left_out,
         "tokens": prompt.tokens,
         "degraded": prompt.degraded is not None,
     }

@@ -1,0 +1,234 @@
+"""What an agent sees: the context that hooks would give it, with a reason for each memory.
+
+The context comes from the functions that hooks call. Nothing counts as read, and no session is
+recorded. A preview stands for a new session: its first prompt follows the session block.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.hooks import gate, host_events, recall, switch
+from memories.hooks.recall_prompt import Rated, RecallTrace
+from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
+from memories.hooks.session import mark
+from memories.identity import prompt as blocks
+from memories.identity.place import names_of
+from memories.models import is_recall_off
+
+if TYPE_CHECKING:
+    from memories.context.protocol import HistoryTurn
+    from memories.hooks.recall import OpenMemories, Situation
+    from memories.scratchpad.entries import Entry
+
+SECONDS = 20.0  # how long a person may wait; a hook has less
+NEAR = 1.5  # how far below the threshold a memory is still worth a look
+MAX_LEFT_OUT = 20  # memories
+_NO_SESSION = ".preview"  # no host has this name, so no session has this file
+
+
+class Line(NamedTuple):
+    """A memory that is shown or left out, and why.
+
+    Attributes:
+        id: Its id.
+        content: Its text; of a long one, the beginning.
+        tags: Its tags.
+        namespace: Its namespace.
+        version: The number of its version.
+        pinned: Whether it is pinned.
+        is_shown: Whether the agent sees it.
+        reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
+            `Prompt.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
+            `recall_off`, `corrected`, `below`, `other_project`, `no_room`, or a reason of
+            `context.admission`.
+        is_whole: Whether `content` is the whole text.
+        relevance: The log-odds that the prompt needs it; None in the session block.
+        meaning: The part of meaning in the relevance; None if it is unknown.
+        words: The part of words in the relevance.
+        corrected_by: The id of the memory that corrects it, if any.
+    """
+
+    id: str
+    content: str
+    tags: Mapping[str, str]
+    namespace: str
+    version: int
+    pinned: bool
+    is_shown: bool
+    reason: str
+    is_whole: bool = True
+    relevance: float | None = None
+    meaning: float | None = None
+    words: float = 0.0
+    corrected_by: str | None = None
+
+
+class Part(NamedTuple):
+    """One text that an agent gets.
+
+    Attributes:
+        text: The text, exactly; may be empty.
+        tokens: An upper bound on its tokens.
+        milliseconds: How long it took.
+        lines: The memories that were considered, those that are shown first.
+        turns: The recalled turns of conversations.
+        silence: Why hooks say nothing at all, as a key: `command`, `switch`, `empty`; else empty.
+        error: Why the store did not answer, so that the scratchpad did; else empty.
+    """
+
+    text: str
+    tokens: int
+    milliseconds: float
+    lines: list[Line]
+    turns: "tuple[HistoryTurn, ...]" = ()
+    silence: str = ""
+    error: str = ""
+
+
+class Preview(NamedTuple):
+    """What an agent sees at the start of a session, and with its first prompt if there is one."""
+
+    start: Part
+    prompt: Part | None
+
+
+def preview(
+    situation: "Situation", folder: str, message: str, opened: "OpenMemories | None" = None
+) -> Preview:
+    """Return what an agent would see.
+
+    Args:
+        situation: The settings, the project, and how the agent reaches its memory.
+        folder: The working folder of the agent; empty if only the project matters.
+        message: The prompt; may be empty.
+        opened: Opens the memories in a server; None in other processes.
+
+    Raises:
+        MemoriesError: The store can't be reached, and there is no scratchpad.
+    """
+    place = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
+    start = time.monotonic()
+    request = RecallRequest(place, None, start + SECONDS, counts=False)
+    block = recall.build_block(request, situation, opened)
+    context = recall.context_of(block, situation.config.namespace)
+    names = {situation.project, *names_of(situation.project)}
+    lines = list(_block_lines(block, names, is_shown=bool(context.text)))
+    milliseconds = _elapsed_ms(start)
+    tokens = block.tokens if context.text else 0
+    first = Part(context.text, tokens, milliseconds, lines, error=context.error)
+    if not message.strip():
+        return Preview(first, None)
+    return Preview(first, _preview_prompt(situation, place, message, context, opened))
+
+
+def _preview_prompt(
+    situation: "Situation",
+    place: tuple[str, str, str, None],
+    message: str,
+    start: HookContext,
+    opened: "OpenMemories | None",
+) -> Part:
+    from memories.context.tokens import estimate_tokens
+
+    prompt = host_events.clean_prompt(message)
+    silence = _why_silent(prompt)
+    if silence:
+        return Part("", 0, 0.0, [], silence=silence)
+    begun = time.monotonic()
+    request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
+    trace = RecallTrace(map(mark, start.shown))
+    context = recall.recall_memories(request, situation, opened, trace)
+    return Part(
+        context.text,
+        estimate_tokens(context.text) if context.text else 0,
+        _elapsed_ms(begun),
+        _prompt_lines(trace, set(context.shown)),
+        tuple(trace.turns) if context.text else (),
+        error=context.error,
+    )
+
+
+def _why_silent(prompt: str) -> str:
+    """Return why hooks recall nothing for a prompt, as a key of `Part.silence`."""
+    if not prompt:
+        return "empty"
+    if switch.parse_wish(prompt) is not None:
+        return "switch"
+    return "command" if host_events.is_command(prompt) else ""
+
+
+def _elapsed_ms(start: float) -> float:
+    return round((time.monotonic() - start) * 1000, 1)
+
+
+def _block_lines(
+    block: blocks.Prompt, projects: set[str | None], *, is_shown: bool
+) -> Iterator[Line]:
+    for entry in (*block.entries, *block.sessions):
+        yield _line_of_entry(entry, blocks.group_of(entry, projects), is_shown=is_shown)
+    for reason, entries in block.omitted.items():
+        for entry in entries:
+            yield _line_of_entry(entry, reason, is_shown=False)
+    for entry in block.beyond[:MAX_LEFT_OUT]:
+        yield _line_of_entry(entry, "beyond", is_shown=False)
+
+
+def _line_of_entry(entry: "Entry", reason: str, *, is_shown: bool) -> Line:
+    return Line(
+        entry.id,
+        entry.content,
+        entry.tags,
+        entry.namespace,
+        entry.version,
+        entry.pinned,
+        is_shown,
+        reason,
+        is_whole=entry.cut is None,
+    )
+
+
+def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
+    """Return the memories that were shown, those that passed the gate, and those near it."""
+    rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
+    lines: list[Line] = []
+    left_out: list[Line] = []
+    for entry in rated:
+        memory = entry.memory
+        is_shown = memory.id in shown
+        is_near = entry.relevance >= gate.THRESHOLD - NEAR or memory.id in trace.current
+        if not is_shown and not is_near:
+            continue
+        line = Line(
+            memory.id,
+            memory.content,
+            memory.tags,
+            memory.namespace,
+            memory.version,
+            memory.pinned,
+            is_shown,
+            _reason_of(entry, trace, shown),
+            relevance=entry.relevance,
+            meaning=entry.meaning,
+            words=entry.words,
+            corrected_by=memory.corrected_by,
+        )
+        (lines if is_shown else left_out).append(line)
+    return [*lines, *left_out[:MAX_LEFT_OUT]]
+
+
+def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
+    """Return why a memory is shown or left out, as a key of `Line.reason`."""
+    memory_id = entry.memory.id
+    if memory_id in shown:
+        return "needed" if memory_id in trace.selected else "correction"
+    if memory_id in trace.current:
+        if is_recall_off(entry.memory.tags):
+            return "recall_off"
+        if mark(memory_id) in trace.in_context:
+            return "in_context"
+        return trace.left_out.get(memory_id, "no_room")
+    if memory_id in trace.selected:
+        return "corrected"
+    return "below" if entry.relevance < gate.THRESHOLD else "other_project"
