@@ -62,7 +62,10 @@ ORDER = {
     "memories.write.compare": "vocabulary < reading < word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
-    "memories.transfer": "lines pages stats < audit export intake migrate < importing < backup < doctor",
+    "memories.transfer": """lines pages stats < audit export intake migrate sources < importing foreign <
+        backup < doctor""",
+    "memories.transfer.sources": """items database < fields reader sample < chatgpt claude_code jsonl
+        lines""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
@@ -428,13 +431,14 @@ UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say it all
 
 
 def test_one_file_only_opens_stores() -> None:
-    """The table of idempotency keys is a database of its own, beside the store."""
+    """The table of idempotency keys is a database of its own, beside the store. An import reads
+    copies of other programs' databases."""
     opening = [
         file.name
         for file in FILES
         if re.search(r'apsw\.Connection\((?!":memory:"\))', source(file))
     ]
-    assert opening == ["idempotency.py", "engine.py"]
+    assert opening == ["idempotency.py", "engine.py", "database.py"]
 
 
 def test_nothing_else_touches_a_store_file() -> None:

@@ -169,6 +169,7 @@ class Draft:
             result is unknown, stores nothing twice. If the memory with this id began with another
             text, the draft is refused.
         fresh: Whether the id is new, so it need not be looked up.
+        imported_as: The hash by which a later import of the same statement recognizes it.
     """
 
     content: str
@@ -183,6 +184,7 @@ class Draft:
     data: str | None = None
     id: str | None = None
     fresh: bool = False
+    imported_as: str | None = None
 
 
 class Page(NamedTuple):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Finding, Ref
     from memories.transfer.backup import BackedUp, Restored
     from memories.transfer.doctor import Examined, Fixed, Salvaged
+    from memories.transfer.foreign import Taken
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated, Reembedded
     from memories.transfer.stats import Stats
@@ -181,6 +182,29 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
         hint = f"the imported memories wait for review; to decide run: {'; '.join(commands)}"
         answer["hint"] = hint
     return answer
+
+
+def source_import_result(taken: "Taken", source: str, *, dry_run: bool) -> dict[str, Any]:
+    """Return the result of importing what another program kept."""
+    answer: dict[str, Any] = {"source": source, "imported": taken.turns + taken.memories}
+    answer |= taken_counts(taken)
+    answer |= fields(taken, "known", "pending", "without_vector")
+    answer["skipped"] = dict(sorted(taken.skipped.items()))
+    if taken.redacted:
+        answer["redacted"] = dict(sorted(taken.redacted.items()))
+    return {**answer, "dry_run": dry_run}
+
+
+def taken_counts(taken: "Taken") -> dict[str, Any]:
+    """Return the counts of an import by kind, with the first and the last time in the source."""
+    counts: dict[str, Any] = {
+        "turns": taken.turns,
+        "conversations": len(taken.conversations),
+        "memories": taken.memories,
+    }
+    if taken.first is not None and taken.last is not None:
+        counts |= {"first": to_iso(taken.first), "last": to_iso(taken.last)}
+    return counts
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:

@@ -80,8 +80,12 @@ COMMANDS = {
         "Find the problems of a store, and their remedies.",
     ),
     "log": ("status", "Store and settings", "Show who changed what and when; verify it."),
-    "export": ("transfer", "Store and settings", "Write all memories and turns as JSON lines."),
-    "import": ("transfer", "Store and settings", "Read an export into the store."),
+    "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
+    "import": (
+        "transfer",
+        "Store and settings",
+        "Bring in an export, or what another program kept.",
+    ),
     "migrate": (
         "stores",
         "Store and settings",

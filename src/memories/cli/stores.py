@@ -1,31 +1,56 @@
-"""Commands that copy a whole store or change its embedder: migrate, reembed."""
+"""Commands that copy a whole store or change its embedder: export, migrate, reembed."""
 
 import contextlib
+import errno
 import os
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from memories.answers import store_shapes
 from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
     format_option,
+    namespace_option,
+    no_shared_option,
     read_argument,
     store_option,
+    where_option,
     with_settings,
 )
 from memories.cli.output import begin_change, emit, note, record_change, watch
+from memories.core.disk import replacing
 from memories.core.urls import slashes_hint
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, MemoriesError, SystemFault
+from memories.models import SHARED
+from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.settings import Config
     from memories.stores import Store
+    from memories.stores.records import Collection, Record
 
 _MAX_URL_BYTES = 8_192
+_IN_MEMORY_BYTES = 16_777_216  # of an export kept in memory; the rest goes to a temporary file
+CHUNK_BYTES = 1_048_576
+
 _store_settings = with_settings(store_option, format_option)
+namespace_settings = with_settings(
+    namespace_option,
+    no_shared_option,
+    option(
+        "--all-namespaces", is_flag=True, section="Store",
+        help="The whole store, every namespace in it.",
+    ),
+    store_option,
+    format_option,
+)  # fmt: skip
 
 
 def open_store(
@@ -42,6 +67,161 @@ def open_store(
 def without_vector(count: int) -> str:
     """Return how many records have no vector, and the remedy."""
     return f"{count} have no vector; memory reembed adds them."
+
+
+def namespaces_of(
+    config: "Config", all_namespaces: bool, no_shared: bool
+) -> tuple[str, ...] | None:
+    """Return the namespaces to read and write; None for all."""
+    from memories.config import is_own_name
+    from memories.read.lookup import check_namespace
+
+    if all_namespaces:
+        return None
+    if is_own_name(config.namespace, config):
+        with open_store(config.store, None, config) as store:
+            check_namespace(config.namespace, store, config)
+    if no_shared or config.namespace == SHARED:
+        return (config.namespace,)
+    return (config.namespace, SHARED)
+
+
+@contextlib.contextmanager
+def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
+    """Yield a private file that a function has written, in memory as long as it is small."""
+    import tempfile  # takes 5 ms, which other commands avoid
+
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
+        with name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):
+            write(copy)
+        copy.seek(0)
+        yield copy
+
+
+@contextlib.contextmanager
+def name_place(place: str, consequence: str) -> Iterator[None]:
+    """Add the place to errors about writing, and the consequence or the remedy."""
+    try:
+        yield
+    except (BrokenPipeError, MemoriesError):
+        raise
+    except OSError as exc:
+        parts = [f"cannot write {place}: {exc.strerror or exc}"]
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            parts.append("free some space on its disk and try again")
+        raise SystemFault("; ".join([*parts, consequence])) from exc
+
+
+# --- export ---
+
+
+@command(
+    epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl"
+)
+@option(
+    "--output", "-o", "file", metavar="FILE",
+    help="Write to FILE, either all of it or nothing. [default: standard output]",
+)  # fmt: skip
+@where_option
+@option(
+    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
+    help="With --where: memories, history (turns) or all. [default: all]",
+)  # fmt: skip
+@option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
+@namespace_settings
+def export(
+    config: "Config",
+    file: str | None,
+    where: str | None,
+    scope: str | None,
+    vectors: bool,
+    all_namespaces: bool,
+    no_shared: bool,
+) -> None:
+    """Write all memories and turns as JSON lines.
+
+    It contains every version and every field, also of deleted memories, and memory import reads it.
+    With --where, only memories whose latest version matches the expression, and turns that match.
+    """
+    from memories.transfer.export import export as run
+
+    namespaces = namespaces_of(config, all_namespaces, no_shared)
+    selector = None if where is None else _selector(where, scope or "all", config)
+
+    def write(stream: IO[bytes]) -> int:
+        with open_store(config.store, None, config) as store, ProgressBar() as bar:
+            return run(
+                store,
+                lambda line: stream.write(line.encode()),
+                namespaces=namespaces,
+                with_vectors=vectors,
+                prove=_own_key,
+                select=selector,
+                progress=bar,
+            )
+
+    if file is None or file == "-":
+        _write_to_output(write)
+        return
+    begin_change()
+    with (
+        name_place(file, "nothing was written; name another file"),
+        replacing(Path(file)) as stream,
+    ):
+        count = write(stream)
+    record_change(f"{count} records were exported to {file}")
+    emit({"exported": count, "output": file}, partial(str, f"Exported {count} records to {file}."))
+
+
+def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
+    """Write an export to standard output from a copy, so that a slow reader doesn't block
+    writers."""
+    with (
+        temporary_copy(write) as copy,
+        name_place("standard output", "the export is incomplete"),
+    ):
+        shutil.copyfileobj(copy, sys.stdout.buffer, CHUNK_BYTES)
+        sys.stdout.buffer.flush()
+
+
+def _own_key() -> bytes | None:
+    """Return the key that authenticates this user's exports; print a note if there can't be one."""
+    from memories.config import registers
+    from memories.transfer.export import own_key
+
+    folder = registers()
+    try:
+        return own_key(folder, make=True)
+    except MemoriesError:
+        raise
+    except OSError as exc:
+        note(
+            "Note: nothing in this export proves that it is yours, since its key can't be kept in "
+            f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait "
+            "for review."
+        )
+        return None
+
+
+def _selector(
+    where: str, scope: str, config: "Config"
+) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
+    """Return a function that selects the records that match an expression."""
+    from memories.read.selector import Instant, parse, with_versions
+    from memories.search.search import collections_of
+    from memories.stores.records import Collection
+
+    instant = Instant(datetime.now(UTC), config.decay_half_life_hours)
+    selectors = {}
+    for kind in collections_of(scope):
+        selectors[kind] = parse(where, kind, instant, any_state=kind is Collection.MEMORY)
+
+    def select(kind: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
+        if kind not in selectors:
+            return iter(())
+        return with_versions(selectors[kind], records)
+
+    return select
 
 
 # --- migrate ---
@@ -200,4 +380,4 @@ def reembed(config: "Config", model: str | None) -> None:
     emit(answer, partial(str, f"Embedded {embedded} with {reembedded.model}."))
 
 
-COMMANDS = (migrate, reembed)
+COMMANDS = (export, migrate, reembed)

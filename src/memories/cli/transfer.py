@@ -1,12 +1,12 @@
-"""Commands that write a store to a file and read it back: export, import."""
+"""The command that brings memories and turns in: from an export, or from another program."""
 
 import contextlib
-import errno
 import os
+import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,197 +16,350 @@ import click
 
 from memories.answers import store_shapes
 from memories.cli.app import command, option
-from memories.cli.options import (
-    ProgressBar,
-    format_option,
-    namespace_option,
-    no_redact_option,
-    no_shared_option,
-    store_option,
-    where_option,
-    with_settings,
-)
+from memories.cli.options import ProgressBar, no_redact_option
 from memories.cli.output import begin_change, emit, note, record_change, safe
-from memories.cli.stores import open_store, without_vector
-from memories.core.disk import replacing
-from memories.errors import InvalidInput, MemoriesError, SystemFault
+from memories.cli.stores import (
+    CHUNK_BYTES,
+    namespace_settings,
+    namespaces_of,
+    open_store,
+    temporary_copy,
+    without_vector,
+)
+from memories.errors import InvalidInput
 from memories.guard.validate import namespace, shown
 from memories.models import SHARED
-from memories.search.filters import SCOPES
+from memories.transfer.sources import INCLUDE, SOURCES
 
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.settings import Config
     from memories.stores import Store
-    from memories.stores.records import Collection, Record
     from memories.transfer.importing import Imported
+    from memories.transfer.sources.items import Item
 
-_IN_MEMORY_BYTES = 16_777_216  # of an export kept in memory; the rest goes to a temporary file
-_CHUNK_BYTES = 1_048_576
-
-_namespace_settings = with_settings(
-    namespace_option,
-    no_shared_option,
-    option(
-        "--all-namespaces", is_flag=True, section="Store",
-        help="The whole store, every namespace in it.",
-    ),
-    store_option,
-    format_option,
-)  # fmt: skip
-
-
-# --- export ---
-
-
-@command(
-    epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl"
-)
-@option(
-    "--output", "-o", "file", metavar="FILE",
-    help="Write to FILE, either all of it or nothing. [default: standard output]",
-)  # fmt: skip
-@where_option
-@option(
-    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
-    help="With --where: memories, history (turns) or all. [default: all]",
-)  # fmt: skip
-@option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
-@_namespace_settings
-def export(
-    config: "Config",
-    file: str | None,
-    where: str | None,
-    scope: str | None,
-    vectors: bool,
-    all_namespaces: bool,
-    no_shared: bool,
-) -> None:
-    """Write all memories and turns as JSON lines.
-
-    It contains every version and every field, also of deleted memories, and memory import reads it.
-    With --where, only memories whose latest version matches the expression, and turns that match.
-    """
-    from memories.transfer.export import export as run
-
-    namespaces = _namespaces(config, all_namespaces, no_shared)
-    selector = None if where is None else _selector(where, scope or "all", config)
-
-    def write(stream: IO[bytes]) -> int:
-        with open_store(config.store, None, config) as store, ProgressBar() as bar:
-            return run(
-                store,
-                lambda line: stream.write(line.encode()),
-                namespaces=namespaces,
-                with_vectors=vectors,
-                prove=_own_key,
-                select=selector,
-                progress=bar,
-            )
-
-    if file is None or file == "-":
-        _write_to_output(write)
-        return
-    begin_change()
-    with (
-        _name_place(file, "nothing was written; name another file"),
-        replacing(Path(file)) as stream,
-    ):
-        count = write(stream)
-    record_change(f"{count} records were exported to {file}")
-    emit({"exported": count, "output": file}, partial(str, f"Exported {count} records to {file}."))
-
-
-def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
-    """Write an export to standard output from a copy, so that a slow reader doesn't block
-    writers."""
-    with (
-        _temporary_copy(write) as copy,
-        _name_place("standard output", "the export is incomplete"),
-    ):
-        shutil.copyfileobj(copy, sys.stdout.buffer, _CHUNK_BYTES)
-        sys.stdout.buffer.flush()
-
-
-def _own_key() -> bytes | None:
-    """Return the key that authenticates this user's exports; print a note if there can't be one."""
-    from memories.config import registers
-    from memories.transfer.export import own_key
-
-    folder = registers()
-    try:
-        return own_key(folder, make=True)
-    except MemoriesError:
-        raise
-    except OSError as exc:
-        note(
-            "Note: nothing in this export proves that it is yours, since its key can't be kept in "
-            f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait "
-            "for review."
-        )
-        return None
-
-
-def _selector(
-    where: str, scope: str, config: "Config"
-) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
-    """Return a function that selects the records that match an expression."""
-    from memories.read.selector import Instant, parse, with_versions
-    from memories.search.search import collections_of
-    from memories.stores.records import Collection
-
-    instant = Instant(datetime.now(UTC), config.decay_half_life_hours)
-    selectors = {}
-    for kind in collections_of(scope):
-        selectors[kind] = parse(where, kind, instant, any_state=kind is Collection.MEMORY)
-
-    def select(kind: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-        if kind not in selectors:
-            return iter(())
-        return with_versions(selectors[kind], records)
-
-    return select
-
-
-# --- import ---
+_COUNTED_BYTES = 33_554_432  # of a source; a larger one is only listed with its size
 
 
 @command(
     "import",
-    epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces",
+    epilog="memory import\nmemory import chatgpt export.zip --dry-run\n"
+    "memory import claude-code\nmemory import backup.jsonl --all-namespaces",
 )
-@click.argument("file")
+@click.argument("source", required=False)
+@click.argument("path", required=False)
 @option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
 @option(
     "--trusted", is_flag=True,
-    help="Import without review, although nothing proves that you exported the file.",
+    help="Import without review, although nothing proves that the statements are yours.",
+)  # fmt: skip
+@option(
+    "--include", metavar="WHAT", multiple=True, values=INCLUDE,
+    help=f"Also what is left out: {', '.join(INCLUDE)}; may be repeated. [default: none]",
 )  # fmt: skip
 @option(
     "--as", "into", metavar="NAME",
     help="Namespace for the records of an export that has one namespace. [default: their own]",
 )  # fmt: skip
 @no_redact_option
-@_namespace_settings
+@namespace_settings
 def import_(
     config: "Config",
-    file: str,
+    source: str | None,
+    path: str | None,
     dry_run: bool,
     trusted: bool,
+    include: Sequence[str],
     into: str | None,
     no_redact: bool,
     all_namespaces: bool,
     no_shared: bool,
 ) -> int:
-    """Read an export into the store.
+    """Bring in an export, or what another program kept.
 
-    FILE was written by memory export, or is - for standard input. The whole file is checked first:
-    nothing from an incomplete or damaged file is stored. Records that already exist are not
-    changed. Exits 1 if some records were left out because they conflict with existing ones.
+    SOURCE is a file or folder; its format is recognized. Or it is the name of a program, with PATH
+    if its files are elsewhere than usual. Without SOURCE it lists what there is on this machine,
+    and imports nothing. Run it again to add what is new since.
 
-    Your own exports are imported unchanged. Memories from any other file wait for review: memory
-    review. If an agent imports with --trusted, that agent counts as the writer, no matter what the
-    file says.
+    Conversations become turns, which searches of the history find. Statements wait for review
+    (memory review), unless a person adds --trusted. The answer has the id of the import, and the
+    command that erases all of it.
+
+    A file that memory export wrote is checked as a whole first: nothing from an incomplete or
+    damaged file is stored, and records that already exist are not changed. It exits 1 if some
+    conflict with existing ones. Your own exports are imported unchanged; - reads one from standard
+    input. If an agent imports one with --trusted, that agent counts as the writer.
+
+    Names of programs and formats: {sources}.
     """
+    if source is None:
+        return _list_sources()
+    name, paths = _find_source(source, path)
+    if name is None:
+        return _import_export(
+            config,
+            source,
+            dry_run=dry_run,
+            trusted=trusted,
+            into=into,
+            redact=not no_redact,
+            namespaces=None if into else namespaces_of(config, all_namespaces, no_shared),
+        )
+    if into is not None:
+        config = config._replace(namespace=namespace(into))
+    reading = _Reading(name, paths, frozenset(include))
+    return _import_source(config, reading, dry_run=dry_run, trusted=trusted, redact=not no_redact)
+
+
+import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
+
+
+# --- what other programs kept ---
+
+
+class _Reading:
+    """Reads the files of a source, from the beginning each time.
+
+    Attributes:
+        source: The name of the source.
+        paths: Its files or folders.
+        skipped: What the last reading left out.
+    """
+
+    def __init__(self, source: str, paths: Sequence[Path], include: frozenset[str]) -> None:
+        for name in include:
+            if name not in INCLUDE:
+                raise InvalidInput(f'"{shown(name)}" can\'t be included; use {", ".join(INCLUDE)}')
+        self.source, self.paths = source, paths
+        self.skipped: dict[str, int] = {}
+        self._include = include
+
+    def items(self, label: str, bar: ProgressBar) -> "Iterator[Item]":
+        """Yield what the source keeps."""
+        from memories.transfer.sources import load
+        from memories.transfer.sources.reader import Reader
+
+        self.skipped = {}
+        for path in self.paths:
+            reader = Reader(
+                path,
+                include=self._include,
+                progress=partial(bar, label),
+                project_of=_project_of,
+            )
+            yield from load(self.source).read(reader)
+            for reason, count in reader.skipped.items():
+                if count:
+                    self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+
+def _project_of(folder: str) -> str | None:
+    """Return the project of a folder; of one that no longer exists, its name."""
+    from memories.identity.project import identify
+
+    path = Path(folder)
+    if path.is_dir():
+        project = identify(path, record=False)
+        return None if project is None else project.name
+    return folder.replace("\\", "/").rstrip("/").rpartition("/")[2][:64] or None
+
+
+def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Path]]:
+    """Return the name of a source and its paths; None for a file that may be an export.
+
+    Raises:
+        InvalidInput: There is no such source, or it has no files in the usual places.
+    """
+    from memories.transfer.sources import load, recognize
+
+    if source in SOURCES:
+        if path is not None:
+            return source, [Path(path)]
+        home = Path.home()
+        paths = [place for place in load(source).locate(home) if place.exists()]
+        if not paths:
+            raise InvalidInput(
+                f"no files of {source} are in the usual places; name the file or folder: "
+                f"memory import {source} PATH"
+            )
+        return source, paths
+    if path is not None:
+        raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
+    if source == "-":
+        return None, []
+    try:
+        file = Path(source).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        return None, []  # opening it says why
+    if _is_export(file):
+        return None, []
+    name = recognize(file)
+    return name, [file] if name else []
+
+
+def _is_export(file: Path) -> bool:
+    try:
+        with _open_file(str(file)) as stream:
+            return b'"format":"memories"' in stream.readline(1_024).replace(b" ", b"")
+    except InvalidInput:
+        return False
+
+
+def _import_source(
+    config: "Config", reading: _Reading, *, dry_run: bool, trusted: bool, redact: bool
+) -> int:
+    """Import what a source keeps; print the result."""
+    from memories.core.ids import new_id
+    from memories.embedders import open_embedder
+    from memories.guard.origin import origin, refuse_agent
+    from memories.scratchpad.file import mark_all_stale
+    from memories.transfer.foreign import Importer, Terms, survey
+
+    if trusted:
+        refuse_agent("whether statements of another program count as yours")
+    embedder = open_embedder(config.embedder, config)
+    now = datetime.now(UTC)
+    import_id = new_id(now)
+    terms = Terms(
+        source=reading.source,
+        namespace=config.namespace,
+        origin=origin("import", config.identity or config.namespace)._replace(import_id=import_id),
+        trusted=trusted,
+        redactor=config.redactor() if redact else None,
+        now=now,
+        dry_run=dry_run,
+    )
+    with ProgressBar() as bar, open_store(config.store, embedder, config) as store:
+        if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
+            survey(reading.items("checking", bar), now)
+        undo = _undo(config.namespace, import_id)
+
+        def begin() -> None:
+            begin_change()
+            note(f"Import {import_id}; to erase all of it: {undo}")
+
+        importer = Importer(store, embedder, config, terms, begin)
+        for taken in importer.store(reading.items("importing", bar)):
+            if not dry_run:
+                record_change(
+                    f"{taken.turns} turns and {taken.memories} memories were imported as "
+                    f"{import_id}; running it again adds the rest"
+                )
+    taken = importer.taken
+    taken.skipped.update(reading.skipped)
+    if not dry_run:
+        mark_all_stale(config.home)
+    answer = store_shapes.source_import_result(taken, reading.source, dry_run=dry_run)
+    if not dry_run and taken.turns + taken.memories:
+        answer |= {"import": import_id, "undo": undo}
+        if taken.pending:
+            answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
+    emit(answer, partial(_render_taken, answer))
+    return 0
+
+
+def _namespace(name: str) -> str:
+    return "" if name == SHARED else f" -n {name}"
+
+
+def _undo(name: str, import_id: str) -> str:
+    where = shlex.quote(f"import = {import_id}")
+    return f"memory forget{_namespace(name)} --where {where} --in all"
+
+
+def _render_taken(answer: Mapping[str, Any]) -> str:
+    verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "wait")
+    head = (
+        f"{verb} {answer['turns']} turns of {answer['conversations']} conversations and "
+        f"{answer['memories']} memories from {answer['source']}; {answer['known']} were already "
+        "there."
+    )
+    lines = [head]
+    if "first" in answer:
+        lines.append(f"They are from {answer['first'][:10]} to {answer['last'][:10]}.")
+    if answer["pending"]:
+        lines.append(f"{answer['pending']} memories {wait} for review.")
+    for reason, count in answer["skipped"].items():
+        lines.append(f"Left out: {count} {reason}")
+    if answer.get("redacted"):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in answer["redacted"].items())
+        lines.append(f"Secrets removed: {kinds}")
+    if answer["without_vector"]:
+        lines.append(without_vector(answer["without_vector"]))
+    if "hint" in answer:
+        lines.append(f"To decide: {answer['hint']}")
+    if "undo" in answer:
+        lines.append(f"To erase all of it: {answer['undo']}")
+    return "\n".join(map(safe, lines))
+
+
+def _list_sources() -> int:
+    """Print what there is to import on this machine."""
+    from memories.transfer.sources import locate
+
+    rows: list[dict[str, Any]] = []
+    with ProgressBar() as bar:
+        for name, path in locate(Path.home()):
+            if row := _describe_source(name, path, bar):
+                rows.append(row)
+    emit({"sources": rows, "count": len(rows)}, partial(_render_sources, rows))
+    return 0
+
+
+def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] | None:
+    """Return what a source keeps; None if it is empty. Large ones aren't read."""
+    from memories.transfer.foreign import survey
+    from memories.transfer.sources import load
+    from memories.transfer.sources.reader import Reader
+
+    files = Reader(path).files(*load(name).FILES)
+    size = sum(file.stat().st_size for file in files)
+    row: dict[str, Any] = {"source": name, "path": str(path), "files": len(files), "bytes": size}
+    if size <= _COUNTED_BYTES:
+        reading = _Reading(name, [path], frozenset())
+        try:
+            taken = survey(reading.items("counting", bar), datetime.now(UTC))
+        except InvalidInput as exc:
+            row["error"] = str(exc)
+        else:
+            row |= store_shapes.taken_counts(taken)
+            if not taken.turns and not taken.memories:
+                return None
+    return row | {"command": f"memory import {name} {shlex.quote(str(path))}"} if files else None
+
+
+def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "Nothing to import is in the usual places; name a file or folder: memory import PATH"
+    lines = []
+    for row in rows:
+        if "error" in row:
+            what = row["error"]
+        elif "turns" in row:
+            what = (
+                f"{row['turns']} turns of {row['conversations']} conversations, "
+                f"{row['memories']} memories"
+            )
+        else:
+            what = f"{row['files']} files, {row['bytes'] / 1e6:,.0f} MB"
+        lines.append(f"{row['source']:<18}  {what}\n  {row['command']}")
+    return "\n".join(safe(line) for part in lines for line in part.splitlines())
+
+
+# --- exports ---
+
+
+def _import_export(
+    config: "Config",
+    file: str,
+    *,
+    dry_run: bool,
+    trusted: bool,
+    into: str | None,
+    redact: bool,
+    namespaces: Sequence[str] | None,
+) -> int:
+    """Import a file that `memory export` wrote; return the exit code."""
     from memories.config import registers
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
@@ -215,12 +368,9 @@ def import_(
     from memories.transfer.importing import import_ as run
     from memories.transfer.intake import Intake
 
-    if into is None:
-        namespaces = _namespaces(config, all_namespaces, no_shared)
-    else:
-        into, namespaces = namespace(into), None
+    into = None if into is None else namespace(into)
     embedder = open_embedder(config.embedder, config)
-    redactor = None if no_redact else config.redactor()
+    redactor = config.redactor() if redact else None
 
     with _readable(file) as read_lines:
         is_proven = check(
@@ -340,8 +490,8 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
         bar = stack.enter_context(ProgressBar())
         stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
         if not stream.seekable():  # a pipe; the import reads it twice
-            copy = partial(shutil.copyfileobj, stream, length=_CHUNK_BYTES)
-            stream = stack.enter_context(_temporary_copy(copy))
+            copy = partial(shutil.copyfileobj, stream, length=CHUNK_BYTES)
+            stream = stack.enter_context(temporary_copy(copy))
         size = stream.seek(0, os.SEEK_END)
         yield read_lines
 
@@ -365,48 +515,4 @@ def _open_file(file: str) -> IO[bytes]:
     )
 
 
-# --- stores and files ---
-
-
-def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
-    """Return the namespaces to read and write; None for all."""
-    from memories.config import is_own_name
-    from memories.read.lookup import check_namespace
-
-    if all_namespaces:
-        return None
-    if is_own_name(config.namespace, config):
-        with open_store(config.store, None, config) as store:
-            check_namespace(config.namespace, store, config)
-    if no_shared or config.namespace == SHARED:
-        return (config.namespace,)
-    return (config.namespace, SHARED)
-
-
-@contextlib.contextmanager
-def _temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
-    """Yield a private file that a function has written, in memory as long as it is small."""
-    import tempfile  # takes 5 ms, which other commands avoid
-
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
-        with _name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):
-            write(copy)
-        copy.seek(0)
-        yield copy
-
-
-@contextlib.contextmanager
-def _name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add the place to errors about writing, and the consequence or the remedy."""
-    try:
-        yield
-    except (BrokenPipeError, MemoriesError):
-        raise
-    except OSError as exc:
-        parts = [f"cannot write {place}: {exc.strerror or exc}"]
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            parts.append("free some space on its disk and try again")
-        raise SystemFault("; ".join([*parts, consequence])) from exc
-
-
-COMMANDS = (export, import_)
+COMMANDS = (import_,)

@@ -23,10 +23,11 @@ BRANCH = "=branch"  # the git branch of the writer, if any
 # A record that waits for a review has HELD, also after it; an imported one has the id of its
 # import.
 HELD, IMPORT = "=held", "=import"
+IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
 PINNED = "=pinned"  # keeps a memory in the scratchpad of its namespace
 # Each part after the first of a long message has both: the index of the first part, and a mark.
 PART, CONTINUED = "=part", "=continued"
-_OWN_LABELS = (HELD, IMPORT, PINNED, PART, CONTINUED)  # that a record sets itself
+_OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # that a record sets itself
 _BAR = "|"
 # Hooks and imports write without anyone's decision; on the page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
@@ -54,6 +55,8 @@ class Origin(NamedTuple):
         program: The version of this program.
         namespace: The writer's own namespace, even if it wrote to another.
         branch: The git branch checked out where it was written, if any.
+        import_id: The import that wrote it, if it came from another program. It is not read back:
+            see `IMPORT`.
     """
 
     trust: str
@@ -65,6 +68,7 @@ class Origin(NamedTuple):
     program: str
     namespace: str
     branch: str | None = None
+    import_id: str | None = None
 
 
 class Place(NamedTuple):
@@ -168,6 +172,8 @@ def _origin_labels(origin: Origin) -> Mapping[str, str]:
     labels = {TRUST: origin.trust, BY: origin.by, VIA: via}
     if origin.branch is not None:
         labels[BRANCH] = origin.branch
+    if origin.import_id is not None:
+        labels[IMPORT] = origin.import_id
     return labels
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from memories.core.times import from_millis, to_millis
-from memories.guard.origin import HELD, PINNED, origin_of, tags_of
+from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
@@ -28,12 +28,15 @@ def first_version(
         "supersedes": draft.supersedes,
         "redacted": " ".join(redacted) or None,
     }
+    labels = draft.tags
+    if draft.imported_as is not None:
+        labels = {**labels, IMPORTED_AS: draft.imported_as}
     record = Record(
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
         key=None if draft.key is None else scoped_key(draft.key, draft.tags),
-        labels=draft.tags,
+        labels=labels,
         fields=_without_none(fields),
     )
     return hold_back(record) if draft.pending else record

@@ -33,8 +33,8 @@ WITHOUT_LAST_LINE = 1  # the earlier version, in which an incomplete export can'
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-# In addition to tags: role, speaker and part of a turn, origin, review, pin.
-_MAX_LABELS = validate.MAX_TAGS + 11
+# In addition to tags: role, speaker and part of a turn, origin, review, import, pin.
+_MAX_LABELS = validate.MAX_TAGS + 12
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # with its project or conversation
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')

@@ -1,0 +1,379 @@
+"""Imports what other programs kept: messages become turns, and statements wait for review.
+
+It writes in small transactions and recognizes what it has stored: a turn by its message id, a
+statement by its text. So it can be interrupted at any moment, and a second run adds only what is
+new.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.errors import InvalidInput
+from memories.guard import validate
+from memories.guard.origin import IMPORTED_AS, USER, Origin
+from memories.languages.text import index_text
+from memories.models import Draft
+from memories.read.lookup import Lookup
+from memories.read.turns import KNOWN, REFUSED, STORED, TurnDraft, scoped_key
+from memories.stores.logged import LoggedStore
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter
+from memories.transfer.sources.items import Item, Message
+from memories.write.create import Batch, Created, prepare
+from memories.write.quota import admission
+from memories.write.turns import Naming, append
+from memories.write.writer import Writer
+
+if TYPE_CHECKING:
+    from memories.embedders.protocol import Embedder
+    from memories.guard.redactor import Redactor
+    from memories.settings import Config
+
+_BATCH = 200  # messages or statements stored in one transaction
+_BATCH_CHARACTERS = 2_000_000
+_STEP = timedelta(milliseconds=1)  # between a message and the next one, if that has no time
+_DAY = timedelta(days=1)
+_INFERRED = {"time": "inferred"}
+
+
+class Terms(NamedTuple):
+    """How a source is imported.
+
+    Attributes:
+        source: The name of the source.
+        namespace: The namespace to which everything is written.
+        origin: The writer of everything, with the id of the import.
+        trusted: Whether the user takes the statements for his own, so that none waits.
+        redactor: Removes secrets; None to keep them.
+        now: The time of statements without one. Later times in the source are not believed.
+        dry_run: Store nothing; only count what would be stored.
+    """
+
+    source: str
+    namespace: str
+    origin: Origin
+    trusted: bool
+    redactor: "Redactor | None"
+    now: datetime
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class Taken:
+    """Counts of an import.
+
+    Attributes:
+        turns: New messages.
+        memories: New statements.
+        known: Messages and statements that were stored before.
+        conversations: Ids of the conversations with new messages.
+        pending: Statements that wait for review.
+        skipped: What was left out, by the reason.
+        redacted: The secrets that were removed, by their kind.
+        without_vector: New turns and statements without a vector, since there is no embedder.
+        first: The earliest time of a message or statement in the source, new or known.
+        last: The latest one.
+    """
+
+    turns: int = 0
+    memories: int = 0
+    known: int = 0
+    conversations: set[str] = field(default_factory=set)
+    pending: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    redacted: Counter[str] = field(default_factory=Counter)
+    without_vector: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def believe(self, at: datetime | None, now: datetime) -> datetime | None:
+        """Return a time of the source, and note it; None if it is missing or in the future."""
+        if at is None or at > now + _DAY:
+            return None
+        self.first = at if self.first is None else min(self.first, at)
+        self.last = at if self.last is None else max(self.last, at)
+        return at
+
+
+def survey(items: Iterable[Item], now: datetime) -> Taken:
+    """Read items to their end and count them; nothing is stored.
+
+    Raises:
+        InvalidInput: The source is damaged.
+    """
+    taken = Taken()
+    names: set[int] = set()  # sessions may repeat the messages of others
+    for item in items:
+        if isinstance(item, Message):
+            name = hash((item.conversation, item.turn.message_id))
+            taken.turns += name not in names
+            names.add(name)
+            taken.conversations.add(item.conversation)
+            taken.believe(item.turn.created_at, now)
+        else:
+            taken.memories += 1
+            taken.believe(item.created_at, now)
+    return taken
+
+
+class Importer:
+    """Stores the items of a source batch by batch.
+
+    Attributes:
+        taken: The counts so far.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        embedder: "Embedder | None",
+        config: "Config",
+        terms: Terms,
+        begin: Callable[[], None],
+    ) -> None:
+        """Prepare; nothing is stored yet.
+
+        Args:
+            store: The store.
+            embedder: Makes the vectors; None to search by words only.
+            config: The settings.
+            terms: How the source is imported.
+            begin: Called before the first change, so that an interrupted import can be undone.
+        """
+        self.taken = Taken()
+        self._begin: Callable[[], None] | None = begin
+        self._counted: set[int] = set()
+        self._terms, self._embedder = terms, embedder
+        self._store = store
+        statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
+        admit = admission(config.namespace_quota)
+
+        def logged(origin: Origin) -> LoggedStore:
+            return LoggedStore(
+                store, "cli", lambda: terms.now, lambda: origin, action="import", admit=admit
+            )
+
+        self._turns = logged(terms.origin)
+        self._writer = Writer(
+            Lookup(logged(statement_origin), terms.namespace, (terms.namespace,)),
+            embedder,
+            terms.now,
+            config.decay_half_life_hours,
+            config.min_confidence,
+            force=not terms.trusted,
+            redactor=terms.redactor,
+        )
+
+    def store(self, items: Iterable[Item]) -> Iterator[Taken]:
+        """Store items in order; yield the counts after each transaction."""
+        messages: list[Message] = []
+        drafts: list[Draft] = []
+        for item in items:
+            if isinstance(item, Message):
+                if messages and self._is_full(messages, item):
+                    yield self._store_messages(messages)
+                    messages = []
+                messages.append(self._with_time(item, messages))
+            else:
+                drafts.append(self._with_tags(item))
+                if len(drafts) >= _BATCH:
+                    yield self._store_drafts(drafts)
+                    drafts = []
+        if messages:
+            yield self._store_messages(messages)
+        if drafts:
+            yield self._store_drafts(drafts)
+
+    def _is_full(self, messages: Sequence[Message], item: Message) -> bool:
+        if item.conversation != messages[0].conversation or len(messages) >= _BATCH:
+            return True
+        return sum(len(message.turn.content) for message in messages) >= _BATCH_CHARACTERS
+
+    def _is_repeated(self, name: str | None) -> bool:
+        """Return whether a dry run has counted an item with this name; others find it stored."""
+        if not self._terms.dry_run or name is None:
+            return False
+        is_repeated = hash(name) in self._counted
+        self._counted.add(hash(name))
+        return is_repeated
+
+    def _announce(self) -> None:
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+
+    # --- messages
+
+    def _with_time(self, item: Message, earlier: Sequence[Message]) -> Message:
+        """Return a message with its time, or with one after the message before it."""
+        turn = item.turn
+        tags = {"source": self._terms.source, **turn.tags}
+        if item.project is not None:
+            tags["project"] = item.project
+        at = self.taken.believe(turn.created_at, self._terms.now)
+        if at is None:
+            previous = earlier[-1].turn.created_at if earlier else None
+            at = self._terms.now if previous is None else previous + _STEP
+            tags |= _INFERRED
+        return item._replace(turn=replace(turn, created_at=at, tags=tags))
+
+    def _store_messages(self, messages: Sequence[Message]) -> Taken:
+        conversation = messages[0].conversation
+        new = [message for message in messages if not self._is_known(message)]
+        self.taken.known += len(messages) - len(new)
+        if not new:
+            return self.taken
+        if self._terms.dry_run:
+            self._count_turns(conversation, len(new))
+            return self.taken
+        self._announce()
+        self._append(conversation, [message.turn for message in new])
+        if conversation in self.taken.conversations:
+            self._describe(new[0])
+        return self.taken
+
+    def _is_known(self, message: Message) -> bool:
+        key = scoped_key(message.conversation, message.turn.message_id)
+        if self._is_repeated(key):
+            return True
+        where = Filter(Collection.HISTORY, (self._terms.namespace,), key=key)
+        return bool(self._store.scan(where, limit=1))
+
+    def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:
+        """Append turns in one transaction; if one of them is refused, each in its own."""
+        terms = self._terms
+        place = ((terms.namespace,), conversation)
+        try:
+            turns = append(self._turns, self._embedder, place, drafts, terms.now, terms.redactor)
+        except InvalidInput as exc:
+            if len(drafts) == 1:
+                self._refuse(exc)
+                return
+            for draft in drafts:
+                self._append(conversation, [draft])
+            return
+        counts = Counter(turn.status for turn in turns)
+        self.taken.known += counts[KNOWN]
+        if counts[REFUSED]:
+            reason = "messages that changed since they were imported"
+            self.taken.skipped[reason] += counts[REFUSED]
+        if counts[STORED]:
+            self._count_turns(conversation, counts[STORED])
+        for turn in turns:
+            self.taken.redacted.update(turn.redacted if turn.status == STORED else ())
+
+    def _count_turns(self, conversation: str, count: int) -> None:
+        self.taken.turns += count
+        self.taken.conversations.add(conversation)
+        if self._embedder is None:
+            self.taken.without_vector += count
+
+    def _describe(self, message: Message) -> None:
+        """Give the conversation of a message its title and tags."""
+        tags = {"source": self._terms.source}
+        if message.project is not None:
+            tags["project"] = message.project
+        naming = Naming(message.title or None, None, tags, ())
+        try:
+            checked = naming.check(self._terms.redactor)
+        except InvalidInput:  # the title is a secret, or invisible
+            checked = naming._replace(title=None)
+        checked.apply(self._turns, (self._terms.namespace,), message.conversation)
+
+    # --- statements
+
+    def _with_tags(self, draft: Draft) -> Draft:
+        """Return a draft as it is imported, without its secrets."""
+        content = draft.content
+        if self._terms.redactor is not None:
+            content, kinds = self._terms.redactor.text(content)
+            self.taken.redacted.update(kinds)
+        tags = {"source": self._terms.source, **draft.tags}
+        at = self.taken.believe(draft.created_at, self._terms.now)
+        if at is None:
+            tags = {**_INFERRED, **tags}
+        key = draft.key
+        if key is not None:
+            key = f"{self._terms.source}/{key}"[: validate.MAX_KEY]
+        name = f"{draft.tags.get('project', '')}\x1f{index_text(content)}"
+        return replace(
+            draft,
+            content=content,
+            tags=tags,
+            key=key,
+            created_at=at,
+            pending=not self._terms.trusted,
+            imported_as=hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
+        )
+
+    def _store_drafts(self, drafts: Sequence[Draft]) -> Taken:
+        by_name = {draft.imported_as: draft for draft in drafts if not self._is_imported(draft)}
+        new = list(by_name.values())
+        self.taken.known += len(drafts) - len(new)
+        if self._terms.dry_run:
+            self._count_memories(len(new))
+        elif new:
+            self._announce()
+            self._create(new)
+        return self.taken
+
+    def _is_imported(self, draft: Draft) -> bool:
+        """Return whether a statement was imported before; it may have been rejected since."""
+        if self._is_repeated(draft.imported_as):
+            return True
+        labels = {IMPORTED_AS: draft.imported_as or ""}
+        where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
+        return bool(self._store.scan(where, limit=1))
+
+    def _create(self, drafts: Sequence[Draft]) -> None:
+        """Store drafts; if one of them is refused, each by itself."""
+        try:
+            batches = list(prepare(self._writer, drafts))
+        except InvalidInput as exc:
+            if len(drafts) == 1:
+                self._refuse(exc)
+                return
+            for draft in drafts:
+                self._create([draft])
+            return
+        for batch in batches:
+            self._count_created(self._without_known(batch).write())
+
+    def _without_known(self, batch: Batch) -> Batch:
+        """Return a batch without statements that are memories already.
+
+        Those that only resemble one wait for review, where a person sees both.
+        """
+        if self._terms.trusted:
+            return batch
+        drafts = [
+            prepared
+            for prepared in batch.drafts
+            if self._writer.compare(prepared.draft, prepared.vectors).same is None
+        ]
+        self.taken.known += len(batch.drafts) - len(drafts)
+        return batch._replace(drafts=drafts)
+
+    def _count_created(self, results: Sequence[Created]) -> None:
+        for created in results:
+            if created.stored:
+                self._count_memories(1)
+            elif created.memory is not None:
+                self.taken.known += 1
+            else:
+                self.taken.skipped["statements that say the same as a memory"] += 1
+
+    def _count_memories(self, count: int) -> None:
+        self.taken.memories += count
+        if not self._terms.trusted:
+            self.taken.pending += count
+        if self._embedder is None:
+            self.taken.without_vector += count
+
+    def _refuse(self, error: InvalidInput) -> None:
+        reason = str(error).partition(";")[0]
+        self.taken.skipped[f"refused: {reason}"] += 1

@@ -1,0 +1,142 @@
+"""Reads the SQLite files of other programs from a copy, so that the original is never touched."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from memories.errors import InvalidInput, SystemFault
+from memories.guard.validate import shown
+
+_ATTEMPTS = 5
+_SIDE_FILES = ("", "-wal", "-journal")
+
+
+class Database:
+    """A copy of another program's SQLite file."""
+
+    def __init__(self, connection: Any, name: str) -> None:
+        """Wrap an apsw connection to the copy of a file with this name."""
+        self._connection, self._name = connection, name
+
+    def tables(self) -> set[str]:
+        """Return the names of its tables."""
+        return {row[0] for row in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def columns(self, table: str) -> set[str]:
+        """Return the names of a table's columns; empty if there is no such table."""
+        return {row[0] for row in self._run("SELECT name FROM pragma_table_info(?)", table)}
+
+    def rows(
+        self, table: str, needed: Sequence[str], optional: Sequence[str] = (), rest: str = ""
+    ) -> Iterator[dict[str, Any]]:
+        """Yield rows of a table; optional columns that are missing are None.
+
+        Args:
+            table: The name of the table.
+            needed: The columns without which the table can't be read.
+            optional: Further columns, which some versions of the program don't have.
+            rest: SQL after the table, such as an ORDER BY.
+
+        Raises:
+            InvalidInput: The table or a needed column is missing.
+        """
+        columns = self.columns(table)
+        if not columns:
+            raise InvalidInput(
+                f"{shown(self._name)} has no table {table}; another version of the program may "
+                "have written it"
+            )
+        for column in needed:
+            if column not in columns:
+                raise InvalidInput(
+                    f"table {table} of {shown(self._name)} has no column {column}; "
+                    "another version of the program may have written it"
+                )
+        names = [*needed, *(column for column in optional if column in columns)]
+        quoted = ", ".join(f'"{name}"' for name in names)
+        missing = dict.fromkeys(set(optional) - columns)
+        for row in self._run(f'SELECT {quoted} FROM "{table}" {rest}'):  # noqa: S608 - our names
+            yield missing | dict(zip(names, row, strict=True))
+
+    def _run(self, sql: str, *values: str) -> Iterator[tuple[Any, ...]]:
+        import apsw
+
+        try:
+            yield from self._connection.execute(sql, values)
+        except (apsw.Error, UnicodeDecodeError) as exc:
+            raise InvalidInput(
+                f"{shown(self._name)} can't be read as a database: {exc}; use another copy"
+            ) from exc
+
+
+@contextlib.contextmanager
+def open_copy(file: Path) -> Iterator[Database]:
+    """Yield a private copy of a SQLite file with what its program has not yet written back.
+
+    Raises:
+        InvalidInput: It is not a SQLite file, or is damaged.
+        SystemFault: It is being written to all the time, or there is no room for the copy.
+    """
+    import apsw
+
+    with tempfile.TemporaryDirectory(prefix="memories-import-") as folder:
+        copy = Path(folder, "copy.db")
+        _copy(file, copy)
+        flags = apsw.SQLITE_OPEN_READWRITE
+        try:
+            connection = apsw.Connection(str(copy), flags=flags)
+        except apsw.Error as exc:
+            raise InvalidInput(f"{shown(file.name)} can't be opened: {exc}") from exc
+        try:
+            for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+                connection.execute(f"PRAGMA {pragma}")
+            yield Database(connection, file.name)
+        finally:
+            connection.close()
+
+
+def _copy(file: Path, copy: Path) -> None:
+    """Copy a database with its log; again if its program wrote to it meanwhile."""
+    with file.open("rb") as stream:
+        if stream.read(16) != b"SQLite format 3\0":
+            raise InvalidInput(f"{shown(file.name)} is not a SQLite database")
+    for _ in range(_ATTEMPTS):
+        before = _state(file)
+        for suffix in _SIDE_FILES:
+            target = copy.with_name(copy.name + suffix)
+            target.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                _copy_file(file.with_name(file.name + suffix), target)
+        if _state(file) == before:
+            return
+    raise SystemFault(
+        f"{shown(file.name)} is being written to all the time; close its program and try again"
+    )
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(file, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise SystemFault(
+            f"cannot copy {shown(file.name)} to {target.parent}: {exc.strerror or exc}; "
+            "set TMPDIR to a folder with more space"
+        ) from exc
+
+
+def _state(file: Path) -> list[tuple[int, int] | None]:
+    """Return size and time of change of a database and its side files."""
+    states: list[tuple[int, int] | None] = []
+    for suffix in _SIDE_FILES:
+        try:
+            status = file.with_name(file.name + suffix).stat()
+        except FileNotFoundError:
+            states.append(None)
+        else:
+            states.append((status.st_size, status.st_mtime_ns))
+    return states

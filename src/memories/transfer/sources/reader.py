@@ -1,0 +1,411 @@
+"""Reads the files of a source: bounded, read-only, and never outside of the given path."""
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from memories.errors import InvalidInput
+from memories.guard.validate import shown
+
+if TYPE_CHECKING:
+    import zipfile
+
+MAX_LINE_BYTES = 33_554_432
+MAX_VALUE_BYTES = 67_108_864  # of one JSON value that is read at once, such as a conversation
+MAX_TEXT_BYTES = 16_777_216  # of a text file
+MAX_DEPTH = 200
+MAX_FILES = 1_000_000
+MAX_RATIO = 200  # unpacked to packed bytes of an archive; text reaches about 20
+_RATIO_FROM = 104_857_600  # bytes unpacked, below which the ratio does not matter
+_CHUNK = 65_536
+_IN_MEMORY_BYTES = 16_777_216
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Reader:
+    """Gives a source its files, and counts what it skips.
+
+    Attributes:
+        path: The file or folder to read, without links.
+        include: What the user asked for in addition; see `memories.transfer.sources`.
+        skipped: How many things were left out, by the reason, which is a noun in the plural.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        include: frozenset[str] = frozenset(),
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+        project_of: Callable[[str], str | None] = lambda _folder: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            path: The file or folder.
+            include: See the attribute.
+            progress: Receives the number of bytes read so far, and the total.
+            project_of: Returns the name of the project in a folder of this machine.
+
+        Raises:
+            InvalidInput: There is no such file or folder.
+        """
+        try:
+            self.path = path.resolve(strict=True)
+        except (OSError, RuntimeError, ValueError) as exc:
+            raise unreadable(path, exc) from exc
+        self.include = include
+        self.skipped: Counter[str] = Counter()
+        self._progress, self._project_of = progress, project_of
+        self._projects: dict[str, str | None] = {}
+        self._done = self._total = 0
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        """Count things that are left out.
+
+        Args:
+            reason: What they are, in the plural: "other branches".
+            count: How many.
+        """
+        self.skipped[reason] += count
+
+    def project(self, folder: object) -> str | None:
+        """Return the project of a folder in which a conversation took place; None if unknown."""
+        if not isinstance(folder, str) or not folder.strip():
+            return None
+        if folder not in self._projects:
+            self._projects[folder] = self._project_of(folder)
+        return self._projects[folder]
+
+    # --- files
+
+    def files(self, *patterns: str) -> list[Path]:
+        """Return the files to read, sorted: the path itself, or matching files in the folder.
+
+        Links are not followed; those that lead out of the folder are counted as skipped.
+
+        Args:
+            *patterns: A pattern for names, or with a slash for paths below the folder.
+        """
+        if not self.path.is_dir():
+            self._total += self.path.stat().st_size
+            return [self.path]
+        files: list[Path] = []
+        for folder, folders, names in os.walk(self.path, onerror=self._skip_folder):
+            folders.sort()
+            for name in sorted(names):
+                file = Path(folder, name)
+                if self._matches(file, patterns) and self._is_inside(file):
+                    files.append(file)
+                    if len(files) > MAX_FILES:
+                        raise InvalidInput(
+                            f"{shown(str(self.path))} has more than {MAX_FILES} files; "
+                            "name a folder in it"
+                        )
+        self._total += sum(file.stat().st_size for file in files)
+        return files
+
+    def _skip_folder(self, _error: OSError) -> None:
+        self.skip("folders that can't be read")
+
+    def _matches(self, file: Path, patterns: tuple[str, ...]) -> bool:
+        below = file.relative_to(self.path).as_posix()
+        return any(fnmatch(below if "/" in pattern else file.name, pattern) for pattern in patterns)
+
+    def _is_inside(self, file: Path) -> bool:
+        """Return whether a file is a regular one; a link to another file in the folder is not
+        needed, since that file is read itself."""
+        if file.is_symlink():
+            if not file.resolve().is_relative_to(self.path):
+                self.skip("links out of the folder")
+            return False
+        return stat.S_ISREG(file.lstat().st_mode)
+
+    def below(self, file: Path) -> str:
+        """Return the path of a file below the folder that is read; else its name."""
+        return file.relative_to(self.path).as_posix() if self.path.is_dir() else file.name
+
+    @contextlib.contextmanager
+    def open(self, file: Path) -> Iterator[IO[bytes]]:
+        """Open a regular file for reading.
+
+        Raises:
+            InvalidInput: It can't be read, or is a pipe or a device.
+        """
+        try:
+            fd = os.open(file, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0))
+        except (OSError, ValueError) as exc:
+            raise unreadable(file, exc) from exc
+        with os.fdopen(fd, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise InvalidInput(f"cannot read {shown(str(file))}: it is not a regular file")
+            yield stream
+
+    # --- lines and text
+
+    def lines(self, file: Path) -> Iterator[bytes]:
+        """Yield the lines of a file; too long ones are skipped."""
+        with self.open(file) as stream:
+            refuse_utf16(stream.read(2), file.name)
+            stream.seek(0)
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                self._advance(len(line))
+                if len(line) <= MAX_LINE_BYTES:
+                    yield line
+                    continue
+                self.skip(f"lines of more than {MAX_LINE_BYTES // 1_048_576} MiB")
+                while line and not line.endswith(b"\n"):
+                    line = stream.readline(_CHUNK)
+                    self._advance(len(line))
+
+    def json_lines(self, file: Path) -> Iterator[dict[str, Any]]:
+        """Yield the JSON objects of a file, one a line; other lines are skipped."""
+        for line in self.lines(file):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+            except (ValueError, RecursionError):
+                value = None
+            if isinstance(value, dict):
+                yield value
+            else:
+                self.skip("lines that are not complete JSON objects")
+
+    def text(self, file: Path) -> str | None:
+        """Return the text of a file; None if it is skipped, because it is too large or not UTF-8.
+
+        Raises:
+            InvalidInput: The same about the file that the user named.
+        """
+        with self.open(file) as stream:
+            data = stream.read(MAX_TEXT_BYTES + 1)
+        self._advance(len(data))
+        if len(data) > MAX_TEXT_BYTES:
+            self._refuse(file, f"files of more than {MAX_TEXT_BYTES // 1_048_576} MiB")
+            return None
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            self._refuse(file, "files that are not UTF-8")
+            return None
+
+    def _refuse(self, file: Path, reason: str) -> None:
+        if file == self.path:
+            raise InvalidInput(f"{shown(file.name)} is one of the {reason}, which are not read")
+        self.skip(reason)
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._progress(min(self._done, self._total), self._total)
+
+    # --- JSON
+
+    def objects(self, stream: IO[bytes], name: str) -> Iterator[Any]:
+        """Yield the elements of a JSON array one by one, or the value if it is not an array.
+
+        Elements that are too large or too deep are skipped.
+
+        Args:
+            stream: The JSON.
+            name: The name of the file, for messages.
+
+        Raises:
+            InvalidInput: It is not JSON, or is cut off.
+        """
+        import ijson
+
+        counted = _Counted(stream, name, self._advance)
+        try:
+            yield from self._build(ijson.basic_parse(counted, use_float=True), counted)
+        except ijson.IncompleteJSONError as exc:
+            problem = "is cut off" if "premature" in str(exc) or counted.at_end else "is not JSON"
+            raise InvalidInput(
+                f"{shown(name)} {problem} after {counted.total} bytes; use another copy"
+            ) from exc
+        except (ijson.JSONError, ValueError) as exc:
+            raise InvalidInput(
+                f"{shown(name)} is not JSON, at about byte {counted.total}; use another copy"
+            ) from exc
+
+    def _build(self, events: Iterator[tuple[str, Any]], counted: "_Counted") -> Iterator[Any]:
+        is_in_array, element = False, None
+        for event, value in events:
+            counted.since_event = 0
+            if element is None:
+                if event == "start_array" and not is_in_array:
+                    is_in_array = True
+                    continue
+                if event == "end_array":
+                    return
+                element = _Element()
+            element.add(event, value)
+            if element.depth == 0:
+                if element.builder is None:
+                    self.skip("entries that are too large or too deeply nested")
+                else:
+                    yield element.builder.value
+                element = None
+
+    def members(self, *patterns: str) -> Iterator[tuple[str, IO[bytes]]]:
+        """Yield name and content of each matching file: in the folder, and in ZIP archives.
+
+        Args:
+            *patterns: Patterns for names, or with a slash for the ends of paths.
+
+        Raises:
+            InvalidInput: An archive is damaged, encrypted, or would unpack to far too much.
+        """
+        for file in self.files(*patterns, "*.zip"):
+            with self.open(file) as stream:
+                if stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+                    self._total -= file.stat().st_size
+                    yield from self._archived(stream, file.name, patterns)
+                else:
+                    stream.seek(0)
+                    yield self.below(file), stream
+
+    def _archived(
+        self, stream: IO[bytes], name: str, patterns: tuple[str, ...], *, is_inner: bool = False
+    ) -> Iterator[tuple[str, IO[bytes]]]:
+        import zipfile
+
+        with _explained(name), zipfile.ZipFile(stream) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+            inner = [info for info in infos if info.filename.endswith(".zip") and not is_inner]
+            wanted = [info for info in infos if _is_wanted(info.filename, patterns)]
+            stream.seek(0, os.SEEK_END)
+            _refuse_bomb([*wanted, *inner], stream.tell(), name)
+            self._total += sum(info.file_size for info in wanted)
+            for info in sorted(wanted, key=lambda info: info.filename):
+                with archive.open(info) as member:
+                    yield info.filename, member
+            for info in inner:
+                with archive.open(info) as member, _spooled(member) as copy:
+                    yield from self._archived(copy, info.filename, patterns, is_inner=True)
+
+
+class _Element:
+    """A JSON value that is built from events, unless it becomes too large.
+
+    Attributes:
+        builder: Has the value; None if it is too large or too deep.
+        depth: How many arrays and objects are open.
+    """
+
+    def __init__(self) -> None:
+        from ijson.common import ObjectBuilder
+
+        self.builder: Any = ObjectBuilder()
+        self.depth = self._size = 0
+
+    def add(self, event: str, value: object) -> None:
+        """Add an event of the parser."""
+        if event in ("start_map", "start_array"):
+            self.depth += 1
+        elif event in ("end_map", "end_array"):
+            self.depth -= 1
+        self._size += 8 + (len(value) if isinstance(value, str) else 0)
+        if self._size > MAX_VALUE_BYTES or self.depth > MAX_DEPTH:
+            self.builder = None
+        if self.builder is not None:
+            self.builder.event(event, value)
+
+
+class _Counted:
+    """A stream without its byte order mark that counts its bytes, and bounds a single value."""
+
+    def __init__(self, stream: IO[bytes], name: str, advance: Callable[[int], None]) -> None:
+        self._stream, self._name, self._advance = stream, name, advance
+        self.total = self.since_event = 0
+        self.at_end = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes; see `io.RawIOBase.read`."""
+        data = self._stream.read(_CHUNK if size < 0 else size)
+        if not self.total:
+            refuse_utf16(data, self._name)
+        self.total += len(data)
+        self.since_event += len(data)
+        self.at_end = bool(size) and not data
+        self._advance(len(data))
+        if self.since_event > MAX_VALUE_BYTES:
+            raise InvalidInput(
+                f"{shown(self._name)} has a single value of more than "
+                f"{MAX_VALUE_BYTES // 1_048_576} MiB, at about byte {self.total}; "
+                "remove it and try again"
+            )
+        is_start = self.total == len(data)
+        return data.removeprefix(b"\xef\xbb\xbf") if is_start else data
+
+
+def unreadable(file: Path, exc: Exception) -> InvalidInput:
+    """Return the error for a file that can't be opened."""
+    reason = getattr(exc, "strerror", None) or exc
+    if isinstance(exc, RuntimeError):  # Python's word for a loop of links
+        reason = os.strerror(errno.ELOOP)
+    return InvalidInput(f"cannot read {shown(str(file))}: {reason}")
+
+
+def refuse_utf16(start: bytes, name: str) -> None:
+    """Refuse a file that begins like UTF-16.
+
+    Raises:
+        InvalidInput: It does.
+    """
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InvalidInput(f"{shown(name)} looks like UTF-16; save it as UTF-8")
+
+
+def _is_wanted(name: str, patterns: tuple[str, ...]) -> bool:
+    for pattern in patterns:
+        if "/" in pattern:
+            if fnmatch(name, pattern) or fnmatch(name, f"*/{pattern}"):
+                return True
+        elif fnmatch(name.rpartition("/")[2], pattern):
+            return True
+    return False
+
+
+def _refuse_bomb(infos: "list[zipfile.ZipInfo]", packed: int, name: str) -> None:
+    unpacked = sum(info.file_size for info in infos)
+    if unpacked > _RATIO_FROM and unpacked > MAX_RATIO * packed:
+        raise InvalidInput(
+            f"{shown(name)} would unpack from {packed} to {unpacked} bytes, which no export does; "
+            "if you trust it, unpack it and name the folder"
+        )
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn the errors of a damaged archive into one sentence."""
+    import zipfile
+    import zlib
+
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
+        raise InvalidInput(
+            f"{shown(name)} is not a complete ZIP archive ({exc}); use another copy"
+        ) from exc
+    except (RuntimeError, NotImplementedError) as exc:
+        raise InvalidInput(f"{shown(name)} can't be unpacked: {exc}; unpack it first") from exc
+
+
+@contextlib.contextmanager
+def _spooled(member: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield a seekable copy of an archive's member."""
+    import shutil
+
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
+        shutil.copyfileobj(member, copy, _CHUNK)
+        copy.seek(0)
+        yield copy

@@ -1,0 +1,139 @@
+"""The first look at a file or folder, by which its source is recognized."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from memories.errors import MemoriesError
+
+_MAX_NAMES = 10_000
+_MAX_FILES = 200  # of a folder that are looked at
+_MAX_BYTES = 8_388_608  # of the first object of a file
+_MAX_DATABASE_BYTES = 268_435_456  # that is copied to see its tables
+_ZIP = b"PK\x03\x04"
+_SQLITE = b"SQLite format 3\0"
+
+
+class Sample:
+    """A file or folder whose source is unknown; everything is read on demand.
+
+    Attributes:
+        path: The file or folder, without links.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the path."""
+        self.path = path.resolve()
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.path.is_dir()
+
+    @cached_property
+    def start(self) -> bytes:
+        """The first bytes of the file; empty for a folder, and for what can't be read."""
+        try:
+            if not self.path.is_file():
+                return b""
+            with self.path.open("rb") as stream:
+                return stream.read(_MAX_BYTES)
+        except OSError:
+            return b""
+
+    @property
+    def is_database(self) -> bool:
+        """Whether it is a SQLite file."""
+        return self.start.startswith(_SQLITE)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the entries of the folder or of the ZIP archive."""
+        import zipfile
+
+        try:
+            if self.is_folder:
+                return frozenset(file.name for file in islice(self.path.iterdir(), _MAX_NAMES))
+            if self.start.startswith(_ZIP):
+                with zipfile.ZipFile(self.path) as archive:
+                    names = islice(archive.namelist(), _MAX_NAMES)
+                    return frozenset(name.rpartition("/")[2] for name in names)
+        except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):
+            pass  # reading it explains this
+        return frozenset()
+
+    @cached_property
+    def tables(self) -> Mapping[str, set[str]]:
+        """The tables of a database with their columns; empty for other files and huge ones."""
+        if not self.is_database or self.path.stat().st_size > _MAX_DATABASE_BYTES:
+            return {}
+        from memories.transfer.sources.database import open_copy
+
+        try:
+            with open_copy(self.path) as database:
+                return {table: database.columns(table) for table in database.tables()}
+        except MemoriesError:
+            return {}  # reading it explains this
+
+    @cached_property
+    def first(self) -> Mapping[str, Any]:
+        """The first JSON object in the file, or in the first file of the folder that has one.
+
+        Values that are arrays or objects are None unless the object is a line.
+        """
+        if not self.is_folder:
+            return _first_object(self.start)
+        for file in islice(_json_files(self.path), _MAX_FILES):
+            if first := Sample(file).first:
+                return first
+        return {}
+
+    def has(self, *keys: str) -> bool:
+        """Return whether the first JSON object has all of these keys."""
+        return all(key in self.first for key in keys)
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    for base, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".jsonl", ".json")):
+                yield Path(base, name)
+
+
+def _first_object(start: bytes) -> Mapping[str, Any]:
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start[:1] not in (b"{", b"["):
+        return {}
+    line = start.partition(b"\n")[0]
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return _first_keys(start)
+    if isinstance(value, list):
+        value = next((element for element in value if isinstance(element, dict)), None)
+    return value if isinstance(value, dict) else {}
+
+
+def _first_keys(start: bytes) -> Mapping[str, Any]:
+    """Return the keys of the first object, with the values that are neither array nor object."""
+    import ijson
+
+    first: dict[str, Any] = {}
+    key = ""
+    try:
+        for prefix, event, value in ijson.parse(start, use_float=True):
+            if prefix in ("", "item") and event == "map_key":
+                key = value
+                first[key] = None
+            elif prefix in ("", "item") and event == "end_map":
+                break
+            elif prefix in (key, f"item.{key}") and event in ("string", "number", "boolean"):
+                first[key] = value
+    except (ijson.JSONError, ValueError):
+        pass  # the object is longer than the sample, or not JSON
+    return first

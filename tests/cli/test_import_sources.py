@@ -1,0 +1,131 @@
+"""Each source of `memory import`, from an example of its format in `samples`.
+
+A sample is a folder with what the program wrote and `expected.json`. A file `NAME.sql` stands for
+the database NAME.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from memories.transfer.sources import SOURCES, recognize
+
+Command = Callable[..., Any]
+SAMPLES = Path(__file__).parent / "samples"
+COUNTS = ("turns", "conversations", "memories", "first", "last", "skipped")
+
+
+def expected(source: str) -> dict[str, Any]:
+    """Return what an import of a source's sample must answer."""
+    shape: dict[str, Any] = json.loads((SAMPLES / source / "expected.json").read_text())
+    return shape
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that copies a sample; a sample of one file is that file."""
+
+    def copy(source: str) -> Path:
+        folder = tmp_path / "samples" / source
+        shutil.copytree(SAMPLES / source, folder)
+        (folder / "expected.json").unlink()
+        for script in folder.rglob("*.sql"):
+            database = apsw.Connection(str(script.with_suffix("")))
+            database.execute(script.read_text())
+            database.close()
+            script.unlink()
+        files = [file for file in folder.iterdir() if file.name != "expected.json"]
+        return files[0] if len(files) == 1 else folder
+
+    return copy
+
+
+def contents(memory: Command, *options: str) -> list[str]:
+    """Return the texts of all turns and memories, also of those that wait."""
+    exported = memory("export", *options).out.splitlines()
+    return [json.loads(line)["text"] for line in exported[1:-1]]
+
+
+def test_every_source_has_a_sample() -> None:
+    assert {folder.name for folder in SAMPLES.iterdir()} == set(SOURCES)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_path_is_recognized_as_its_own_source(sample: Callable[[str], Path], source: str) -> None:
+    assert recognize(sample(source)) == source
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_is_previewed_imported_once_and_erased(
+    memory: Command, sample: Callable[[str], Path], source: str
+) -> None:
+    path, wanted = str(sample(source)), expected(source)
+    counts = {name: wanted[name] for name in COUNTS if name in wanted}
+
+    preview = memory("import", path, "--dry-run").json
+    assert {name: preview[name] for name in counts} == counts
+    assert memory("export").out.count("\n") == 2
+
+    answer = memory("import", path).json
+    assert {name: answer[name] for name in counts} == counts
+    assert answer["pending"] == answer["memories"]
+    stored = contents(memory)
+    assert len(stored) == wanted["turns"] + wanted["memories"]
+    for text in wanted["texts"]:
+        assert text in stored
+
+    again = memory("import", source, path).json
+    assert (again["imported"], "import" in again) == (0, False)
+    assert contents(memory) == stored
+
+    where = f"import = {answer['import']}"
+    memory("forget", "--where", where, "--in", "all", "--yes")
+    assert contents(memory) == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_question_about_the_imported_past_is_answered(
+    memory: Command, sample: Callable[[str], Path], source: str
+) -> None:
+    wanted = expected(source)
+    memory("import", str(sample(source)))
+    memory("review", "accept", "--all", "--yes")
+    hits = memory("search", wanted["question"], "--in", "all").json["results"]
+    assert any(wanted["answer"] in hit["content"] for hit in hits[:3])
+
+
+def test_a_preview_of_an_interrupted_import_counts_the_rest(
+    memory: Command, sample: Callable[[str], Path]
+) -> None:
+    file = sample("claude-code") / "s1.jsonl"
+    memory("import", str(file))
+    answer = memory("import", str(file.parent), "--dry-run").json
+    assert (answer["turns"], answer["known"]) == (1, 6)
+
+
+def test_an_agent_can_not_take_statements_for_the_users_own(
+    memory: Command, sample: Callable[[str], Path]
+) -> None:
+    file = str(sample("lines"))
+    refused = memory("import", file, "--trusted", env={"CLAUDECODE": "1"})
+    assert (refused.code, "for a person to decide" in refused.error) == (2, True)
+    answer = memory("import", file, "--trusted").json
+    assert (answer["memories"], answer["pending"]) == (2, 0)
+    [first, _] = memory("list").json["results"]
+    assert (first["origin"]["trust"], first["origin"]["channel"]) == ("user", "import")
+    memory("rollback", "--to", "1h", "--where", f"import = {answer['import']}")
+    assert memory("list").json["count"] == 0
+    assert memory("import", file, "--trusted").json["known"] == 3
+
+
+def test_secrets_are_removed_before_anything_is_stored(memory: Command, folder: Path) -> None:
+    key = "sk-ant-api03-" + "Ab3" * 30
+    (folder / "notes.txt").write_text(f"The key of the robot is {key}\n")
+    assert memory("import", "notes.txt").json["redacted"]
+    assert key not in memory("export").out
+    assert all(key.encode() not in file.read_bytes() for file in Path("..").rglob("memories.db*"))
