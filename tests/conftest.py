@@ -87,6 +87,7 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         patch.setenv("HOME", str(nowhere))
         patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
+        patch.setenv("MEMORY_SERVE", "off")  # no test leaves a server behind
         patch.setenv("EDITOR", "false")  # a test that wants an editor brings one
         patch.setenv(
             "PROJECT_DETECTION", "false"
@@ -125,6 +126,7 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "MEMORY_HOME": str(tmp_path / "memories"),
+        "MEMORY_SERVE": "off",
         "EMBEDDER": "fake",
         "PROJECT_DETECTION": "false",
         "PYTHONWARNINGS": "error",

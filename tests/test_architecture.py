@@ -36,7 +36,7 @@ NAMES = frozenset(MODULES)
 # its index.
 ORDER = {
     "memories": """errors languages < guard < models < settings < core < config < stores < embedders < read <
-        search write < scratchpad transfer < memories < context < identity < answers < hooks connect < cli mcp < warm <
+        search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
@@ -72,7 +72,7 @@ ORDER = {
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < proposals < flush""",
-    "memories.connect": "jsonc toml program files < hosts < entries < connect < status",
+    "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
     "memories.cli": """output complete < text app < options < backup bulk < search turns stores
         status serve identities < review < agents connect memories transfer""",
     "memories.mcp": "answers < tools < server < stdio",

@@ -88,18 +88,18 @@ def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> 
 
 @pytest.fixture
 def hook(tmp_path: Path) -> Run:
-    """Run the script of the hooks; where `memory` is given, it is the text of that command."""
+    """Run the script of the hooks; where `memory` is given, it is the text of our command."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("sh", "cat", "mkdir"):
+    for name in ("sh", "cat", "mkdir", "grep"):
         (programs / name).symlink_to(shutil.which(name) or "")
 
     def run(
         *arguments: str, memory: str | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         if memory is not None:
-            (programs / "memory").write_text(f"#!/bin/sh\n{memory}\n")
-            (programs / "memory").chmod(0o700)
+            (programs / "memoriae").write_text(f"#!/bin/sh\n# memories\n{memory}\n")
+            (programs / "memoriae").chmod(0o700)
         environment = {"PATH": str(programs), "HOME": str(tmp_path), **variables}
         return subprocess.run(
             ["sh", str(HOOK), *arguments],
@@ -238,3 +238,27 @@ await hooks.dispose()
     assert {"stop", "pre-compact", "session-end"} & events.keys() == (
         {"stop", "pre-compact", "session-end"} if told else set()
     )
+
+
+def report_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0
+    return str(json.loads(done.stdout)["systemMessage"])
+
+
+def test_another_program_on_the_path_is_noticed(hook: Run, tmp_path: Path) -> None:
+    other = tmp_path / "bin" / "memory"
+    other.write_text("#!/bin/sh\n# mcp-memory-service\n")
+    other.chmod(0o700)
+    assert "the memory on your PATH is another program" in report_of(hook("session-start"))
+    foreign = tmp_path / "bin" / "memoriae"
+    foreign.write_text("#!/bin/sh\necho should not run\n")
+    foreign.chmod(0o700)
+    assert f"{foreign} is not the memoriae of this plugin" in report_of(hook("session-start"))
+
+
+def test_the_folder_of_uv_and_pipx_is_searched_after_the_path(hook: Run, tmp_path: Path) -> None:
+    folder = tmp_path / ".local" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "memoriae").write_text("#!/bin/sh\n# memories\ncat >/dev/null\necho here\n")
+    (folder / "memoriae").chmod(0o700)
+    assert hook("session-start").stdout == "here\n"

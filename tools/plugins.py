@@ -22,7 +22,7 @@ SHARED = (
     "skills/recall/SKILL.md",
 )  # of the Claude plugin, in the Gemini extension too
 _OPENCODE = """\
-const COMMAND = ["memory"]
+const COMMAND = ["memoriae"]
 const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")
 const OPTIONS = CAPTURE ? ["--capture"] : []
 

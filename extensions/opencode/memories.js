@@ -1,4 +1,4 @@
-const COMMAND = ["memory"]
+const COMMAND = ["memoriae"]
 const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")
 const OPTIONS = CAPTURE ? ["--capture"] : []
 

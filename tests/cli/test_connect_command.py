@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from memories.connect.check import Check, HookCheck
 from memories.connect.hosts import Where, load_hosts
 from memories.connect.program import (
     EVENTS,
@@ -24,10 +25,11 @@ from memories.connect.program import (
     is_server,
     words_of,
 )
+from memories.connect.status import FoundEntries
 
 Command = Callable[..., Any]
 
-PROGRAM = Path(sys.executable).with_name("memory")
+PROGRAM = Path(sys.executable).with_name("memoriae")
 TOKEN = (
     "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5"
 )  # a value that no test may find in what is printed
@@ -74,6 +76,16 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("MEMORY_HOME")
     monkeypatch.setattr(sys, "platform", "linux")
+    # These tests are about files; `tests/connect/test_check.py` starts what they name.
+    hooks = (HookCheck("session-start", 0.1, 10), HookCheck("user-prompt", 0.1, 0))
+    works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
+
+    def check(entries: FoundEntries) -> Check:
+        return works._replace(hooks=hooks if entries.hooks else ())
+
+    monkeypatch.setattr("memories.cli.connect.check_connection", check)
+    monkeypatch.setattr("memories.cli.connect.check_connections", list)
+    monkeypatch.setattr("memories.connect.check.check_connections", list)
     home = tmp_path / "home"
     home.mkdir()
     return home
@@ -545,7 +557,7 @@ def test_project_files_reveal_nothing_of_this_machine(
         text = file.read_text()
         assert str(user) not in text
         assert str(PROGRAM.parent) not in text
-        assert '"memory"' in text or '"memory hook' in text
+        assert '"memoriae"' in text or '"memoriae hook' in text
         assert stat.S_IMODE(file.stat().st_mode) & 0o044
     assert any("clone" in note for note in answer["connected"][0]["notes"])
     assert {each for each in folder.rglob("*") if each.is_file()} == set(made)
@@ -672,23 +684,24 @@ def test_a_project_s_own_folder_memories_is_not_run(
 def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / ".cache" / "uv" / "archive-v0" / "x" / "bin"
     place.mkdir(parents=True)
-    for name in ("python", "memory"):
-        (place / name).write_text("#!/bin/sh\n# memories\n")
+    for name in ("python", "memoriae"):
+        (place / name).write_text("#!/bin/sh\nfrom memories.__main__ import main\n")
         (place / name).chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setattr(sys, "prefix", str(place.parent))
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
     found = find_program({"PATH": str(place)})
-    assert found.command == (str(place / "memory"),)
-    assert "cleaned up" in found.doubt
+    assert found.command == (str(place / "memoriae"),)
+    assert "temporary folder; install the program permanently (uv tool install" in found.doubt
     lasting = tmp_path / "lasting"
     lasting.mkdir()
-    (lasting / "memory").write_text("#!/bin/sh\nexec python -c 'import memories'\n")
-    (lasting / "memory").chmod(0o700)
+    (lasting / "memoriae").write_text("#!/bin/sh\nexec python -m memories\n")
+    (lasting / "memoriae").chmod(0o700)
     found = find_program({"PATH": f"{place}:{lasting}"})
-    assert found.command == (str(place / "memory"),)  # the first on PATH is this one
+    assert found.command == (str(place / "memoriae"),)  # the first on PATH is this one
     found = find_program({"PATH": f"{lasting}:{place}"})
-    assert found.command == (str(lasting / "memory"),)
-    assert "cleaned up" not in found.doubt
+    assert found.command == (str(lasting / "memoriae"),)
+    assert "temporary" not in found.doubt
 
 
 def test_a_command_that_is_advised_holds_no_other(
@@ -812,7 +825,8 @@ def test_the_list_shows_installed_hosts(memory: Command, user: Path) -> None:
     assert [name for name, row in rows.items() if row["installed"]] == ["gemini"]
     assert all(row["connected"] == [] for row in rows.values())
     text = memory("connect", "--format", "text", env={"PATH": "/nowhere"}).out
-    assert "gemini          found      not connected" in text
+    assert "gemini          installed      run: memory connect gemini\n" in text
+    assert "zed             not installed  install Zed, then run: memory connect zed" in text
 
 
 def test_a_change_that_fails_half_way_is_put_back(
@@ -868,3 +882,37 @@ def test_the_plugin_of_opencode_names_the_command(memory: Command, user: Path) -
     assert f'const COMMAND = ["{PROGRAM}"]' in text
     assert 'const OPTIONS = ["--capture", "-n", "bob"]' in text
     assert "const CAPTURE = true" in text
+
+
+def test_a_new_connection_says_what_it_means(memory: Command, user: Path) -> None:
+    answer = memory("connect", "claude-code").json["connected"][0]
+    assert answer["check"]["works"]
+    assert answer["captured"].startswith("nothing, until you add --capture")
+    assert answer["stored_in"] == "/x/memories.db (1 memory)"
+    assert answer["sent"].startswith("nothing leaves this machine")
+    assert "What do you remember" in answer["ask_first"]
+    text = memory("connect", "claude-code", "--capture", "--format", "text").out
+    assert "Claude Code is connected: 1 tools in 0.5 s, recall in 0.10 s." in text
+    assert "captured       what you and the agent say" in text
+    assert "undo           memory disconnect claude-code" in text
+
+
+def test_what_leaves_the_machine_is_named(memory: Command, user: Path) -> None:
+    remote = {"EMBEDDER": "openai", "OPENAI_API_KEY": "x"}
+    answer = memory("connect", "zed", env=remote).json["connected"][0]
+    assert answer["sent"].startswith("texts, to the embedder openai")
+    assert answer["at_each_prompt"].startswith("nothing by itself")
+
+
+def test_a_dead_connection_is_reported_with_a_remedy(
+    memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Check(problem="its MCP server ended at once: no module anyio", remedy="run: x")
+    monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: dead)
+    answer = memory("connect", "gemini")
+    assert answer.code == 1
+    check = json.loads(answer.out)["connected"][0]["check"]
+    assert (check["works"], check["remedy"]) == (False, "run: x")
+    text = memory("connect", "gemini", "--format", "text").out
+    assert "Gemini CLI is configured, but does not work: its MCP server ended at once" in text
+    assert "What to do: run: x\nTo undo it: memory disconnect gemini\n" in text

@@ -14,10 +14,10 @@ from real_agents import AGENTS, command_of, program_of, run, texts
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]
 
 ROOT = Path(__file__).parents[2]
-MEMORY = Path(sys.executable).with_name("memory")
+MEMORY = Path(sys.executable).with_name("memoriae")
 FACT = "The release train leaves on Tuesdays at 09:30"
 # A busy machine needs longer than a hook has.
-PATIENT = '#!/bin/sh\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
+PATIENT = '#!/bin/sh\n# memories\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
 INSTALL = {
     "claude-code": (
         ("plugin", "validate", f"{ROOT}/plugins/memories", "--strict"),
@@ -54,8 +54,8 @@ def test_a_plugin_is_accepted_and_recalls(
     for name in (".claude-plugin", "plugins"):  # without what else lies in the repository
         shutil.copytree(ROOT / name, market / name)
     (home / ".config" / "memories" / "config.toml").write_text('embedder = "none"\n')
-    (programs / "memory").write_text(PATIENT.format(memory=MEMORY))
-    (programs / "memory").chmod(0o700)
+    (programs / "memoriae").write_text(PATIENT.format(memory=MEMORY))
+    (programs / "memoriae").chmod(0o700)
     agent = AGENTS[host]
     agent.configure(home, work, url)
     variables = {name: value.format(url=url) for name, value in agent.variables.items()}

@@ -1,15 +1,26 @@
 #!/bin/sh
-# Runs one hook of the command `memory`: EVENT [HOST]. Whatever happens, the agent goes on.
+# Runs one hook of the command `memoriae`: EVENT [HOST]. Whatever happens, the agent goes on.
 event=$1
 host=${2:-claude-code}
 [ -z "${2:-}" ] && [ -n "${PLUGIN_ROOT:-}" ] && host=codex # Codex sets the variables of Claude Code, too
 
-if ! command -v memory >/dev/null 2>&1; then
+PATH=$PATH:$HOME/.local/bin # uv and pipx install there; a desktop starts agents without the shell's PATH
+program=$(command -v memoriae 2>/dev/null)
+
+problem=
+if [ -z "$program" ]; then
+  problem="needs the command memoriae: install it (uv tool install memoriae, or pipx install memoriae)"
+  command -v memory >/dev/null 2>&1 &&
+    problem="$problem; the memory on your PATH is another program, or an older version of this one"
+elif [ "$event" = session-start ] && { grep -q memories "$program" 2>/dev/null; [ $? = 1 ]; }; then
+  problem="found another program: $program is not the memoriae of this plugin; remove it, or put ours first in PATH"
+fi
+if [ -n "$problem" ]; then
   cat >/dev/null
-  told=${CLAUDE_PLUGIN_DATA:+$CLAUDE_PLUGIN_DATA/told-that-memory-is-missing}
-  if [ "$event" = session-start ] && { [ -z "$told" ] || [ ! -e "$told" ]; }; then
-    echo '{"systemMessage": "The plugin memories needs the command memory on your PATH; its README says how to install it."}'
-    [ -n "$told" ] && mkdir -p "$CLAUDE_PLUGIN_DATA" 2>/dev/null && : >"$told" 2>/dev/null
+  mark=${CLAUDE_PLUGIN_DATA:+$CLAUDE_PLUGIN_DATA/problem-was-reported}
+  if [ "$event" = session-start ] && { [ -z "$mark" ] || [ ! -e "$mark" ]; }; then
+    echo "{\"systemMessage\": \"The plugin memories $problem. Its README has more.\"}"
+    [ -n "$mark" ] && mkdir -p "$CLAUDE_PLUGIN_DATA" 2>/dev/null && : >"$mark" 2>/dev/null
   fi
   exit 0
 fi
@@ -28,5 +39,5 @@ case ${CLAUDE_PLUGIN_OPTION_CAPTURE:-${MEMORY_CAPTURE:-}} in
     ;;
 esac
 [ -n "$namespace" ] && set -- "$@" -n "$namespace"
-memory hook "$@" 2>/dev/null
+"$program" hook "$@" 2>/dev/null
 exit 0

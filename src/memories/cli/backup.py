@@ -232,8 +232,9 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
 
 
 def _examine_hosts(examined: "Examined") -> None:
-    """Check which agents are connected, and whether the programs that they start exist."""
+    """Check which agents are connected, and whether their server and hooks work."""
     from memories.config import registers
+    from memories.connect.check import check_connections
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where
     from memories.connect.status import describe_problem, find_connections
@@ -243,7 +244,7 @@ def _examine_hosts(examined: "Examined") -> None:
     except InvalidInput:
         return  # the register is damaged; `examine_home` reports it
     names = []
-    for connection in connected:
+    for connection in check_connections(connected):
         place = f" in {connection.root}" if connection.root else ""
         names.append(f"{connection.host}{place}")
         if connection.problem:
@@ -264,23 +265,19 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Check which `memory` is first on PATH, since agents start that one."""
-    first, ours = shutil.which("memory"), Path(sys.executable).with_name("memory")
-    is_ours = first is not None and ours.exists() and Path(first).samefile(ours)
+    """Check how the program is installed, and which programs may be started instead of it."""
+    from memories.connect.conflicts import find_conflicts
+    from memories.connect.program import find_beside, is_same_file
+    from memories.core.installation import find_installation
+
+    first = shutil.which("memory")
     examined.facts["program"] = {
         "python": sys.executable,
+        "installed_with": find_installation().installer,
         "first_on_path": first,
-        "is_this_one": is_ours,
+        "is_this_one": first is not None and is_same_file(first, find_beside("memory")),
     }
-    if first is None or is_ours:
-        return
-    try:
-        is_memories = b"memories" in Path(first).read_bytes()[:4096]
-    except OSError:
-        is_memories = False
-    if not is_memories:
-        problem = f"{first}, the first memory on PATH, is another program"
-        examined.findings.append(Finding(problem, f"put {ours.parent} before it in PATH"))
+    examined.findings.extend(Finding(*conflict) for conflict in find_conflicts(os.environ))
 
 
 def examine_home(config: "Config") -> list[Finding]:

@@ -12,10 +12,22 @@ import click
 from memories.cli.app import command, option
 from memories.cli.options import format_option, namespace_option, with_settings
 from memories.cli.output import emit, safe
+from memories.connect import report
+from memories.connect.check import Check, check_connection, check_connections
+from memories.connect.conflicts import find_conflicts
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
+from memories.connect.entries import server_words
 from memories.connect.hosts import Host, Where, load_hosts
-from memories.connect.program import Program, bare, find_program
-from memories.connect.status import Connection, find_connections, has_plugin, is_installed
+from memories.connect.program import Program, bare, find_program, words_of
+from memories.connect.status import (
+    Connection,
+    FoundEntries,
+    describe_problem,
+    find_connections,
+    find_entries,
+    has_plugin,
+    is_installed,
+)
 from memories.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -73,13 +85,18 @@ def connect(
             (request, connector.plan_connect(request, make_entries(request, program, environment)))
         )
     answers = []
+    is_alive = True
     for request, changes in plans:
         answer = _connect(connector, request, changes, program, dry_run=dry_run)
         if environment and _has_hooks(request.name):
             answer["notes"].append(_note_on_environment(request.host.title, environment))
+        if not dry_run:
+            check = _check_target(connector, request, program)
+            answer |= report.describe(config, request, check, answer["undo"])
+            is_alive = is_alive and not check.problem
         answers.append(answer)
     emit({"connected": answers, "count": len(answers)}, partial(_render_answers, answers))
-    return 0
+    return 0 if is_alive else 1
 
 
 @command(epilog="memory disconnect claude-code\nmemory disconnect codex --scope project --dry-run")
@@ -198,10 +215,24 @@ def _connect(
     return answer | {"notes": notes, "undo": undo}
 
 
+def _check_target(connector: Connector, request: Target, program: Program) -> Check:
+    """Start what a host was told to start.
+
+    A project's files come with it, so what they name is not started: our own command is.
+    """
+    entries = find_entries(connector, request)
+    if request.scope == "project":
+        ours = make_entries(request, program, {})
+        hooks = [words_of(command) for command in ours.hooks.values()]
+        entries = FoundEntries(server_words(ours.server), hooks, [])
+    return check_connection(entries)
+
+
 def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
     files = [{"path": str(change.path), "change": _describe(change)} for change in changes]
     answer: dict[str, Any] = {
         "host": request.name,
+        "title": request.host.title,
         "scope": request.scope,
         "changed": bool(changes),
         "files": files,
@@ -251,6 +282,8 @@ def _notes(
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
     if request.scope == "project":
         notes += _project_notes(connector, request)
+    for conflict in find_conflicts(os.environ):
+        notes.append(f"{conflict.problem[:1].upper()}{conflict.problem[1:]}; {conflict.remedy}.")
     if request.capture and not _has_hooks(request.name):
         notes.append(
             f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP "
@@ -267,7 +300,7 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
         )
     notes.append(
         "Others who clone this project get these files. They hold no secret and no path of yours; "
-        "they name the command memory, which each of them needs on the PATH."
+        "they name the command memoriae, which each of them needs on the PATH."
     )
     is_for_user = any(
         connection.host == request.name and connection.scope == "user"
@@ -305,6 +338,8 @@ def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool
     if not everywhere:
         here = ("", str(root))
         connected = [connection for connection in connected if connection.root in here]
+    if everywhere:
+        connected = check_connections(connected)
     rows = [_row(connector, name, load_hosts()[name], connected) for name in hosts or load_hosts()]
     emit({"hosts": rows, "count": len(rows)}, partial(_render_status, rows))
     has_problem = any(shape["problem"] for row in rows for shape in row["connected"])
@@ -314,12 +349,26 @@ def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool
 def _row(
     connector: Connector, name: str, host: Host, connected: Sequence[Connection]
 ) -> dict[str, Any]:
+    own = [connection for connection in connected if connection.host == name]
     return {
         "host": name,
         "title": host.title,
         "installed": is_installed(host, connector.where),
-        "connected": [_shape(connection) for connection in connected if connection.host == name],
+        "connected": [_shape(connection) for connection in own],
+        "next": _next_step(name, host, own, is_installed(host, connector.where)),
     }
+
+
+def _next_step(name: str, host: Host, own: Sequence[Connection], is_here: bool) -> str:
+    """Return what a user may do next with a host."""
+    for connection in own:
+        if connection.problem:
+            return describe_problem(connection)[1]
+    if own:
+        where = "" if own[0].scope == "user" else " --scope project"
+        return f"to disconnect it: memory disconnect {name}{where}"
+    command = f"memory connect {name}"
+    return f"run: {command}" if is_here else f"install {host.title}, then run: {command}"
 
 
 def _shape(connection: Connection) -> dict[str, Any]:
@@ -339,9 +388,10 @@ def _shape(connection: Connection) -> dict[str, Any]:
 def _render_status(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
-        state = "found" if row["installed"] else "not found"
-        remark = "" if row["connected"] else "not connected"
-        lines.append(f"{row['host']:<15} {state:<10} {remark}".rstrip())
+        state = "installed" if row["installed"] else "not installed"
+        if row["connected"]:
+            state = "connected"
+        lines.append(f"{row['host']:<15} {state:<14} {row['next']}")
         lines += [f"    {_render_connection(shape)}" for shape in row["connected"]]
     return "\n".join(map(safe, lines))
 
@@ -358,10 +408,9 @@ def _render_connection(shape: Mapping[str, Any]) -> str:
         parts.append("capture")
     if shape["namespace"]:
         parts.append(f"namespace {shape['namespace']}")
-    line = "connected"
+    line = ", ".join(parts)
     if shape["scope"] != "user":
-        line += f" in {shape['root']}"
-    line += f": {', '.join(parts)}"
+        line = f"in {shape['root']}: {line}"
     if shape["problem"]:
         line += f"; {shape['problem']}"
     return line
@@ -381,9 +430,9 @@ def _render_answer(answer: Mapping[str, Any]) -> str:
         lines.append(f"{file['change'].capitalize():<8} {file['path']}")
         if "backup" in file:
             lines.append(f"         backup of the old file: {file['backup']}")
+    if "check" in answer:
+        lines += report.render(answer)
     lines += answer["notes"]
-    if answer["changed"] and "undo" in answer:
-        lines.append(f"To undo it: {answer['undo']}")
     return "\n".join(map(safe, lines))
 
 

@@ -1,30 +1,25 @@
-"""The `memory` command in a host's configuration: writes and recognizes it."""
+"""The command in a host's configuration: writes and recognizes it."""
 
 import os
 import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
+
+from memories.core.installation import install_command, is_temporary
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-# Folders that package managers use for a single run, and folders where they install programs.
-_TEMPORARY = (
-    "/uv/archive-v",
-    "/uv/builds-v",
-    "/uv/environments-v",
-    "/pipx/.cache/",
-    "/.cache/pipx/",
-    "/npm/_npx/",
-)
+NAMES = ("memoriae", "memory")  # of the command; agents call the first, which no other program has
 _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
 _MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
+_MARKS = (b"memories.__main__", b"-m memories")
+_MAX_SCRIPT_BYTES = 1 << 20  # on Windows, a script is the end of a small program
 
 
 class Program(NamedTuple):
@@ -41,7 +36,7 @@ class Program(NamedTuple):
 
 def bare() -> Program:
     """Return the command as any user who has it installed can start it."""
-    return Program(("memory",))
+    return Program((NAMES[0],))
 
 
 def find_program(environment: Mapping[str, str]) -> Program:
@@ -49,8 +44,8 @@ def find_program(environment: Mapping[str, str]) -> Program:
 
     Desktop programs do not know a shell's PATH.
     """
-    beside = Path(sys.executable).with_name("memory.exe" if os.name == "nt" else "memory")
-    first = shutil.which("memory", path=environment.get("PATH"))
+    beside = find_beside(NAMES[0])
+    first = shutil.which(NAMES[0], path=environment.get("PATH"))
     if first is not None and _is_preferred(first, beside):
         return Program((os.path.abspath(first),), _doubt(first))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
@@ -59,44 +54,45 @@ def find_program(environment: Mapping[str, str]) -> Program:
     return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
+def find_beside(name: str) -> Path:
+    """Return the path that the command has in this installation, under one of its names."""
+    return Path(sys.executable).with_name(f"{name}.exe" if os.name == "nt" else name)
+
+
 def _is_preferred(first: str, beside: Path) -> bool:
-    """Return whether the first `memory` on PATH is this one, or is ours and more permanent."""
-    try:
-        if beside.exists() and Path(first).samefile(beside):
-            return True
-    except OSError:
-        pass
-    return _is_temporary(str(beside)) and not _is_temporary(first) and _is_ours(first)
+    """Return whether the first command on PATH is this one, or is ours and more permanent."""
+    if is_same_file(first, beside):
+        return True
+    return is_temporary(str(beside)) and not is_temporary(first) and is_ours(first)
 
 
-def _is_ours(program: str) -> bool:
-    """Return whether a program is a script that pip or uv wrote for this package."""
+def is_same_file(first: str, second: Path) -> bool:
+    """Return whether both paths lead to one file that exists."""
     try:
-        with Path(program).open("rb") as stream:
-            return b"memories" in stream.read(4096)
+        return Path(first).samefile(second)
     except OSError:
         return False
 
 
-def _is_temporary(program: str) -> bool:
-    """Return whether a program is in a folder that package managers or the system clean up."""
-    place = _real_path(program).lower() + Path(program).as_posix().lower()
-    temporary = _real_path(tempfile.gettempdir()).lower().rstrip("/") + "/"
-    return place.startswith(temporary) or any(part in place for part in _TEMPORARY)
-
-
-def _real_path(path: str) -> str:
-    return Path(os.path.realpath(path)).as_posix()
+def is_ours(program: str) -> bool:
+    """Return whether a program starts this package, as the scripts of pip, uv and pipx do."""
+    try:
+        with Path(program).open("rb") as stream:
+            content = stream.read(_MAX_SCRIPT_BYTES)
+    except OSError:
+        return False
+    return any(mark in content for mark in _MARKS)
 
 
 def _doubt(program: str) -> str:
-    if _is_temporary(program):
+    if is_temporary(program):
         return (
-            f"{program} is in a folder that will be cleaned up; install it permanently (uv tool "
-            "install, pipx install) and run memory connect again"
+            f"{program} is in a temporary folder; install the program permanently "
+            f"({install_command()}) and run memory connect again"
         )
-    is_installed = any(part in _real_path(program) for part in _INSTALLED)
-    if sys.prefix != sys.base_prefix and not is_installed:
+    is_installed = any(part in Path(os.path.realpath(program)).as_posix() for part in _INSTALLED)
+    is_in_environment = sys.prefix != sys.base_prefix and program.startswith(sys.prefix)
+    if is_in_environment and not is_installed:
         return f"keep the virtual environment {sys.prefix}: {program} is in it"
     return ""
 
@@ -128,8 +124,8 @@ def words_of(command: object) -> list[str]:
 
 
 def _count_own_words(words: Sequence[str]) -> int:
-    """Return how many words of a command start `memory`; 0 if it starts another program."""
-    if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") == "memory":
+    """Return how many words of a command start this program; 0 if it starts another program."""
+    if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") in NAMES:
         return 1
     for module in _MODULES:
         if list(words[1 : 1 + len(module)]) == module:

@@ -5,6 +5,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from memories.connect import files, toml
@@ -22,11 +23,13 @@ class FoundEntries(NamedTuple):
         server: The command of the MCP server, as words; empty if there is none.
         hooks: The commands of the hooks, each as words.
         files: The files that contain our entries.
+        environment: The variables that the host sets for the server.
     """
 
     server: list[str]
     hooks: list[list[str]]
     files: list[Path]
+    environment: Mapping[str, str] = MappingProxyType({})
 
     @property
     def capture(self) -> bool:
@@ -49,6 +52,7 @@ class Connection(NamedTuple):
         root: The folder of the project; empty for a user.
         entries: Our entries in its files; None if they can't be read.
         problem: The problem with them, as a sentence; empty if there is none.
+        remedy: What to do about it; empty to connect again.
     """
 
     host: str
@@ -56,6 +60,7 @@ class Connection(NamedTuple):
     root: str
     entries: FoundEntries | None
     problem: str
+    remedy: str = ""
 
 
 def is_installed(host: Host, where: Where) -> bool:
@@ -93,7 +98,8 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
                 hooks = [words_of(command) for _, command in find_hooks(document, host)]
         server = server_words(entry)
         if is_server(server):
-            entries = entries._replace(server=server)
+            variables = entry.get("environment") or entry.get("env") or {}
+            entries = entries._replace(server=server, environment=variables)
         entries.hooks.extend(hooks)
         if hooks or is_server(server):
             entries.files.append(path)
@@ -204,6 +210,8 @@ def describe_problem(connection: Connection) -> tuple[str, str]:
 
 
 def _remedy(connection: Connection) -> str:
+    if connection.remedy:
+        return connection.remedy
     if connection.entries is None:
         return "repair the file"
     # A cloned project's name and content may try to run something in the user's shell.

@@ -7,8 +7,21 @@ import sys
 import time
 
 from memories.hooks import files, host_events, inbox, runs, session, switch
-from memories.hooks.host_events import CURSOR, HostEvent, render_answer, working_folder
-from memories.hooks.recall_strategy import HookContext, RecallRequest, probe, query_of, recall
+from memories.hooks.host_events import (
+    CHECK,
+    CURSOR,
+    HostEvent,
+    render_answer,
+    working_folder,
+)
+from memories.hooks.recall_strategy import (
+    HookContext,
+    RecallRequest,
+    probe,
+    query_of,
+    recall,
+    recall_from_store,
+)
 
 TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
@@ -98,24 +111,13 @@ class FollowUp:
 
     def run(self) -> None:
         """Record the figures, start a server if a setting asks for one, and probe the store."""
-        from pathlib import Path
-
-        from memories.core.events import note
-
         context = self.reply.context
-        figures = dict(context.figures) if context else {}
-        if not figures:  # this loads the settings
-            folder = working_folder() if self.folder is None else self.folder
-            figures = runs.figures_of_silence(folder, self.call.namespace)
-        note(
-            Path(figures.pop("home")),
-            f"hook.{self.call.event}",
-            **figures,
-            agent=self.call.host,
-            channel="hook",
-            outcome=self.result,
-            ms=self.ms,
-        )
+        if context is None or not context.is_noted:
+            figures = dict(context.figures) if context else {}
+            if not figures:  # this loads the settings
+                folder = working_folder() if self.folder is None else self.folder
+                figures = runs.figures_of_silence(folder, self.call.namespace)
+            runs.note(figures, self.call.event, self.call.host, self.result, self.ms)
         if context and context.wanted_store and self.call.start_server:
             self.call.start_server(context.wanted_store)
         if self.reply.probe:
@@ -151,6 +153,8 @@ def handle(call: HookCall) -> Outcome:
     event = None
     try:
         event = HostEvent(call.host, _parse(_read_input(0)))
+        if CHECK in event.fields:
+            return Outcome(_answer_check(call, event))
         call.host = event.host
         home = files.home(os.environ)
         state = switch.read_state(event.folder, event.session_name, os.environ)
@@ -171,6 +175,32 @@ def handle(call: HookCall) -> Outcome:
     is_degraded = reply.context is not None and reply.context.error
     result = "degraded" if is_degraded else "ok"
     return Outcome(answer, follow_up=FollowUp(call, event.folder, reply, result))
+
+
+def _answer_check(call: HookCall, event: HostEvent) -> bytes:
+    """Answer an event that `memory connect` sent: recall, and report how that went.
+
+    Nothing is captured or recorded, and no memory counts as read. If the settings want a server, it
+    is started, so that the agent's first session has it.
+    """
+    from memories.errors import MemoriesError
+
+    report: dict[str, object] = {"is_on": True, "text": "", "problem": ""}
+    try:
+        home = files.home(os.environ)
+        state = switch.read_state(event.folder, event.session_name, os.environ)
+        report["is_on"] = state.on
+        if state.on and call.event in _RECALL_EVENTS:
+            place = (home, event.folder, event.session_name, state.namespace or call.namespace)
+            prompt = query_of(event.prompt) if call.event == "user-prompt" else None
+            request = RecallRequest(place, prompt, call.deadline, counts=False)
+            context = recall_from_store(request, call.ask_server, _search_here)
+            report |= {"text": context.text, "problem": context.error}
+            if context.wanted_store and call.start_server:
+                call.start_server(context.wanted_store)
+    except (MemoriesError, OSError, ValueError) as exc:
+        report["problem"] = str(exc)
+    return json.dumps({CHECK: report}).encode()
 
 
 def record_failure(call: HookCall | None, reason: str) -> Outcome:
@@ -268,7 +298,8 @@ class EventHandler:
             self.event.session_name,
             namespace or self.call.namespace,
         )
-        return RecallRequest(place, prompt, self.call.deadline - _RESERVED_SECONDS)
+        deadline = self.call.deadline - _RESERVED_SECONDS
+        return RecallRequest(place, prompt, deadline, started_at=self.call.started_at)
 
     def _recall(self, request: RecallRequest, message: str = "") -> Reply:
         """Return a reply with our message, if any, followed by the recalled context.

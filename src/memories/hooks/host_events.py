@@ -11,6 +11,7 @@ import time
 from memories.hooks import files
 
 CURSOR = "cursor"
+CHECK = "memory_connect_check"  # a field of the events that `memory connect` sends
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # not typed by a user
 _MAX_ID = 256  # characters
 # The host's own name of an event, for hosts that do not send it.

@@ -6,6 +6,7 @@ Prompts are answered in `recall_prompt`. No context is longer than the host acce
 
 import contextlib
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -68,14 +69,26 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
     else:
         context = recall_memories(request, situation, opened)
     context.figures = runs.figures(config, request.folder, context.text)
-    if config.serve == "auto" and opened is None:
+    if config.serve != "off" and opened is None:
         context.wanted_store = config.store
     return context
 
 
 def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
-    """Answer the encoded request of a hook in a server; return the encoded context."""
-    return answer(RecallRequest.decode(data), opened).encode()
+    """Answer the encoded request of a hook in a server; return the encoded context.
+
+    The server notes the figures too, since the hook would have to load more for that.
+    """
+    request = RecallRequest.decode(data)
+    context = answer(request, opened)
+    if request.counts:
+        event = "session-start" if request.prompt is None else "user-prompt"
+        host = request.session.partition(".")[0]
+        outcome = "degraded" if context.error else "ok"
+        ms = round((time.monotonic() - request.started_at) * 1000, 2)
+        runs.note(dict(context.figures), event, host, outcome, ms)
+        context.is_noted = True
+    return context.encode()
 
 
 def find_situation(request: RecallRequest) -> Situation:

@@ -46,9 +46,19 @@ class RecallRequest:
         deadline: When the store must have answered, on the clock of `time.monotonic`; None to leave
             the store alone and answer from the scratchpad.
         counts: Whether a memory that is shown counts as read.
+        started_at: When the hook's process started, on the clock of `time.monotonic`.
     """
 
-    __slots__ = ("counts", "deadline", "folder", "home", "namespace", "prompt", "session")
+    __slots__ = (
+        "counts",
+        "deadline",
+        "folder",
+        "home",
+        "namespace",
+        "prompt",
+        "session",
+        "started_at",
+    )
 
     def __init__(
         self,
@@ -57,10 +67,12 @@ class RecallRequest:
         deadline: float | None,
         *,
         counts: bool = True,
+        started_at: float | None = None,
     ) -> None:
         """Create a request; `place` is home, folder, session and namespace."""
         self.home, self.folder, self.session, self.namespace = place
         self.prompt, self.deadline, self.counts = prompt, deadline, counts
+        self.started_at = time.monotonic() if started_at is None else started_at
 
     @property
     def place(self) -> tuple[str, str, str, str | None]:
@@ -74,15 +86,17 @@ class RecallRequest:
         return max(_MIN_SECONDS, self.deadline - time.monotonic())
 
     def encode(self) -> bytes:
-        """Return the request as JSON; the deadline becomes the remaining seconds."""
-        return json.dumps([self.place, self.prompt, self.seconds(), self.counts]).encode()
+        """Return the request as JSON; times become seconds from now."""
+        age = time.monotonic() - self.started_at
+        return json.dumps([self.place, self.prompt, self.seconds(), self.counts, age]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "RecallRequest":
         """Read the output of `encode`."""
-        place, prompt, seconds, counts = json.loads(data)
-        deadline = time.monotonic() + seconds if seconds else None
-        return cls(tuple(place), prompt, deadline, counts=counts)
+        place, prompt, seconds, counts, age = json.loads(data)
+        now = time.monotonic()
+        deadline = now + seconds if seconds else None
+        return cls(tuple(place), prompt, deadline, counts=counts, started_at=now - age)
 
 
 class HookContext:
@@ -95,10 +109,20 @@ class HookContext:
         marks: The hashes of its sentences; see `sentences.hash_sentences`.
         error: Why the store did not answer, so that this comes from the scratchpad; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
+        is_noted: Whether the server has noted these figures already.
         wanted_store: The URL of the store for which the settings want a server; empty for none.
     """
 
-    __slots__ = ("error", "figures", "marks", "namespace", "shown", "text", "wanted_store")
+    __slots__ = (
+        "error",
+        "figures",
+        "is_noted",
+        "marks",
+        "namespace",
+        "shown",
+        "text",
+        "wanted_store",
+    )
 
     def __init__(self, text: str, namespace: str) -> None:
         """Create a context without memories."""
@@ -106,6 +130,7 @@ class HookContext:
         self.shown: list[str] = []
         self.marks: list[str] = []
         self.figures: dict[str, Any] = {}
+        self.is_noted = False
 
     def encode(self) -> str:
         """Return the context as JSON."""
@@ -155,7 +180,7 @@ def recall(
 
     deadline = now + int(request.seconds() * 1000)
     session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
-    context = _recall_from_store(request, ask_server, search_here)
+    context = recall_from_store(request, ask_server, search_here)
     _record_shown(request, context, suspect_since=now if context.error else 0)
     return Recall(context)
 
@@ -169,7 +194,7 @@ def probe(
     """Ask the store again after the answer; if it replies, the session's next hook asks it."""
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
-    if not _recall_from_store(trial, ask_server, search_here).error:
+    if not recall_from_store(trial, ask_server, search_here).error:
         session.note(request.home, request.session, **{session.SUSPECT_SINCE: 0})
 
 
@@ -186,9 +211,10 @@ def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) ->
     return elapsed_ms < 0 or elapsed_ms >= PROBE_PAUSE_MS  # below 0: the clock was set back
 
 
-def _recall_from_store(
+def recall_from_store(
     request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
 ) -> HookContext:
+    """Return the context from a running server if there is one, else from this process."""
     answer = None if ask_server is None else ask_server(request.encode())
     return search_here(request) if answer is None else HookContext.decode(answer)
 

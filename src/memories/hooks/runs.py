@@ -233,6 +233,18 @@ def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
     }
 
 
+def note(figures: "dict[str, Any]", event: str, host: str, outcome: str, ms: float) -> None:
+    """Note the figures of one run for `memory stats`."""
+    from pathlib import Path
+
+    from memories.core import events
+
+    home = Path(figures.pop("home"))
+    events.note(
+        home, f"hook.{event}", **figures, agent=host, channel="hook", outcome=outcome, ms=ms
+    )
+
+
 def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
     """Return the figures of a run that gave a model nothing.
 

@@ -83,6 +83,7 @@ class Process:
         self._stop: Callable[[], None] = self._ending.set
         file = local_path(config.store)
         self._file = None if file is None else str(file)
+        self._socket_identity = _file_identity(sockets.path)
         self._seen = _file_identity(self._file)
         self.embedder = open_embedder(config.embedder, config)
         space = self.embedder.space if self.embedder else None
@@ -202,6 +203,8 @@ class Process:
             time.sleep(min(LOOK_SECONDS, self._options.idle_seconds or LOOK_SECONDS))
             if not self.fits():
                 self.end("the store was removed or replaced")
+            if _file_identity(self._sockets.path) != self._socket_identity:
+                self.end("its socket was removed")  # as with its folder: no client can reach it
             quiet_seconds = time.monotonic() - max(self.last_at, self.warm.last_at)
             is_busy = self.warm.busy or self.writers.waiting
             idle_seconds = self._options.idle_seconds

@@ -412,9 +412,13 @@ def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
 def start(store: str) -> None:
     """Start a server of a store in the background, unless one runs or was just started.
 
+    It listens at a Unix socket only, so Windows has none.
+
     Args:
         store: Its URL, with an absolute path.
     """
+    if sys.platform == "win32":
+        return
     import time
 
     path = socket_of(store, os.environ)

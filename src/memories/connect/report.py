@@ -1,0 +1,158 @@
+"""The report of a new connection: what the agent gets, what is kept, and how to undo it."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from memories.connect.check import Check
+from memories.connect.connect import Target
+from memories.core.urls import without_password
+from memories.settings import Config
+from memories.stores import local_path
+
+_LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")
+_WIDTH = 15  # of the first column
+
+
+def describe(config: Config, target: Target, check: Check, undo: str) -> dict[str, Any]:
+    """Return what a user should know about a new connection, by its names in JSON.
+
+    Args:
+        config: The settings.
+        target: The host.
+        check: How its connection works.
+        undo: The command that disconnects it.
+    """
+    about: dict[str, Any] = {"check": _check_fields(check)}
+    if check.problem:
+        return about
+    has_hooks = bool(check.hooks)
+    captures = target.capture and has_hooks
+    return about | {
+        "at_session_start": _describe_start(check),
+        "at_each_prompt": _describe_prompts(has_hooks),
+        "captured": _describe_capture(target, captures),
+        "stored_in": _describe_store(check),
+        "background": _describe_server(config, has_hooks),
+        "sent": _describe_network(config, target),
+        "ask_first": _first_request(target, check),
+        "switch_off": "memory off, in a project's folder; memory off --all for every project",
+        "undo": undo,
+    }
+
+
+def _check_fields(check: Check) -> dict[str, Any]:
+    return {
+        "works": not check.problem,
+        "tools": list(check.tools),
+        "server_seconds": round(check.seconds, 2),
+        "hooks": [
+            {"event": hook.event, "seconds": round(hook.seconds, 2), "characters": hook.characters}
+            for hook in check.hooks
+        ],
+        "is_off": check.is_off,
+        "problem": check.problem or None,
+        "remedy": check.remedy or None,
+    }
+
+
+def _describe_start(check: Check) -> str:
+    if not check.hooks:
+        return "the tools of the MCP server; it has no hooks"
+    text = "its identity, pinned and recent memories, notes of the last sessions"
+    sizes = {hook.event: hook.characters for hook in check.hooks}
+    size = sizes.get("session-start")
+    return f"{text} (now {size} characters)" if size else text
+
+
+def _describe_prompts(has_hooks: bool) -> str:
+    if has_hooks:
+        return "memories that match the prompt, each once a session; often none"
+    return "nothing by itself: the agent searches with its tools"
+
+
+def _describe_capture(target: Target, captures: bool) -> str:
+    if captures:
+        return (
+            "what you and the agent say, as conversations; proposed memories wait in memory review"
+        )
+    if target.capture:
+        return "nothing: it has no hooks"
+    return "nothing, until you add --capture; the agent stores what it decides to, with its tools"
+
+
+def _describe_store(check: Check) -> str:
+    path = local_path(check.store)
+    place = check.store if path is None else _short(path)
+    noun = "memory" if check.memories == 1 else "memories"
+    return f"{place} ({check.memories} {noun})"
+
+
+def _describe_server(config: Config, has_hooks: bool) -> str:
+    if config.serve == "off" or not has_hooks or sys.platform == "win32":
+        return "no server; each hook works by itself"
+    return (
+        "hooks start a small server on a socket of yours; it ends when idle (memory serve --stop)"
+    )
+
+
+def _short(path: Path) -> str:
+    """Return a path, with ~ for the user's home."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except ValueError:
+        return str(path)
+
+
+def _describe_network(config: Config, target: Target) -> str:
+    places = []
+    if local_path(config.store) is None:
+        places.append(f"memories, to {without_password(config.store)}")
+    if config.embedder not in _LOCAL_EMBEDDERS:
+        service = urlsplit(config.embedder_url or "").hostname or config.embedder
+        places.append(f"texts, to the embedder {service}")
+    sent = " and ".join(places) or "nothing leaves this machine"
+    return f"{sent}; {target.host.title} shows its own model what is recalled"
+
+
+def _first_request(target: Target, check: Check) -> str:
+    restart = f"restart {target.host.title}, then"
+    if check.memories:
+        return f'{restart} ask: "What do you remember about this project?"'
+    return f'{restart} say "Remember that we deploy on Tuesdays", and ask in a new session'
+
+
+_ROWS = (
+    ("session start", "at_session_start"),
+    ("each prompt", "at_each_prompt"),
+    ("captured", "captured"),
+    ("stored in", "stored_in"),
+    ("background", "background"),
+    ("sent away", "sent"),
+    ("try it", "ask_first"),
+    ("switch off", "switch_off"),
+    ("undo", "undo"),
+)
+
+
+def render(answer: Mapping[str, Any]) -> list[str]:
+    """Return the lines that report a connection to a person."""
+    check = answer["check"]
+    title = answer["title"]
+    if check["problem"]:
+        lines = [f"{title} is configured, but does not work: {check['problem']}."]
+        if check["remedy"]:
+            lines.append(f"What to do: {check['remedy']}")
+        return [*lines, f"To undo it: {answer['undo']}"]
+    head = f"{title} is connected: {len(check['tools'])} tools in {check['server_seconds']:.1f} s"
+    if check["hooks"]:
+        slowest = max(hook["seconds"] for hook in check["hooks"])
+        head += f", recall in {slowest:.2f} s"
+        if any(hook["characters"] is None for hook in check["hooks"]):
+            head += ": too slow just now, so the agent would have gone on without it"
+    if check["is_off"]:
+        head += "; memory is off in this folder (memory on)"
+    lines = [f"{label:<{_WIDTH}}{answer[name]}" for label, name in _ROWS]
+    return [f"{head}.", *(f"  {line}" for line in lines)]

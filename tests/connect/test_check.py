@@ -1,0 +1,112 @@
+"""Checking a connection starts what the host starts, and leaves no trace in the memory."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from memories import Memories
+from memories.connect.check import CHECK, check_connection, check_connections
+from memories.connect.status import Connection, FoundEntries
+
+PROGRAM = str(Path(sys.executable).with_name("memoriae"))
+SERVER = [PROGRAM, "mcp"]
+
+
+def hook(event: str) -> list[str]:
+    return [PROGRAM, "hook", event, "--host", "claude-code", "--capture", "--seconds", "20"]
+
+
+def entries(
+    server: list[str], *hooks: list[str], environment: Mapping[str, str] = os.environ
+) -> FoundEntries:
+    return FoundEntries(server, list(hooks), [], environment)
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_a_connection_that_works_is_timed_and_leaves_no_trace(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "fake")
+    with Memories() as memories:
+        created = memories.create("Deploys happen on Tuesdays").memory
+    before = {path.name for path in home.iterdir()}
+    check = check_connection(
+        entries(SERVER, hook("session-start"), hook("user-prompt"), hook("stop"))
+    )
+    assert check.problem == ""
+    assert "search_memories" in check.tools
+    assert (check.store, check.memories) == (f"sqlite:///{home}/memories.db", 1)
+    assert [hook.event for hook in check.hooks] == ["session-start", "user-prompt"]
+    assert check.hooks[0].characters
+    assert {path.name for path in home.iterdir()} - before <= {"memories.db-shm", "memories.db-wal"}
+    with Memories() as memories:
+        assert memories.get(created.id).access_count == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "remedy"),
+    [
+        ('echo "{\\"error\\": \\"no room; make some\\"}" >&2; exit 1', "no room", "make some"),
+        ("echo 'error: no room; make some' >&2; exit 1", "no room", "make some"),
+        ("echo 'ImportError: anyio' >&2; exit 1", "ImportError: anyio", "install the program"),
+        ("echo hello; exit 0", "Connection closed", "install the program"),
+    ],
+)
+def test_a_server_that_ends_is_reported_in_its_own_words(
+    text: str, problem: str, remedy: str, tmp_path: Path
+) -> None:
+    check = check_connection(entries([script(tmp_path, text), "mcp"]))
+    assert check.problem == f"its MCP server ended at once: {problem}"
+    assert check.remedy.startswith(remedy)
+
+
+def test_a_missing_server_is_a_problem() -> None:
+    assert "No such file" in check_connection(entries(["/gone/memoriae", "mcp"])).problem
+    assert check_connection(entries([])).problem == "its MCP server is not configured"
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memories.connect.check._SERVER_SECONDS", 0.2)
+    check = check_connection(entries([script(tmp_path, "exec sleep 600"), "mcp"]))
+    assert "did not answer within" in check.problem
+
+
+def test_a_hook_of_another_program_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memories.connect import check as module
+
+    monkeypatch.setattr(module, "_check_server", lambda *_: module.Check())
+
+    def check(text: str) -> module.Check:
+        return check_connection(entries(SERVER, [script(tmp_path, text), "hook", "session-start"]))
+
+    assert "doesn't answer as this version does" in check("echo hello").problem
+    assert "gave no answer" in check("exit 0").problem
+    report = json.dumps({CHECK: {"is_on": False, "text": "", "problem": ""}})
+    assert check(f"echo '{report}'").is_off
+    report = json.dumps({CHECK: {"problem": "the store is locked; wait"}})
+    assert check(f"echo '{report}'").problem == (
+        "its hook session-start can't recall: the store is locked"
+    )
+
+
+def test_what_the_files_of_a_project_name_is_not_started(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    program = script(tmp_path, f"touch {mark}")
+    found = entries([program, "mcp"], [program, "hook", "session-start"])
+    connection = Connection("claude-code", "project", str(tmp_path), found, "")
+    assert check_connections([connection]) == [connection]
+    assert not mark.exists()
