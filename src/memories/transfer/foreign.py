@@ -237,11 +237,20 @@ class Importer:
         return self.taken
 
     def _is_known(self, message: Message) -> bool:
-        key = scoped_key(message.conversation, message.turn.message_id)
+        """Return whether a message was imported before, or captured by a hook."""
+        turn = message.turn
+        key = scoped_key(message.conversation, turn.message_id)
         if self._is_repeated(key):
             return True
-        where = Filter(Collection.HISTORY, (self._terms.namespace,), key=key)
-        return bool(self._store.scan(where, limit=1))
+        # As in `hooks.transcripts`, `Utterance.message_id`.
+        digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
+        session = message.session or message.conversation
+        captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
+        for name in (key, captured_key):
+            where = Filter(Collection.HISTORY, (self._terms.namespace,), key=name)
+            if name is not None and self._store.scan(where, limit=1):
+                return True
+        return False
 
     def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:
         """Append turns in one transaction; if one of them is refused, each in its own."""

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 # Each source and its module. A path is of the first one that recognizes it.
 SOURCES = {
     "claude-code": "claude_code",
+    "codex": "codex",
+    "gemini": "gemini",
+    "opencode": "opencode",
+    "cursor": "cursor",
     "chatgpt": "chatgpt",
+    "claude": "claude",
+    "csv": "csv_rows",
     "jsonl": "jsonl",
     "lines": "lines",
 }

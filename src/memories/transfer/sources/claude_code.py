@@ -77,7 +77,8 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
             tags=tags,
         )
         title = title or one_line(text, 100)
-        yield Message(conversation, turn, title, reader.project(line.get("cwd")))
+        session = f"claude-code:{tags.get('session', '')}"
+        yield Message(conversation, turn, title, reader.project(line.get("cwd")), session)
 
 
 def _text(line: Mapping[str, Any], reader: Reader) -> str:

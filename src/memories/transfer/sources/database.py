@@ -30,7 +30,12 @@ class Database:
         return {row[0] for row in self._run("SELECT name FROM pragma_table_info(?)", table)}
 
     def rows(
-        self, table: str, needed: Sequence[str], optional: Sequence[str] = (), rest: str = ""
+        self,
+        table: str,
+        needed: Sequence[str],
+        optional: Sequence[str] = (),
+        rest: str = "",
+        *values: str,
     ) -> Iterator[dict[str, Any]]:
         """Yield rows of a table; optional columns that are missing are None.
 
@@ -39,6 +44,7 @@ class Database:
             needed: The columns without which the table can't be read.
             optional: Further columns, which some versions of the program don't have.
             rest: SQL after the table, such as an ORDER BY.
+            *values: The values for its question marks.
 
         Raises:
             InvalidInput: The table or a needed column is missing.
@@ -58,7 +64,7 @@ class Database:
         names = [*needed, *(column for column in optional if column in columns)]
         quoted = ", ".join(f'"{name}"' for name in names)
         missing = dict.fromkeys(set(optional) - columns)
-        for row in self._run(f'SELECT {quoted} FROM "{table}" {rest}'):  # noqa: S608 - our names
+        for row in self._run(f'SELECT {quoted} FROM "{table}" {rest}', *values):  # noqa: S608 - our names
             yield missing | dict(zip(names, row, strict=True))
 
     def _run(self, sql: str, *values: str) -> Iterator[tuple[Any, ...]]:

@@ -24,12 +24,14 @@ class Message(NamedTuple):
             nothing. Without `created_at`, it gets the time of the message before it.
         title: The title of the conversation.
         project: The project that the conversation is about.
+        session: The conversation in which hooks store the same message, if its name is another one.
     """
 
     conversation: str
     turn: TurnDraft
     title: str = ""
     project: str | None = None
+    session: str = ""
 
 
 # A `Draft` is a statement worth keeping. Its key, if any, is the source's id for it, which stays
