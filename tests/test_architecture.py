@@ -83,7 +83,7 @@ ORDER = {
     "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
         search_routes openapi < memory_routes conversation_routes many_routes store_routes""",
-    "memories.server.pages": "request < views < routes",
+    "memories.server.pages": "request < results picture < views < agents < routes",
     "memories.skins": "agents_session amplifier anthropic_tool",
 }
 # Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further

@@ -79,6 +79,11 @@ class State:
         self.on, self.capture, self.why = on, capture, why
         self.off_for_session, self.namespace = off_for_session, namespace
 
+    @property
+    def why_off(self) -> str:
+        """Why nothing is shown or stored, as part of a sentence; empty if memory is on."""
+        return "" if self.on else self.why
+
 
 def read_state(folder: str, session_name: str | None, environment: "Mapping[str, str]") -> State:
     """Return whether memory is on.

@@ -18,11 +18,12 @@ from memories.models import Moment
 from memories.read.lookup import narrow
 from memories.read.turns import count, said_at
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Patch, Record, Ref
+from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 
 MAX_CONVERSATIONS = 100_000  # considered for one listing
 TITLE, USER, TAGS = "title", "user", "conversation_tags"  # fields of the first turn
 ABOUT = (TITLE, USER, TAGS)
+MAX_OPENING = 90  # characters of a first turn that stand for a title
 _CURSOR = re.compile(r"(-?\d{1,15}):([^:]{1,63}):(.{1,256})", re.DOTALL)
 
 
@@ -40,6 +41,7 @@ class Conversation:
         user: The user in the conversation, if recorded.
         tags: Free key-value pairs.
         waiting_count: The number of queued turns; see `Memories.waiting_turns`.
+        opening: The beginning of the first turn of a user, if there is one.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Conversation:
     user: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     waiting_count: int = 0
+    opening: str | None = None
 
 
 class ConversationPage(NamedTuple):
@@ -256,7 +259,19 @@ def _conversations(
                     said_at(first),
                     said_at(last),
                     *about,
+                    opening=_opening(store, where, first),
                 )
+
+
+def _opening(store: Store, where: Filter, first: Record) -> str | None:
+    """Return the beginning of the first turn of a user, on one line."""
+    spoken: Sequence[Record] = [first]
+    if first.labels.get(ROLE) != "user":
+        spoken = store.scan(where._replace(labels={ROLE: "user"}), limit=1)
+    for turn in spoken:
+        text = " ".join(turn.text[: 4 * MAX_OPENING].split())
+        return text if len(text) <= MAX_OPENING else f"{text[:MAX_OPENING].rstrip()} …"
+    return None
 
 
 def _all_turns(namespace: str, name: str, end: datetime | None = None) -> Filter:

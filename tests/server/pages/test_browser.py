@@ -131,11 +131,11 @@ def test_a_delete_is_undone_and_forgetting_wants_to_be_typed(site: Site, opened:
     page.locator("#told", has_text="Undone").wait_for()
     assert site.memories.get(made.id).content == "A secret plan"
     page.click("text=Forget for good …")
-    assert page.locator("dialog button.danger").is_disabled()
-    page.locator("dialog input").press_sequentially(made.id[:7])
-    assert page.locator("dialog button.danger").is_disabled()
-    page.locator("dialog input").press_sequentially(made.id[7])
-    page.click("dialog button.danger")
+    assert page.locator("dialog[open] button.danger").is_disabled()
+    page.locator("dialog[open] input").press_sequentially(made.id[:7])
+    assert page.locator("dialog[open] button.danger").is_disabled()
+    page.locator("dialog[open] input").press_sequentially(made.id[7])
+    page.click("dialog[open] button.danger")
     page.wait_for_url(site.url + "/")
     assert site.memories.list().memories == ()
 
@@ -195,7 +195,7 @@ def test_the_review_queue_by_keyboard_and_in_batches(site: Site, opened: Open) -
     page.locator("article").nth(2).wait_for(state="detached")
     page.check("#everything")
     page.click("text=Reject chosen")
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("Nothing waits").first.wait_for()
     assert len(site.memories.list().memories) == 2
     assert site.memories.status().pending_count == 0
 
@@ -207,7 +207,7 @@ def test_what_is_chosen_in_the_queue_stays_chosen_when_more_comes(site: Site, op
     site.memories.create("The violin is in the attic", pending=True)
     page.locator("article").nth(1).wait_for()
     assert (
-        page.locator("article[aria-selected=true] .text").inner_text()
+        page.locator("article[data-selected] .text").inner_text()
         == "The kettle is by the door"
     )
     assert page.evaluate("document.activeElement.dataset.item") is not None
@@ -263,7 +263,7 @@ def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> 
     site.memories.create("The kettle is by the door", pending=True)
     page = opened("/review")
     page.click("button:text-is('Reject')")
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("Nothing waits").first.wait_for()
     page.click("#told button")
     page.locator("article", has_text="kettle").wait_for()
     assert site.memories.status().pending_count == 1
@@ -271,7 +271,7 @@ def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> 
     page.locator("article").nth(1).wait_for()
     page.check("#everything")
     page.click("text=Reject chosen")
-    page.get_by_text("Nothing waits").wait_for()
+    page.get_by_text("Nothing waits").first.wait_for()
     page.click("#told button")
     page.locator("article").nth(1).wait_for()
     assert site.memories.status().pending_count == 2
@@ -322,7 +322,9 @@ def test_a_tag_is_renamed_by_keyboard(site: Site, opened: Open) -> None:
     made = site.memories.create("A fact", tags={"tpye": "fact"}).memory
     assert made
     page = opened("/tags")
-    page.fill("td input[name=to]", "type")
+    page.focus("td button")
+    page.keyboard.press("Enter")
+    page.keyboard.type("type")
     page.keyboard.press("Enter")
     page.locator("th a", has_text="type").wait_for()
     assert site.memories.get(made.id).tags == {"type": "fact"}
@@ -430,7 +432,7 @@ def test_keys_move_open_and_search(site: Site, opened: Open) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("j")
-    assert page.locator("article[aria-selected=true] .text").inner_text() == "The kettle is old"
+    assert page.locator("article[data-selected] .text").inner_text() == "The kettle is old"
     page.keyboard.press("Enter")
     page.wait_for_url("**/memories/**")
     page.keyboard.press("/")
@@ -443,8 +445,9 @@ def test_tags_are_renamed_and_stores_come_and_go(site: Site, opened: Open) -> No
     made = site.memories.create("A fact", tags={"type": "fakt"}).memory
     assert made
     page = opened("/tags?key=type")
+    page.click("td button")
     page.fill("td input[name=to]", "fact")
-    page.click("text=Rename >> nth=-1")
+    page.click("td button:text-is('Save')")
     page.locator("th a", has_text="fact").wait_for()
     assert site.memories.get(made.id).tags == {"type": "fact"}
     page.goto(site.url + "/namespaces")

@@ -9,7 +9,7 @@ import pytest
 from live_site import Site
 from memories import Memories, TurnDraft
 from memories.server.pages.request import PageRequest, plot
-from memories.server.pages.views import mark
+from memories.server.pages.results import mark
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
     for path in ("/", "/?q=harbour", "/?q=deploys"):
         page = asking.get(path).text
         assert len(page) < 100_000, path
-        assert " …</p>" in page
+        assert " …</a></p>" in page
     assert "<mark>harbour</mark>" in asking.get("/?q=harbour").text
     for path in (f"/memories/{made.id}", "/review", "/conversations/talk"):
         assert "and more and more" in asking.get(path).text

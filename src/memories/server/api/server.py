@@ -90,6 +90,22 @@ class Handles:
         ).at_home()
         return memories if writer is None else memories.of_client(writer, "")
 
+    def open(self, config: Config, *, shared: bool) -> Memories:
+        """Return the memory of the namespace in other settings, for hooks.
+
+        Args:
+            config: The settings; their store must be the server's.
+            shared: Also read the namespace `shared`.
+        """
+        return Memories(
+            self.store,
+            namespace=config.namespace,
+            shared=shared,
+            embedder=self.embedder or "none",
+            config=config,
+            channel="hook",
+        ).at_home()
+
     def close(self) -> None:
         """Close the store, unless it was passed in."""
         if self._owned is not None:

@@ -3,11 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from memories.memories import Memories
+    from memories.settings import Config
 
 MAX_NUMBER = 200  # of entries on a page
 _IN_EVERY_LINK = ("as_of", "namespace")
@@ -84,13 +88,17 @@ class PageRequest(NamedTuple):
         params: The query's pairs in order; a name may occur several times.
         path: The named parts of the path.
         reads: Returns whether the reader may read a namespace.
+        writes: Returns whether the reader may write to a namespace.
         manages: Whether the reader may manage the whole store, and so see its place.
+        open_memories: Opens what the reader may see with other settings.
     """
 
     params: Sequence[tuple[str, str]]
     path: Mapping[str, str] = {}
     reads: Callable[[str], bool] = lambda _: True
+    writes: Callable[[str], bool] = lambda _: False
     manages: bool = False
+    open_memories: "Callable[[Config, bool], Memories] | None" = None
 
     def text(self, name: str) -> str:
         """Return the first value of a name, or an empty text."""
@@ -276,6 +284,11 @@ def plot(
 def moment(iso: str) -> str:
     """Return a time to the minute, in UTC."""
     return datetime.fromisoformat(iso).astimezone(UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
+
+
+def short_project(name: str) -> str:
+    """Return the last part of a project's name, which is how people call it."""
+    return name.rstrip("/").rpartition("/")[2] or name
 
 
 def excerpt(text: str, start: int = 0) -> str:

@@ -29,11 +29,21 @@ from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.routes import path_values
 from memories.server.api.server import Server
 from memories.server.api.store_routes import position
-from memories.server.pages import views
-from memories.server.pages.request import NotThen, PageRequest, View, excerpt, moment
+from memories.server.pages import agents, picture, views
+from memories.server.pages.request import (
+    NotThen,
+    PageRequest,
+    View,
+    excerpt,
+    moment,
+    short_project,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from memories.server.api.access import Principal
+    from memories.settings import Config
 
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
@@ -46,7 +56,8 @@ _LOST = (
     "/tags/{rest:path}",
     "/status/{rest:path}",
 )
-_STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+_SCRIPT = "text/javascript; charset=utf-8"
+_STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js": _SCRIPT}
 
 
 class Page(NamedTuple):
@@ -59,6 +70,8 @@ class Page(NamedTuple):
 
 PAGES = (
     Page("/", views.home, "search"),
+    Page("/agents", agents.agents, "search"),
+    Page("/map", picture.picture, "search"),
     Page("/memories/{id}", views.memory),
     Page("/conversations", views.conversations),
     Page("/conversations/{id}", views.conversation),
@@ -109,7 +122,11 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
-        _pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3
+        _pairs(request),
+        reads=lambda name: who.level(name) > 0,
+        writes=lambda name: who.level(name) > 1,
+        manages=who.everywhere >= 3,
+        open_memories=_opener(server, who),
     )
     as_json = page_request.text("format") == "json"
     accepted, namespace = list[str](), who.home(server.config.namespace)
@@ -150,6 +167,16 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
     return _html(view, page_request, changes=page_request.call(CHANGES), **about)
+
+
+def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memories]":
+    """Return what opens the memories that a sender may read."""
+
+    def open_memories(config: "Config", shared: bool) -> Memories:
+        who.require("read", config.namespace)
+        return server.handles.open(config, shared=shared and who.level(SHARED) > 0)
+
+    return open_memories
 
 
 def _pairs(request: Request) -> list[tuple[str, str]]:
@@ -248,6 +275,7 @@ def _environment() -> "Environment":
         "short": _short,
         "shown": _make_visible,
         "cut": excerpt,
+        "project": short_project,
     }
     environment.globals |= {"version": __version__}
     return environment

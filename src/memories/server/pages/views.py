@@ -1,65 +1,37 @@
-"""The views: search and timeline, one memory, conversations, review, tags, namespaces and
-health.
-"""
+"""The views: timeline, one memory, conversations, review, tags, namespaces and health."""
 
 import contextlib
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memories.answers import compare, shapes, store_shapes
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
-from memories.languages.text import normal_form
 from memories.models import PENDING
 from memories.server.pages.request import (
     NotThen,
     PageRequest,
     View,
     end_of,
-    excerpt,
     moment,
     plot,
     spans,
 )
+from memories.server.pages.results import show_results
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import History
     from memories.read.conversations import Conversation
-    from memories.search.filters import Scope
-    from memories.search.results import Considered
 
-FACETS = ("type", "project", "agent", "kind", "trust")
-_SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _PAGE = 30
-_WORD = re.compile(r"\w+")
-_REASONS = {  # parts of the score, in readers' words
-    "similarity": "meaning",
-    "words": "words",
-    "date": "date in the question",
-    "named": "a name in the question",
-    "freshness": "freshness",
-    "boost": "use",
-    "confidence": "confidence",
-}
-
-
-class Facet(NamedTuple):
-    """One value that a search can be narrowed to."""
-
-    value: str
-    number: int
-    link: str
-    chosen: bool
 
 
 def home(memories: "Memories", request: PageRequest) -> View:
     """Show the results of a search, or without a question everything by day, newest first."""
-    view = _results(memories, request) if request.text("q") else _timeline(memories, request)
+    view = show_results(memories, request) if request.text("q") else _timeline(memories, request)
     filters = {"narrowed": list(_narrowing(request))}
     return view._replace(more={**view.more, **filters, **_shown_day(memories, request)})
 
@@ -72,98 +44,6 @@ def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
         if request.text(name):
             without: dict[str, str | None] = {name: None, "cursor": None, "before": None}
             yield f"{name.replace('_', ' ')} {request.text(name)}", request.link(**without)
-
-
-def _results(memories: "Memories", request: PageRequest) -> View:
-    scope: Scope = _SCOPES.get(request.text("kind"), "all")
-    limit = request.number("limit", _PAGE) or _PAGE
-    explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
-    data = shapes.search_result(explanation, explain=bool(request.text("explain")))
-    terms = explanation.terms
-    kept = [candidate for candidate in explanation.considered if not candidate.dropped]
-    candidates = {candidate.id: candidate for candidate in kept}
-    hits = []
-    for shape, hit in zip(data["results"], explanation.hits, strict=True):
-        text = mark(_around(shape["content"], terms), terms)
-        hits.append({"shape": shape, "text": text, "why": _why(candidates.get(hit.id))})
-    more = {
-        "hits": hits,
-        "facets": _facets(data["results"], request),
-        "more_link": request.link(limit=str(limit * 2)) if data["count"] == limit else None,
-    }
-    return View("home.html", data, more)
-
-
-def _why(candidate: "Considered | None") -> list[tuple[str, float | int]]:
-    """Return the parts of a hit's score that are neither missing nor neutral."""
-    if candidate is None:
-        return []
-    neutral = {"freshness": 1.0, "boost": 1.0, "confidence": 1.0}
-    parts = []
-    for name, label in _REASONS.items():
-        value = candidate.features.get(name)
-        if value and value != neutral.get(name):
-            parts.append((label, value))
-    return parts
-
-
-def _words(terms: Sequence[str]) -> set[str]:
-    return {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
-
-
-def _around(text: str, terms: Sequence[str]) -> str:
-    """Return a text; a long one is cut to the part around the first word of the search."""
-    lower = text.lower()
-    places = [place for place in map(lower.find, _words(terms)) if place >= 0]
-    return excerpt(text, min(places, default=0))
-
-
-def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return a text in pieces, each with whether it is a word of the search."""
-    words = _words(terms)
-    pieces: list[tuple[str, bool]] = []
-    end = 0
-    for word in _WORD.finditer(text):
-        form = normal_form(word[0])
-        if form in words or any(len(term) > 3 and form.startswith(term) for term in words):
-            pieces += [(text[end : word.start()], False), (word[0], True)]
-            end = word.end()
-    return [piece for piece in [*pieces, (text[end:], False)] if piece[0]]
-
-
-def _facets(results: Sequence[Mapping[str, Any]], request: PageRequest) -> dict[str, list[Facet]]:
-    """Return the filters by which the results can be narrowed, with the number of results for each
-    value.
-    """
-    chosen = request.tags()
-    for name in ("kind", "trust"):
-        if request.text(name):
-            chosen[name] = request.text(name)
-    facets: dict[str, list[Facet]] = {}
-    for name in FACETS:
-        counts = Counter(_facet_value(result, name) for result in results)
-        counts.pop("", None)
-        shown_counts = dict(counts.most_common(8))
-        if name in chosen:
-            shown_counts[chosen[name]] = counts[chosen[name]]
-        rows = []
-        for value, count in shown_counts.items():
-            is_chosen = chosen.get(name) == value
-            if name in ("kind", "trust"):
-                changes = {name: None if is_chosen else value}
-                link = request.link(**changes)
-            else:
-                link = request.link_tag(name, value, is_added=not is_chosen)
-            rows.append(Facet(value, count, link, is_chosen))
-        if len(rows) > 1 or name in chosen:
-            facets[name] = rows
-    return facets
-
-
-def _facet_value(result: Mapping[str, Any], name: str) -> str:
-    if name == "trust":
-        return str((result.get("origin") or {}).get("trust", ""))
-    return str(result.get(name) or result.get("tags", {}).get(name) or "")
 
 
 def _timeline(memories: "Memories", request: PageRequest) -> View:
@@ -182,11 +62,13 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
     is_filtered = request.tags() or request.text("where") or request.text("trust")
     if not is_filtered and request.text("kind") != "memory":
         talks, more_link = _conversations(memories, request, since, limit)
-        entries += [("conversation", shapes.conversation(talk), talk.last_at) for talk in talks]
+        for talk in talks:
+            shape = shapes.conversation(talk) | {"name": title_of(talk)}
+            entries.append(("conversation", shape, talk.last_at))
     entries.sort(key=itemgetter(2), reverse=True)
     if page.next_cursor and since:
         next_link = request.link(cursor=page.next_cursor, before=to_iso(since))
-    more = {"days": _by_day(entries), "rest": more_link, "next": next_link}
+    more = {"days": _by_day(entries), "rest": more_link, "next": next_link, "is_empty": not entries}
     return View("home.html", data, more)
 
 
@@ -367,7 +249,7 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
     limit = request.number("limit", _TURNS) or _TURNS
     turns = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
     more = {
-        "about": shapes.conversation(about),
+        "about": shapes.conversation(about) | {"name": title_of(about)},
         "earlier": request.link(start=str(max(start - limit, 0))) if start else None,
         "later": request.link(start=str(turns[-1].index + 1)) if len(turns) == limit else None,
     }
@@ -400,12 +282,16 @@ def conversations(memories: "Memories", request: PageRequest) -> View:
     page = memories.list_conversations(
         limit=limit, cursor=request.text("cursor") or None, **filters
     )
-    data = shapes.conversations(page)
-    return View(
-        "conversations.html",
-        data,
-        {"next": page.next_cursor and request.link(cursor=page.next_cursor)},
-    )
+    more = {
+        "names": [title_of(talk) for talk in page.conversations],
+        "next": page.next_cursor and request.link(cursor=page.next_cursor),
+    }
+    return View("conversations.html", shapes.conversations(page), more)
+
+
+def title_of(conversation: "Conversation") -> str:
+    """Return what a reader calls a conversation: its title, else what the user said first."""
+    return conversation.title or conversation.opening or conversation.id
 
 
 _REVIEW_PAGE = 50
@@ -415,16 +301,16 @@ def review(memories: "Memories", request: PageRequest) -> View:
     """List the memories that wait for review, newest first."""
     if request.as_of:
         why = "When a memory stopped waiting is not stored, and decisions are about the present."
-        return _of_now(request, "Review", why)
+        return of_now(request, "Review", why)
     page = memories.review.page(
         limit=request.number("limit", _REVIEW_PAGE) or _REVIEW_PAGE,
         cursor=request.text("cursor") or None,
     )
-    return View(
-        "review.html",
-        shapes.page(page),
-        {"next": page.next_cursor and request.link(cursor=page.next_cursor)},
-    )
+    more = {
+        "next": page.next_cursor and request.link(cursor=page.next_cursor),
+        "shown_at": to_iso(datetime.now(UTC)),
+    }
+    return View("review.html", shapes.page(page), more)
 
 
 def namespaces(memories: "Memories", request: PageRequest) -> View:
@@ -435,12 +321,46 @@ def namespaces(memories: "Memories", request: PageRequest) -> View:
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
+_TAG_MEANINGS = {
+    "agent": "the agent that a memory is about",
+    "global": "true: it holds in every project",
+    "personality": "the role that the agent played",
+    "project": "what it is about",
+    "recall": "off: agents never get it unasked",
+    "type": "fact, preference, decision …",
+}
+
+
 def tags(memories: "Memories", request: PageRequest) -> View:
     """List tag keys, or the values of one, with how many memories have each."""
     key = request.text("key") or None
-    return View(
-        "tags.html", shapes.tags(key, memories.tags(key, as_of=request.as_of)), {"key": key}
-    )
+    data = shapes.tags(key, memories.tags(key, as_of=request.as_of))
+    return View("tags.html", data, {"key": key, "meanings": _TAG_MEANINGS})
+
+
+_OPERATIONS = {
+    "add_turns": "Turns stored",
+    "context": "Contexts built",
+    "conversation": "Conversations read",
+    "conversations": "Lists of conversations",
+    "create": "Memories stored",
+    "delete": "Memories deleted",
+    "get": "Memories read",
+    "history": "Histories read",
+    "hook.pre-compact": "Hook before compacting",
+    "hook.session-end": "Hook at session end",
+    "hook.session-start": "Hook at session start",
+    "hook.stop": "Hook after an answer",
+    "hook.user-prompt": "Hook at a prompt",
+    "list": "Lists",
+    "reinforce": "Memories reinforced",
+    "review.accept": "Proposals accepted",
+    "review.reject": "Proposals rejected",
+    "search": "Searches",
+    "tags": "Lists of tags",
+    "turns": "Turns read",
+    "update": "Memories changed",
+}
 
 
 def health(memories: "Memories", request: PageRequest) -> View:
@@ -453,7 +373,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
                 turn_count += namespace.turn_count
         figures = [("memories", f"{memory_count:,}"), ("turns of conversations", f"{turn_count:,}")]
         why = "The state of the store and its statistics at earlier times are not stored."
-        return _of_now(request, "Health", why, figures)
+        return of_now(request, "Health", why, figures)
     status = memories.status()
     stats = memories.stats(since=request.text("since") or None)
     figures = [
@@ -461,9 +381,10 @@ def health(memories: "Memories", request: PageRequest) -> View:
         ("turns of conversations", f"{status.turn_count:,}"),
         ("wait for review", f"{status.pending_count:,}"),
         ("deleted", f"{status.deleted_count:,}"),
-        ("in the store's file", size(status.size_bytes)),
-        ("were never read", f"{stats.never_used_count:,}"),
-        ("tokens given to models", f"{stats.tokens:,}"),
+        ("on disk", size(status.size_bytes)),
+        ("never read", f"{stats.never_used_count:,}"),
+        ("tokens given to agents", f"{stats.tokens:,}"),
+        ("projects", f"{len(memories.tags('project')):,}"),
     ]
     more = {
         "figures": figures,
@@ -471,6 +392,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
             plot("Memories by the day they were first written", spans(stats.per_day), "memories")
         ],
         "operations": stats.operations,
+        "names": _OPERATIONS,
         "counts": [("By agent", stats.agents), ("By project", stats.projects)],
         "used": [("Most read", stats.most_used), ("Oldest never read", stats.never_used)],
     }
@@ -478,7 +400,7 @@ def health(memories: "Memories", request: PageRequest) -> View:
     return View("health.html", shape if request.manages else shapes.without_place(shape), more)
 
 
-def _of_now(
+def of_now(
     request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()
 ) -> View:
     """Say that a view shows only the present, not the day that is shown elsewhere.

@@ -36,7 +36,7 @@ async function call(method, url, body, headers = {}) {
   }
   const address = new URL(url, location.origin);
   const space = new URLSearchParams(location.search).get("namespace");
-  if (space) address.searchParams.set("namespace", space);
+  if (space && !address.searchParams.has("namespace")) address.searchParams.set("namespace", space);
   let answer;
   try {
     answer = await fetch(address, options);
@@ -47,6 +47,7 @@ async function call(method, url, body, headers = {}) {
   if (!answer.ok) {
     const error = new Error(said.detail || said.error || said.title || `The server answered ${answer.status}.`);
     error.status = answer.status;
+    error.body = said;
     throw error;
   }
   return said;
@@ -110,7 +111,7 @@ function replace(part, other) {
   }
 }
 
-// --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-etag, data-then, data-ask --------------
+// --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-undo-body, data-etag, data-then, data-ask ---
 function ask(dialogId) {
   const dialog = document.getElementById(dialogId);
   const word = at("[data-word]", dialog);
@@ -128,7 +129,7 @@ function ask(dialogId) {
 }
 
 async function act(element, body) {
-  const { do: what, done, undo, undone, etag, then, ask: dialog } = element.dataset;
+  const { do: what, done, undo, undoBody, undone, etag, then, ask: dialog } = element.dataset;
   if (dialog && !(await ask(dialog))) return false;
   const [method, url] = what.split(" ");
   element.disabled = true;
@@ -148,7 +149,7 @@ async function act(element, body) {
     next?.focus?.({ preventScroll: true });
     const back = undo && (async () => {
       try {
-        for (const each of undo.split("\n")) await call(...each.split(" "));
+        for (const each of undo.split("\n")) await call(...each.split(" "), JSON.parse(undoBody || "{}"));
         await refresh();
         tell(undone || "Undone.");
       } catch (error) { tell(error.message); }
@@ -229,6 +230,8 @@ search?.addEventListener("input", (event) => {
 });
 
 // --- the day that is shown: a slider over the plot, where a script runs ----------------------------------------------
+const wide = matchMedia("(min-width: 46rem)");
+let facetsOpen = false; // on a phone they are behind a button
 function enliven() {
   const slider = at("input[data-days]");
   if (slider) {
@@ -245,7 +248,13 @@ function enliven() {
       refresh();
     };
   }
+  const facets = at("details.facets");
+  if (facets) {
+    facets.open = wide.matches || facetsOpen;
+    facets.ontoggle = () => { if (!wide.matches) facetsOpen = facets.open; };
+  }
   choose(0);
+  dispatchEvent(new Event("memories:shown"));
 }
 addEventListener("popstate", () => refresh());
 
@@ -285,7 +294,7 @@ if (feed && "BroadcastChannel" in window) {
   document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
 }
 
-// --- keyboard: / search, j and k move, a accept, r reject, e edit, x choose, u undo, ? help -----------------------------------
+// --- keyboard: / search, j and k move, a accept, r reject, e edit, s skip, x choose, u undo, n new, ? help ------------------
 // What is chosen is a memory, not a place: others may come and go above it while one reads.
 let selected = null;
 let order = [];
@@ -298,7 +307,7 @@ function choose(step) {
   order = ids;
   const place = Math.min(Math.max(ids.indexOf(selected) + step, 0), ids.length - 1);
   if (step && ids.length) selected = ids[place];
-  cards.forEach((each, index) => each.setAttribute("aria-selected", String(ids[index] === selected)));
+  cards.forEach((each, index) => each.toggleAttribute("data-selected", ids[index] === selected));
   if (step && ids.length) {
     cards[place].focus({ preventScroll: true });
     cards[place].scrollIntoView({ block: "nearest" });
@@ -307,8 +316,14 @@ function choose(step) {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && search?.contains(event.target)) event.target.blur();
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
-  const chosen = selected === null ? null : card(selected, document);
-  const press = (name) => chosen && at(`[data-key="${name}"]`, chosen)?.click();
+  let chosen = selected === null ? null : card(selected, document);
+  const press = (name) => {
+    if (!chosen && at("#queue")) { // the review begins with the first one
+      choose(1);
+      chosen = selected === null ? null : card(selected, document);
+    }
+    if (chosen) at(`[data-key="${name}"]`, chosen)?.click();
+  };
   const keys = {
     "/": () => at("#q") ? at("#q").focus() : location.assign(at(".brand").href),
     j: () => choose(1),
@@ -316,8 +331,10 @@ document.addEventListener("keydown", (event) => {
     Enter: () => event.target === chosen && at("a[data-key=open]", chosen)?.click(),
     a: () => press("accept"),
     r: () => press("reject"),
-    e: () => (chosen ? press("edit") : at("[data-key=edit]")?.click()),
+    e: () => (chosen || at("#queue") ? press("edit") : at("[data-key=edit]")?.click()),
+    s: () => { if (at("#queue")) choose(selected === null ? 2 : 1); },
     x: () => press("choose"),
+    n: () => at("#new")?.click(),
     u: () => at("#told:not([hidden]) button")?.click(),
     "?": () => document.getElementById("keys")?.showModal(),
   };
@@ -332,10 +349,15 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-batch]");
   if (!button) return;
   const ids = all("input[name=choose]:checked").map((box) => box.value);
-  if (!ids.length) return tell("Choose some first: x, or the boxes.");
+  if (!ids.length) return;
   button.dataset.body = JSON.stringify({ ids });
   button.dataset.do = button.dataset.batch;
-  const { each } = button.dataset;
+  const { each, back } = button.dataset;
+  if (back) { // puts all of them back as they were when the page was made
+    const undos = ids.map((id) => JSON.parse(at("[data-undo-body]", card(id, document)).dataset.undoBody));
+    button.dataset.undo = "POST /api/rollback";
+    button.dataset.undoBody = JSON.stringify({ to: undos[0].to, where: undos.map((each) => each.where).join(" or ") });
+  }
   if (each) button.dataset.undo = ids.map((id) => each.replace("{id}", encodeURIComponent(id))).join("\n");
   await act(button);
   delete button.dataset.do;
@@ -343,6 +365,7 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.id !== "everything") return;
   for (const box of all("input[name=choose]:not([data-suspicious])")) box.checked = event.target.checked; // those one by one
+  all("input[name=choose]")[0]?.dispatchEvent(new Event("change", { bubbles: true }));
 });
 
 // --- light or dark ------------------------------------------------------------------------------------------------------
@@ -370,10 +393,13 @@ login?.addEventListener("submit", async (event) => {
     location.replace(new URL(next, location.origin).origin === location.origin ? next : "/");
   } catch (error) { tell(error.message); }
 });
-if (login && location.hash.length > 1) {
+function signInByLink() {
+  if (!login || location.hash.length < 2) return;
   at("input", login).value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname + location.search);
   login.requestSubmit();
 }
+addEventListener("hashchange", signInByLink);
+signInByLink();
 
 enliven();

@@ -1,0 +1,282 @@
+"""The view of agents: what an agent sees and why, which agents are connected, and their hooks."""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.config import registers
+from memories.connect.connect import Connector
+from memories.connect.hosts import Where, load_hosts
+from memories.connect.status import find_connections, is_installed
+from memories.core.urls import without_password
+from memories.errors import InvalidInput, MemoriesError
+from memories.hooks import gate, hook, inbox, recall, runs, switch
+from memories.hooks.preview import SECONDS, Line, Part, preview
+from memories.hooks.recall_strategy import RecallRequest
+from memories.languages.text import query_terms
+from memories.server.pages.request import PageRequest, View
+from memories.server.pages.results import describe_meaning, describe_words
+from memories.server.pages.views import of_now, title_of
+
+if TYPE_CHECKING:
+    from memories.connect.status import Connection
+    from memories.hooks.recall import Situation
+    from memories.memories import Memories
+
+_MAX_MESSAGE = 4_000  # characters; an address should not be longer
+_PROJECTS = 100  # offered for completion
+_IN_BLOCK = {
+    "pinned": "Pinned: it always comes first.",
+    "preference": "A preference: these come before newer memories.",
+    "project": "About this project.",
+    "everywhere": "It belongs to no project, or to every one.",
+    "other_project": "About another project; there was room left.",
+    "session": "The note of an earlier session in this project.",
+}
+_LEFT_OUT = {
+    "beyond": "Others come before it; the block has ten places.",
+    "suspicious": "It may give orders to a model.",
+    "untrusted": "It was captured or imported, and nobody has accepted it.",
+    "captured": "It was captured, and nobody has accepted it.",
+    "one_writer": "Other memories by the same agent fill its share.",
+    "recall_off": "You marked it as not useful: agents see it only when they search.",
+    "no_room": "There was no room for it.",
+    "in_context": "The session block already shows it.",
+    "corrected": "A newer memory corrects it and takes its place.",
+    "below": "The message probably doesn't need it.",
+    "other_project": "It is about another project, which the message doesn't name.",
+}
+_SILENT = {
+    "command": "Commands of the agent's program recall nothing.",
+    "switch": "This message switches memory on or off; it recalls nothing.",
+    "empty": "No person wrote this message, so it recalls nothing.",
+}
+_HOOKS = {
+    "session-start": "session start",
+    "user-prompt": "prompt",
+    "answer": "answer",
+    "stop": "end of an answer",
+    "pre-compact": "before compacting",
+    "session-end": "session end",
+}
+
+
+class Chosen(NamedTuple):
+    """The agent, the project and the message that a reader chose.
+
+    Attributes:
+        host: The agent's program.
+        project: The name of a project, or a folder; empty for neither.
+        message: The message; may be empty.
+    """
+
+    host: str
+    project: str
+    message: str
+
+    @property
+    def folder(self) -> str:
+        """The folder; empty if the reader named a project."""
+        if not self.project.startswith(("/", "~")):
+            return ""
+        try:
+            return str(Path(self.project).expanduser().absolute())
+        except RuntimeError:  # the home of another user, who is unknown here
+            return ""
+
+
+def agents(memories: "Memories", request: PageRequest) -> View:
+    """Show what an agent sees, and to those who manage the store, agents and their hooks."""
+    if request.as_of:
+        why = "What hooks gave an agent at an earlier time is not stored."
+        return of_now(request, "Agents", why)
+    chosen = _read_choice(request)
+    situation = _find_situation(memories, request, chosen)
+    seen = preview(situation, chosen.folder, chosen.message, request.open_memories)
+    data = {
+        "host": chosen.host,
+        "namespace": situation.config.namespace,
+        "project": situation.project,
+        "message": chosen.message,
+        "start": _shape_part(seen.start, chosen.message),
+        "prompt": _shape_part(seen.prompt, chosen.message) if seen.prompt else None,
+    }
+    hosts = load_hosts()
+    more = {
+        "chosen": chosen,
+        "hosts": [(name, hosts[name].title) for name in hook.HOSTS],
+        "projects": list(memories.tags("project"))[:_PROJECTS],
+        "off": _why_off(chosen) if request.manages else "",
+        "today": _captured_today(memories),
+    }
+    if request.manages:
+        more |= _describe_hosts(memories, chosen.host)
+    return View("agents.html", data, more)
+
+
+def _read_choice(request: PageRequest) -> Chosen:
+    host = request.text("host") or hook.HOSTS[0]
+    if host not in hook.HOSTS:
+        raise InvalidInput(f'there is no agent "{host[:40]}"; use {", ".join(hook.HOSTS)}')
+    chosen = Chosen(host, request.text("project"), request.text("message")[:_MAX_MESSAGE])
+    if chosen.folder and not request.manages:
+        raise InvalidInput("only who manages the whole store can name a folder; name a project")
+    if chosen.folder and not Path(chosen.folder).is_dir():
+        raise InvalidInput(f'there is no folder "{chosen.folder[:200]}" on the server')
+    return chosen
+
+
+def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) -> "Situation":
+    """Return the settings and the project of a hook as a reader chose them.
+
+    Raises:
+        InvalidInput: The settings of the folder name another store.
+    """
+    if not chosen.folder:
+        config = memories.config._replace(namespace=memories.namespace)
+        is_served = request.manages and recall.is_served(chosen.host, os.sep)
+        return recall.Situation(config, chosen.project or None, "mcp" if is_served else "shell")
+    place = (
+        str(memories.config.home),
+        chosen.folder,
+        chosen.host,
+        request.text("namespace") or None,
+    )
+    deadline = time.monotonic() + SECONDS
+    situation = recall.find_situation(RecallRequest(place, None, deadline, counts=False))
+    if situation.config.store != memories.config.store:
+        store = without_password(situation.config.store)
+        raise InvalidInput(f"the settings of {chosen.folder} name another store: {store}")
+    return situation
+
+
+def _why_off(chosen: Chosen) -> str:
+    """Return why hooks are switched off in the chosen place; empty if they are on."""
+    return switch.read_state(chosen.folder or os.sep, None, os.environ).why_off
+
+
+def _shape_part(part: Part, message: str) -> dict[str, Any]:
+    """Return a text that an agent gets, with the reasons, as JSON."""
+    terms = query_terms(message) if message else []
+    shape: dict[str, Any] = {
+        "text": part.text,
+        "tokens": part.tokens,
+        "ms": part.milliseconds,
+        "lines": [_shape_line(line, terms) for line in part.lines],
+        "turns": [
+            {
+                "conversation_id": turn.conversation_id,
+                "turn_index": turn.turn_index,
+                "content": turn.text,
+            }
+            for turn in part.turns
+        ],
+    }
+    if part.silence:
+        shape["silence"] = _SILENT[part.silence]
+    if part.error:
+        shape["error"] = part.error
+    return shape
+
+
+def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
+    shape: dict[str, Any] = {
+        "id": line.id,
+        "content": line.content,
+        "tags": dict(line.tags),
+        "namespace": line.namespace,
+        "version": line.version,
+        "pinned": line.pinned,
+        "shown": line.is_shown,
+        "reason": line.reason,
+        "why": _explain(line, terms),
+        "whole": line.is_whole,
+    }
+    if line.relevance is not None:
+        shape |= {"chance": _chance(line.relevance), "threshold": _chance(gate.THRESHOLD)}
+    if line.corrected_by is not None:
+        shape["corrected_by"] = line.corrected_by
+    return shape
+
+
+def _explain(line: Line, terms: Sequence[str]) -> list[str]:
+    """Return why a memory is shown or left out, in sentences."""
+    if line.relevance is None:
+        return [(_IN_BLOCK if line.is_shown else _LEFT_OUT)[line.reason]]
+    sentences = [] if line.is_shown else [_LEFT_OUT[line.reason]]
+    if line.reason == "correction":
+        sentences.append("It corrects a memory that the message needs.")
+    if line.meaning is not None:
+        sentences.append(describe_meaning(_chance(line.meaning)))
+    sentences.append(describe_words(line.content, terms))
+    return sentences
+
+
+def _chance(log_odds: float) -> float:
+    return round(1 / (1 + math.exp(-max(-30.0, log_odds))), 3)
+
+
+def _captured_today(memories: "Memories") -> dict[str, Any]:
+    """Return what was captured since midnight UTC: proposals, and conversations with new turns."""
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    page = memories.list_conversations(since=f"{day}T00:00:00Z", limit=6)
+    return {
+        "proposals": len(memories.review.select(trust="captured", since=f"{day}T00:00:00Z")),
+        "conversations": [(talk, title_of(talk)) for talk in page.conversations],
+    }
+
+
+def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
+    """Return the agents of this machine with their connections and hooks."""
+    connector = Connector(Where(Path.home(), os.environ), registers())
+    problem = ""
+    connections: list[Connection] = []
+    try:
+        connections = find_connections(connector, None)
+    except MemoriesError as exc:
+        problem = str(exc)
+    home = str(memories.config.home)
+    runs_of: dict[str, list[dict[str, Any]]] = {}
+    for run in runs.describe_runs(home):
+        runs_of.setdefault(run["host"], []).append(
+            run | {"name": _HOOKS.get(run["event"], run["event"])}
+        )
+    rows = []
+    missing = []
+    for name, known_host in load_hosts().items():
+        own = [connection for connection in connections if connection.host == name]
+        if own or name in runs_of or is_installed(known_host, connector.where):
+            row = {"name": name, "title": known_host.title, "runs": runs_of.get(name, [])}
+            rows.append(row | _describe_connections(own))
+        else:
+            missing.append(known_host.title)
+    namespaces = [
+        connection.entries.namespace
+        for connection in connections
+        if connection.host == host and connection.entries and connection.entries.namespace
+    ]
+    return {
+        "agents": rows,
+        "missing": missing,
+        "problem": problem,
+        "connected_as": namespaces[0] if namespaces else "",
+        "inbox_bytes": inbox.size(home),
+    }
+
+
+def _describe_connections(connections: "list[Connection]") -> dict[str, Any]:
+    """Return the state of a host in words."""
+    if not connections:
+        return {"state": "not connected", "is_connected": False, "problem": ""}
+    captures = any(connection.entries and connection.entries.capture for connection in connections)
+    has_hooks = any(connection.entries and connection.entries.hooks for connection in connections)
+    parts = ["connected"]
+    parts.append("recalls" if has_hooks else "tools only")
+    if captures:
+        parts.append("captures")
+    problems = [connection.problem for connection in connections if connection.problem]
+    return {"state": ", ".join(parts), "is_connected": True, "problem": "; ".join(problems)}

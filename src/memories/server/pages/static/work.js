@@ -1,0 +1,243 @@
+// What one does with memories from any page: open a card, choose several and change them, write a new one, run a command.
+// It uses the functions of page.js, which the browser has run before.
+"use strict";
+
+// --- a whole card opens what it is about -------------------------------------------------------------------------------
+const active = "a, button, input, select, textarea, label, summary, details, form";
+document.addEventListener("click", (event) => {
+  const whole = event.target.closest?.(".card.whole");
+  if (!whole || event.target.closest(active) || String(getSelection())) return;
+  at("a[data-key=open]", whole)?.click();
+});
+
+// --- dialogs: data-dialog names the one that a button opens -------------------------------------------------------------
+async function offerProjects() {
+  const names = document.getElementById("project-names");
+  if (!names || names.children.length) return;
+  const known = await call("GET", "/api/tags/project").catch(() => ({ values: [] }));
+  names.replaceChildren(...known.values.map(({ value }) => {
+    const option = document.createElement("option");
+    option.value = value;
+    return option;
+  }));
+}
+
+function show(name) {
+  const dialog = document.getElementById(name);
+  if (!dialog || dialog.open) return;
+  if (name === "palette") list("");
+  else offerProjects();
+  dialog.returnValue = "";
+  dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest?.("[data-dialog]");
+  if (opener) show(opener.dataset.dialog);
+  if (event.target.closest?.("[data-dismiss]")) event.target.closest("dialog").close();
+  if (event.target.matches?.("dialog")) event.target.close(); // beside it
+});
+
+function answered(name) {
+  const dialog = document.getElementById(name);
+  at("form", dialog).reset();
+  show(name);
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      resolve(dialog.returnValue === "yes" ? Object.fromEntries(new FormData(at("form", dialog))) : null);
+    }, { once: true });
+  });
+}
+
+// --- several memories at once --------------------------------------------------------------------------------------------
+const bar = document.getElementById("selection");
+const picked = () => all("input[name=choose]:checked").map((box) => box.value);
+function count() {
+  if (!bar) return;
+  const number = picked().length;
+  bar.hidden = number === 0;
+  at("[data-chosen]", bar).textContent = number;
+  document.body.classList.toggle("choosing", number > 0);
+}
+addEventListener("memories:shown", count);
+document.addEventListener("change", (event) => { if (event.target.name === "choose") count(); });
+
+const AT_ONCE = 80; // ids that one expression can hold
+async function change(ids, path, body, verb) {
+  const backs = [];
+  let changed = 0;
+  try {
+    for (let first = 0; first < ids.length; first += AT_ONCE) {
+      const where = ids.slice(first, first + AT_ONCE).map((id) => `id = "${id}"`).join(" or ");
+      const answer = await call("POST", path, { ...body, where });
+      changed += answer.count;
+      if (answer.undo) backs.push(answer.undo);
+    }
+  } catch (error) {
+    await refresh();
+    return tell(changed ? `${changed} of ${ids.length} ${verb}; then: ${error.message}` : error.message);
+  }
+  for (const box of all("input[name=choose]:checked")) box.checked = false;
+  await refresh();
+  const rest = ids.length - changed;
+  const note = rest ? ` ${rest} were so already, or belong to another namespace.` : "";
+  tell(`${changed} ${verb}.${note}`, backs.length ? async () => {
+    try {
+      for (const back of backs.reverse()) await call("POST", "/api/rollback", back);
+      await refresh();
+      tell("Undone.");
+    } catch (error) { tell(error.message); }
+  } : undefined);
+}
+
+const changes = {
+  none: () => {
+    for (const box of all("input[name=choose]:checked")) box.checked = false;
+    count();
+  },
+  delete: (ids) => change(ids, "/api/delete", {}, "deleted"),
+  hide: (ids) => change(ids, "/api/tags", { tags: { recall: "off" } }, "marked as not useful"),
+  tag: async (ids) => {
+    const tag = await answered("tag");
+    if (tag) await change(ids, "/api/tags", { tags: { [tag.key.trim()]: tag.value.trim() } }, "tagged");
+  },
+  move: async (ids) => {
+    const target = await answered("move");
+    if (target) await change(ids, "/api/tags", { tags: { project: target.value.trim() } }, `moved to ${target.value.trim()}`);
+  },
+};
+bar?.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-many]");
+  if (button) changes[button.dataset.many](picked());
+});
+
+// --- a new memory -----------------------------------------------------------------------------------------------------------
+const writing = document.getElementById("create-form");
+async function store(force) {
+  const { content, project, type } = Object.fromEntries(new FormData(writing));
+  const tags = Object.fromEntries(Object.entries({ project: project.trim(), type }).filter(([, value]) => value));
+  const [note, insist] = [document.getElementById("create-answer"), document.getElementById("create-force")];
+  try {
+    const answer = await call("POST", "/api/memories", { content, tags, force });
+    writing.reset();
+    note.hidden = insist.hidden = true;
+    document.getElementById("create").close();
+    await refresh();
+    const undo = answer.stored && (async () => {
+      try {
+        await call("DELETE", `/api/memories/${encodeURIComponent(answer.id)}`);
+        await refresh();
+        tell("Undone.");
+      } catch (error) { tell(error.message); }
+    });
+    let text = answer.stored ? "Stored." : "It was there already.";
+    if (answer.corrects) text = "Stored; it corrects an older memory.";
+    if (answer.redacted?.length) text += ` Taken out of it: ${answer.redacted.join(", ")}.`;
+    tell(text, undo);
+  } catch (error) {
+    const same = error.body?.duplicates ?? [];
+    note.textContent = same.length ? `This says nearly the same: “${same[0].content}”` : error.message;
+    note.hidden = false;
+    insist.hidden = !same.length;
+  }
+}
+writing?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  store(false);
+});
+writing?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) writing.requestSubmit();
+});
+document.getElementById("create-force")?.addEventListener("click", () => store(true));
+
+// --- commands: Ctrl K ---------------------------------------------------------------------------------------------------------
+const palette = document.getElementById("palette");
+const asking = palette && at("input", palette);
+const offers = palette && at("ul", palette);
+let offered = [];
+let current = 0;
+let asks = 0;
+
+function commands(text) {
+  const pages = all(".top nav a").map((link) => ({ name: `Go to ${link.firstChild.textContent}`, run: () => link.click() }));
+  const buttons = [["#new", "New memory"], ["#scheme", "Light or dark"], ["#sign-out", "Sign out"]]
+    .filter(([selector]) => at(selector))
+    .map(([selector, name]) => ({ name, run: () => at(selector).click() }));
+  const keys = { name: "Keys", run: () => document.getElementById("keys").showModal() };
+  const words = text.toLowerCase().split(/\s+/);
+  const fitting = [...buttons, ...pages, keys].filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
+  const home = new URL(at(".brand").href);
+  const to = (path) => {
+    const url = new URL(path, location.origin);
+    for (const name of ["namespace", "as_of"]) {
+      if (home.searchParams.has(name)) url.searchParams.set(name, home.searchParams.get(name));
+    }
+    return () => location.assign(url);
+  };
+  if (!text) return { fitting, to };
+  const query = encodeURIComponent(text);
+  fitting.push({ name: `Search for “${text}”`, run: to(`/?q=${query}`) });
+  fitting.push({ name: `What does my agent see with “${text}”?`, run: to(`/agents?message=${query}`) });
+  return { fitting, to };
+}
+
+function draw() {
+  offers.replaceChildren(...offered.map(({ name, kind }, index) => {
+    const row = document.createElement("li");
+    row.role = "option";
+    row.id = `offer-${index}`;
+    row.dataset.index = index;
+    row.textContent = name;
+    row.setAttribute("aria-selected", String(index === current));
+    if (kind) row.className = kind;
+    return row;
+  }));
+  asking.setAttribute("aria-activedescendant", offered.length ? `offer-${current}` : "");
+  at("[aria-selected=true]", offers)?.scrollIntoView({ block: "nearest" });
+}
+
+async function list(text) {
+  const number = ++asks;
+  const { fitting, to } = commands(text);
+  offered = fitting;
+  current = 0;
+  draw();
+  if (text.length < 2) return;
+  await new Promise((resolve) => { setTimeout(resolve, 150); });
+  if (number !== asks) return;
+  const answer = await call("GET", `/api/memories?limit=6&q=${encodeURIComponent(text)}`).catch(() => ({ results: [] }));
+  if (number !== asks) return;
+  offered = [...fitting, ...answer.results.map(({ id, content }) => ({
+    name: content.length > 120 ? `${content.slice(0, 120)} …` : content, kind: "memory", run: to(`/memories/${encodeURIComponent(id)}`),
+  }))];
+  draw();
+}
+
+function run(index) {
+  const command = offered[index];
+  if (!command) return;
+  palette.close();
+  command.run();
+}
+
+asking?.addEventListener("input", () => list(asking.value.trim()));
+asking?.addEventListener("keydown", (event) => {
+  const steps = { ArrowDown: 1, ArrowUp: -1 };
+  if (event.key in steps && offered.length) {
+    event.preventDefault();
+    current = (current + steps[event.key] + offered.length) % offered.length;
+    draw();
+  } else if (event.key === "Enter") {
+    event.preventDefault();
+    run(current);
+  }
+});
+offers?.addEventListener("click", (event) => run(Number(event.target.closest("li")?.dataset.index)));
+palette?.addEventListener("close", () => { asking.value = ""; });
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && palette) {
+    event.preventDefault();
+    show("palette");
+  }
+});
+count();
