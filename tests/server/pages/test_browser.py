@@ -206,10 +206,7 @@ def test_what_is_chosen_in_the_queue_stays_chosen_when_more_comes(site: Site, op
     page.keyboard.press("j")
     site.memories.create("The violin is in the attic", pending=True)
     page.locator("article").nth(1).wait_for()
-    assert (
-        page.locator("article[data-selected] .text").inner_text()
-        == "The kettle is by the door"
-    )
+    assert page.locator("article[data-selected] .text").inner_text() == "The kettle is by the door"
     assert page.evaluate("document.activeElement.dataset.item") is not None
     page.keyboard.press("a")
     page.locator("article").nth(1).wait_for(state="detached")
