@@ -7,12 +7,14 @@ the database NAME.
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
+from memories.hooks.transcripts import Utterance
 from memories.transfer.sources import SOURCES, recognize
 
 Command = Callable[..., Any]
@@ -129,3 +131,34 @@ def test_secrets_are_removed_before_anything_is_stored(memory: Command, folder: 
     assert memory("import", "notes.txt").json["redacted"]
     assert key not in memory("export").out
     assert all(key.encode() not in file.read_bytes() for file in Path("..").rglob("memories.db*"))
+
+
+def test_review_shows_what_resembles_a_statement_and_what_came_together(
+    memory: Command, folder: Path
+) -> None:
+    memory("create", "The staging database listens on port 5432")
+    memory("create", "Anna leads the payment team")
+    (folder / "notes.txt").write_text(
+        "The staging database listens on port 5433\nAnna leads the payment team\nNews\n"
+    )
+    answer = memory("import", "notes.txt").json
+    assert (answer["memories"], answer["known"]) == (2, 1)
+    results = {result["content"]: result for result in memory("review").json["results"]}
+    [similar] = results["The staging database listens on port 5433"]["similar_to"]
+    assert similar["content"] == "The staging database listens on port 5432"
+    assert "similar_to" not in results["News"]
+    assert {result["import"] for result in results.values()} == {answer["import"]}
+    page = memory("review", "--format", "text").out
+    assert page.count(f"From import {answer['import']}:") == 1
+    assert "differs: " in page
+
+
+def test_messages_that_a_hook_captured_are_known(
+    memory: Command, sample: Callable[[str], Path]
+) -> None:
+    prompt = "Fix the login test"
+    captured = Utterance("user", prompt, datetime.now(UTC))
+    line = {"content": prompt, "role": "user", "message_id": captured.message_id}
+    memory("turns", "add", "claude-code:s1", "-", stdin=json.dumps(line))
+    answer = memory("import", str(sample("claude-code"))).json
+    assert answer["turns"] == 3

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation, Hit
     from memories.write.create import Created
     from memories.write.many import Affected
-    from memories.write.review import Reviewed
+    from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
 HINT_DUPLICATE = (
@@ -308,6 +308,19 @@ def _recalled(record: "HistoryTurn | MemoryItem") -> dict[str, Any]:
 
 
 # --- review ---
+
+
+def review_page(memories: "Page", rivals: "Sequence[Rivals]") -> dict[str, Any]:
+    """Return a page of memories that wait, each with the current ones that resemble it."""
+    answer = page(memories)
+    for result, resembling in zip(answer["results"], rivals, strict=True):
+        if resembling.import_id is not None:
+            result["import"] = resembling.import_id
+        if resembling.duplicates:
+            result["duplicates"] = similar(resembling.duplicates)
+        if resembling.similar_to:
+            result["similar_to"] = similar(resembling.similar_to)
+    return answer
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:

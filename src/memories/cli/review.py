@@ -28,7 +28,8 @@ from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestErr
 
 if TYPE_CHECKING:
     from memories.memories import Memories
-    from memories.write.review import Reviewed
+    from memories.models import Page
+    from memories.write.review import Reviewed, Rivals
 
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
@@ -90,7 +91,11 @@ def list_(
     fields: str | None,
     filters: Mapping[str, Any],
 ) -> None:
-    """List the memories that wait for review, newest first."""
+    """List the memories that wait for review, newest first.
+
+    Each is shown with the current memories that say the same or differ from it. Those of one import
+    are shown together.
+    """
     names = field_names(fields)
     page = memories.review.page(
         limit=memories.config.default_limit if limit is None else limit,
@@ -98,7 +103,29 @@ def list_(
         suspicious=suspicious or None,
         **_nonempty(filters),
     )
-    emit_fields(shapes.page(page), partial(text.review_page, page), None, names)
+    rivals = memories.review.compare(page.memories)
+    render = partial(_render_page, page, rivals)
+    emit_fields(shapes.review_page(page, rivals), render, None, names)
+
+
+def _render_page(page: "Page", rivals: "Sequence[Rivals]") -> str:
+    """Return a page, the memories of one import together."""
+    if not page.memories:
+        return "Nothing waits for review."
+    groups: dict[str | None, list[str]] = {}
+    for memory, resembling in zip(page.memories, rivals, strict=True):
+        block = text.page(page._replace(memories=(memory,), next_cursor=None))
+        lines = f"{block}\n{text.rivals(resembling)}".rstrip()
+        groups.setdefault(resembling.import_id, []).append(lines)
+    blocks: list[str] = []
+    for import_id, members in groups.items():
+        if import_id is not None:
+            blocks.append(f"From import {import_id}:")
+        blocks += members
+    if page.next_cursor:
+        blocks.append(f"Next page: --cursor {page.next_cursor}")
+    blocks.append("To decide: memory review accept ID…, edit ID, or reject ID…")
+    return "\n\n".join(blocks)
 
 
 @review.command(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
     from memories.write.create import Created
     from memories.write.many import Affected
-    from memories.write.review import Reviewed
+    from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
 MAX_SHOWN = 2_000  # characters of each content, if there are several
@@ -279,11 +279,11 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
 # --- review ---
 
 
-def review_page(result: Page) -> str:
-    """Return a page of memories that wait for review."""
-    if not result.memories:
-        return "Nothing waits for review."
-    return f"{page(result)}\n\nTo decide: memory review accept ID…, edit ID, or reject ID…"
+def rivals(record: "Rivals") -> str:
+    """Return the current memories that resemble one that waits for review, a line each."""
+    same = [(memory, "says the same") for memory in record.duplicates]
+    differing = [(memory, f"differs: {memory.difference}") for memory in record.similar_to]
+    return "\n".join(_line(other.id, other.content, note) for other, note in same + differing)
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:

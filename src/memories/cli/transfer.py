@@ -213,7 +213,7 @@ def _import_source(
     from memories.embedders import open_embedder
     from memories.guard.origin import origin, refuse_agent
     from memories.scratchpad.file import mark_all_stale
-    from memories.transfer.foreign import Importer, Terms, survey
+    from memories.transfer.foreign import Importer, Terms
 
     if trusted:
         refuse_agent("whether statements of another program count as yours")
@@ -231,7 +231,8 @@ def _import_source(
     )
     with ProgressBar() as bar, open_store(config.store, embedder, config) as store:
         if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
-            survey(reading.items("checking", bar), now)
+            for _ in reading.items("checking", bar):
+                pass
         undo = _undo(config.namespace, import_id)
 
         def begin() -> None:

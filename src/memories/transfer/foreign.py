@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _BATCH = 200  # messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
+_MAX_COUNTED = 1_000_000  # items by which a dry run notices repeated ones; 100 MB of memory
 _STEP = timedelta(milliseconds=1)  # between a message and the next one, if that has no time
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
@@ -147,6 +148,7 @@ class Importer:
         self.taken = Taken()
         self._begin: Callable[[], None] | None = begin
         self._counted: set[int] = set()
+        self._captured: set[str | None] = set()  # also in sessions that repeat the captured one
         self._terms, self._embedder = terms, embedder
         self._store = store
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
@@ -198,7 +200,8 @@ class Importer:
         if not self._terms.dry_run or name is None:
             return False
         is_repeated = hash(name) in self._counted
-        self._counted.add(hash(name))
+        if len(self._counted) < _MAX_COUNTED:
+            self._counted.add(hash(name))
         return is_repeated
 
     def _announce(self) -> None:
@@ -240,17 +243,19 @@ class Importer:
         """Return whether a message was imported before, or captured by a hook."""
         turn = message.turn
         key = scoped_key(message.conversation, turn.message_id)
-        if self._is_repeated(key):
+        if key in self._captured or self._is_repeated(key) or self._has_turn(key):
             return True
         # As in `hooks.transcripts`, `Utterance.message_id`.
         digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
         session = message.session or message.conversation
-        captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
-        for name in (key, captured_key):
-            where = Filter(Collection.HISTORY, (self._terms.namespace,), key=name)
-            if name is not None and self._store.scan(where, limit=1):
-                return True
-        return False
+        if not self._has_turn(scoped_key(session, f"{turn.role}:{digest}:1")):
+            return False
+        self._captured.add(key)
+        return True
+
+    def _has_turn(self, key: str | None) -> bool:
+        where = Filter(Collection.HISTORY, (self._terms.namespace,), key=key)
+        return key is not None and bool(self._store.scan(where, limit=1))
 
     def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:
         """Append turns in one transaction; if one of them is refused, each in its own."""

@@ -18,7 +18,7 @@ from memories.read import versions
 from memories.read.listing import read_page
 from memories.read.lookup import Lookup, narrow
 from memories.stores.logged import append_stamped, stamp_origin
-from memories.stores.records import Filter, Patch, Record
+from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import link_correction, remove_ended_links
 from memories.write.suspicion import mark_record
@@ -78,6 +78,20 @@ class Reviewed(NamedTuple):
     not_merged: Mapping[str, Any] = {}
 
 
+class Rivals(NamedTuple):
+    """The current memories that resemble one that awaits review.
+
+    Attributes:
+        import_id: The import that it came with; None for others.
+        duplicates: Memories that say the same.
+        similar_to: Memories that are alike but differ, so one of the two may be wrong.
+    """
+
+    import_id: str | None
+    duplicates: tuple[Similar, ...]
+    similar_to: tuple[Similar, ...]
+
+
 Noting = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 
@@ -122,6 +136,31 @@ class Review:
     def count(self) -> int:
         """Return how many versions await review."""
         return self._lookup.store.count(self._where({}))
+
+    def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
+        """Return the current memories that resemble each of these, which await review."""
+        store = self._lookup.store
+        refs = [
+            Ref(Collection.MEMORY, memory.namespace, memory.id, memory.version)
+            for memory in memories
+        ]
+        records = {record.ref: record for record in store.read(refs)}
+        vectors = store.vectors(refs) if self._writer.embedder else {}
+        rivals: list[Rivals] = []
+        for ref in refs:
+            if ref not in records:  # someone else has decided meanwhile
+                rivals.append(Rivals(None, (), ()))
+                continue
+            record = records[ref]
+            comparison = self._writer.compare(_draft_of(record, None), vectors.get(ref))
+            duplicates = comparison.duplicates
+            if comparison.same is not None:
+                same = comparison.same
+                similar = Similar(same.ref.group, same.text, 1.0, same.created_at)
+                duplicates = (similar, *duplicates)
+            import_id = record.labels.get(IMPORT)
+            rivals.append(Rivals(import_id, duplicates, comparison.similar))
+        return rivals
 
     def select(self, **which: Unpack[Waiting]) -> list[str]:
         """Return the ids of matching memories that await review, oldest first; see `Waiting`."""
