@@ -5,6 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from cli.conftest import Command, Once
+from memories import Memories
+from memories.core.ids import short_form
+from memories.models import Draft
 
 NOWHERE = "ffffffff"
 
@@ -158,3 +161,43 @@ def test_what_does_not_go_together_is_refused(
     answer = memory(*arguments)
     assert answer.code == 2
     assert error in answer.error
+
+
+# --- the id that agents see ---
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "get ID",
+        "history ID",
+        "update ID changed",
+        "update ID --tag a=b",
+        "reinforce ID",
+        "scratchpad pin ID",
+        "scratchpad unpin ID",
+        "log ID",
+        "list --where id=ID",
+        "create Another --supersedes ID",
+        "delete ID",
+        "restore ID",
+        "forget ID --yes",
+    ],
+)
+def test_the_short_id_that_agents_see_works_in_every_command(memory: Command, line: str) -> None:
+    memory_id = memory("create", "The user prefers tabs", "--decay", "reinforceable").json["id"]
+    if line.startswith("restore"):
+        memory("delete", memory_id)
+    answer = memory(*line.replace("ID", short_form(memory_id)).split())
+    assert answer.code == 0, answer.err
+    assert memory_id in answer.out
+
+
+def test_a_waiting_memory_is_accepted_by_its_short_id(memory: Command) -> None:
+    with Memories(channel="hook", embedder="fake") as memories:
+        [created] = memories.create_many([Draft("The user prefers tabs", pending=True)])
+    assert created.memory is not None
+    answer = memory("review", "accept", short_form(created.memory.id), "--yes")
+    [review] = answer.json["results"]
+    assert review["accepted"] is True
+    assert "pending" not in review["memory"]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memories.core.ids import ID_LENGTH, id_prefix, new_id, parse_id, same_id, whole_id
+from memories.core.ids import ID_LENGTH, id_prefix, new_id, parse_id, same_id, short_form, whole_id
 from memories.errors import InvalidInput
 
 NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
@@ -140,3 +140,29 @@ def test_a_foreign_id_must_be_a_whole_uuid_of_version_7(wrong: str) -> None:
     assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
     with pytest.raises(InvalidInput, match="is not a UUIDv7"):
         whole_id(wrong)
+
+
+def test_the_short_form_of_an_id_is_read_back() -> None:
+    for when in (
+        datetime(1970, 1, 1, tzinfo=UTC),
+        NOW,
+        datetime(2999, 12, 31, 23, 59, tzinfo=UTC),
+    ):
+        for memory_id in (new_id(when), new_id(when)):
+            assert short_form(memory_id).startswith(f"{when:%Y%m%d}-")
+            assert parse_id(f" {short_form(memory_id)} ") == memory_id[:18]
+
+
+@pytest.mark.parametrize(
+    "other", ["20261399-000000000000", "20261101-999999990000", "20261101-000000009999"]
+)
+def test_digits_that_are_no_day_are_read_as_the_beginning_of_an_id(other: str) -> None:
+    assert parse_id(other).replace("-", "") == other.replace("-", "")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["mem_7", "0f9619ff-8b86-4011-b42d-00cf4fc964ff", "ffffffff-ffff-7fff-bfff-ffffffffffff"],
+)
+def test_an_id_of_another_program_has_no_short_form(foreign: str) -> None:
+    assert short_form(foreign) == foreign

@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from memories import Memories, TurnDraft
 from memories.answers import shapes
 from memories.core import events
+from memories.core.ids import short_form
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import (
     ConfigError,
@@ -103,6 +104,14 @@ def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) 
         assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(
             memories.history(made["id"])
         )
+
+
+def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) -> None:
+    memory_id = create(owner).json()["id"]
+    short = short_form(memory_id)
+    assert owner.get(f"/api/memories/{short}").json()["id"] == memory_id
+    assert owner.get(f"/api/memories/{short}/history").json()["id"] == memory_id
+    assert owner.delete(f"/api/memories/{short}").json() == {"id": memory_id, "deleted": True}
 
 
 # Requests, and the status and a part of the sentence with which each is refused.

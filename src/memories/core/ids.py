@@ -3,15 +3,19 @@
 import os
 import re
 import threading
-from datetime import datetime
+from datetime import UTC, datetime
 
-from memories.core.times import to_millis
+from memories.core.times import from_millis, to_millis
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 
 MIN_PREFIX = 8
 ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHORT_FORM = re.compile(r"(\d{4})(\d{2})(\d{2})-(\d{8})(\d{4})", re.ASCII)
+_DAY_MILLIS = 86_400_000
+_LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later days have more than four digits for the year
 _MAX_MILLIS = (1 << 48) - 1
 # The first id of a millisecond is below this: 1,000 more ids differ in their first 12 bits.
 _FIRST_BELOW = 3 << 72
@@ -99,14 +103,14 @@ def id_prefix(moment: datetime) -> str:
 
 
 def parse_id(text: str) -> str:
-    """Return an id, or a prefix of one, in its canonical form.
+    """Return an id, a prefix of one, or its short form (see `short_form`) in canonical form.
 
     Raises:
         InvalidInput: The text can't be an id.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a memory id is text, not of type {type(text).__name__}")
-    text = text.strip().lower()
+    text = _expand_short_form(text.strip().lower())
     digits = text.replace("-", "")
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
         raise InvalidInput(
@@ -114,6 +118,36 @@ def parse_id(text: str) -> str:
             "or more characters"
         )
     return hyphenated(digits)
+
+
+def short_form(memory_id: str) -> str:
+    """Return an id as agents see it, such as `20261122-363123452048`.
+
+    It is the day in UTC, the milliseconds of that day, and a counter, so it shows the date, and
+    takes 8 tokens instead of 21. Ids of other programs are returned unchanged.
+    """
+    if _UUID7.fullmatch(memory_id) is None:
+        return memory_id
+    digits = memory_id.replace("-", "")
+    millis, counter = int(digits[:12], 16), int(digits[13:16], 16)
+    if millis >= _LAST_SHORT_MILLIS:
+        return memory_id
+    return f"{from_millis(millis):%Y%m%d}-{millis % _DAY_MILLIS:08}{counter:04}"
+
+
+def _expand_short_form(text: str) -> str:
+    """Return the prefix of an id that a short form means; any other text unchanged."""
+    match = _SHORT_FORM.fullmatch(text)
+    if match is None:
+        return text
+    year, month, day, millis_of_day, counter = map(int, match.groups())
+    try:
+        millis = to_millis(datetime(year, month, day, tzinfo=UTC)) + millis_of_day
+    except ValueError:
+        return text
+    if millis < 0 or millis_of_day >= _DAY_MILLIS or counter >= 1 << 12:
+        return text
+    return hyphenated(f"{millis:012x}7{counter:03x}")
 
 
 def whole_id(text: str) -> str:

@@ -8,11 +8,11 @@ its line nor forge another one.
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.context import fence
-from memories.core.ids import hyphenated
+from memories.core.ids import short_form
 from memories.core.times import describe_age
 from memories.languages.unseen import is_unseen
 
@@ -38,46 +38,16 @@ _BRIEF = tuple(
     """kind id content tags namespace conversation_id key decay_policy confidence version
     superseded_by corrects corrected_by deleted pending role speaker suspicious""".split()
 )
-_SHORT_ID = re.compile(r"(\d{8})-(\d{8})(\d{4})")
-_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WORD = re.compile(r"\w[\w.@/+:#-]*")  # an id that needs no quotes
 _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs no quotes
-_DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_DAY = 8_000 * 365  # later dates have more than four digits for the year
 
 
 # --- ids ---
 
 
 def short_id(memory_id: str) -> str:
-    """Return an id in the form used in rows: its day in UTC, then its milliseconds and counter.
-
-    It takes 8 tokens instead of 21, and shows the date. Other programs' ids are unchanged.
-    """
-    if _UUID7.fullmatch(memory_id) is None:
-        return _quote(memory_id, _WORD)
-    digits = memory_id.replace("-", "")
-    day, millis = divmod(int(digits[:12], 16), _DAY_MS)
-    if day >= _LAST_DAY:
-        return memory_id
-    return f"{_EPOCH + timedelta(days=day):%Y%m%d}-{millis:08}{int(digits[13:16], 16):04}"
-
-
-def expand_id(memory_id: str) -> str:
-    """Return the prefix of the id shown in a row; anything else is returned unchanged."""
-    match = _SHORT_ID.fullmatch(memory_id.strip())
-    if match is None:
-        return memory_id
-    try:
-        day = datetime.strptime(match[1], "%Y%m%d").replace(tzinfo=UTC)
-    except ValueError:
-        return memory_id
-    millis_of_day, counter = int(match[2]), int(match[3])
-    millis = (day - _EPOCH) // timedelta(days=1) * _DAY_MS + millis_of_day
-    if millis < 0 or millis_of_day >= _DAY_MS or counter >= 1 << 12:
-        return memory_id
-    return hyphenated(f"{millis:012x}7{counter:03x}")
+    """Return an id in the form used in rows; other programs' ids as one word."""
+    return _quote(short_form(memory_id), _WORD)
 
 
 # --- records in full ---
@@ -174,7 +144,7 @@ def _head(shape: Mapping[str, Any]) -> str:
         return f"{_quote(shape['id'], _WORD)} {moment:%Y%m%d} {speaker}"
     name, day = short_id(shape["id"]), f"{moment.astimezone(UTC):%Y%m%d}"
     if not name.startswith(f"{day}-"):  # the id does not show when the memory was last changed
-        name += f" changed {day}" if _SHORT_ID.fullmatch(name) else f" {day}"
+        name += f" {day}" if short_form(shape["id"]) == shape["id"] else f" changed {day}"
     return f"{name} {_cut(with_author(shape)['by'])}"
 
 

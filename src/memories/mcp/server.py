@@ -20,7 +20,7 @@ from memories.context import fence
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
 from memories.mcp import answers
-from memories.mcp.answers import brief, expand_id, fence_groups
+from memories.mcp.answers import brief, fence_groups
 from memories.mcp.tools import Ready, Tools, result
 from memories.memories import Memories
 from memories.stores.records import Finding
@@ -230,7 +230,7 @@ def _add_resources(built: MCPServer, tools: Tools) -> None:
         """Return one memory in full."""
 
         def read() -> str:
-            memory = shapes.memory(tools.memories.get(expand_id(id)))
+            memory = shapes.memory(tools.memories.get(id))
             return fence_groups(memory=[fence.line(brief(memory))])
 
         return _read_resource(read)

@@ -18,7 +18,7 @@ from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
 from memories.errors import InvalidInput, NotFound
 from memories.mcp import answers
-from memories.mcp.answers import brief, expand_id, row, rows, short_id, shorten, with_author
+from memories.mcp.answers import brief, row, rows, short_id, shorten, with_author
 from memories.memories import Memories
 from memories.models import Memory
 from memories.read.turns import TurnDraft
@@ -225,7 +225,7 @@ class Tools:
         conversation, separator, index = id.rpartition("#")
         if separator and index.isascii() and index.isdigit() and len(index) <= 10:
             return self._turn(conversation, int(index))
-        shape = shapes.history(self.memories.history(expand_id(id)))
+        shape = shapes.history(self.memories.history(id))
         *earlier, latest = (with_author(version) for version in shape.pop("versions"))
         left_out = max(0, len(earlier) - MAX_VERSIONS)
         versions = [*map(shorten, earlier[left_out:]), shorten(latest, answers.MAX_WHOLE)]
@@ -333,7 +333,7 @@ class Tools:
             content,
             tags=_add_agent(tags or {}, caller),
             key=key or None,
-            supersedes=expand_id(supersedes) or None,
+            supersedes=supersedes or None,
             decay=decay,
             confidence=confidence,
             force=force,
@@ -353,21 +353,18 @@ class Tools:
         caller: Caller,
     ) -> CallToolResult:
         """Correct, reword or confirm a memory; earlier versions stay in its history."""
-        memory_id = expand_id(id)
         memories = self._written_by(caller)
         if confirm:
             if content or tags or remove_tags:
                 raise InvalidInput(
                     "confirm excludes changes: a changed memory is not a confirmed one"
                 )
-            memory = memories.reinforce(memory_id)
+            memory = memories.reinforce(id)
             return _change_result(memory, **shapes.reinforce_result(memory))
-        before = self.memories.get(memory_id)
+        before = self.memories.get(id)
         if content and content != before.content:
             tags = dict(_add_agent(tags or {}, caller))
-        memory = memories.update(
-            memory_id, content or None, tags=tags, remove_tags=remove_tags or ()
-        )
+        memory = memories.update(id, content or None, tags=tags, remove_tags=remove_tags or ())
         return _change_result(
             memory,
             version=memory.version,
@@ -377,12 +374,12 @@ class Tools:
 
     def delete_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Forget a memory: it is no longer found. restore_memory undoes it."""
-        memory = self._written_by(caller).delete(expand_id(id))
+        memory = self._written_by(caller).delete(id)
         return _change_result(memory, deleted=True, hint=HINT_DELETED)
 
     def restore_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Bring back a memory that was deleted, or replaced by another one."""
-        memory = self._written_by(caller).restore(expand_id(id))
+        memory = self._written_by(caller).restore(id)
         return _change_result(memory, version=memory.version)
 
     def add_turns(
