@@ -53,7 +53,7 @@ ORDER = {
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver < local rest < folder < store",
     "memories.stores.files": "connection schema < log < index < local < check move < store",
-    "memories.embedders": "protocol runtime < fake minilm e5 service",
+    "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
     "memories.read": "turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",

@@ -248,6 +248,41 @@ def _read_toml(file: Path) -> dict[str, Any]:
     return settings
 
 
+def save_setting(name: str, value: str) -> Path:
+    """Write a setting into the user's `config.toml`; all other lines keep their bytes.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: The file can't be read or written, or its layout can't be edited.
+    """
+    import json
+    import re
+    import tomllib
+
+    from memories.core.disk import make_folder, replacing
+
+    file = registers() / "config.toml"
+    _read_toml(file)  # refuses a file that is not the user's own
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        line = f"{name} = {json.dumps(value)}"
+        head, bracket, tables = before.partition("\n[")
+        after, count = re.subn(rf"(?m)^[ \t]*{name}[ \t]*=.*$", lambda _: line, head, count=1)
+        if not count:
+            after = f"{line}\n{head}"
+        after += bracket + tables
+        if tomllib.loads(after) != {**tomllib.loads(before), name: value}:
+            raise ConfigError(f"{file} has an unusual layout; write this line into it: {line}")
+        make_folder(file.parent)
+        with replacing(file) as stream:
+            stream.write(after.encode())
+    except OSError as exc:
+        raise ConfigError(f"cannot write {file}: {exc.strerror or exc}") from exc
+    return file
+
+
 def _refuse_unknown(file: Path, text: str, values: Iterable[str]) -> None:
     names = {setting.name for setting in SETTINGS}
     for name in values:

@@ -121,16 +121,14 @@ class Memories:
         readable = readable_namespaces(self.namespace, shared=shared)
         self._clock, self._find_place = clock, place
         self._last_place: Place | None = None
-        if embedder is None or isinstance(embedder, str):
-            from memories.embedders import open_embedder
-
-            embedder = open_embedder(embedder or self.config.embedder, self.config)
-        self._embedder = embedder
         self._owns_store = store is None or isinstance(store, str)
+        from memories.embedders import StoreEmbedder
+
+        self._embedders = StoreEmbedder(embedder, self.config, may_change=self._owns_store)
         self._url = ""
         if store is None or isinstance(store, str):
             self._url = store or self.config.store
-            store = open_store(self._url, embedder.space if embedder else None, self.config)
+            store = open_store(self._url, self._embedders.space, self.config)
         check_namespace(self.namespace, store, self.config)
         self._raw_store, self._channel = store, channel
         self._accesses: Accesses | None = None
@@ -359,7 +357,7 @@ class Memories:
             decay,
             confidence,
         )
-        record = change.update(self._lookup, self._embedder, memory_id, changes, self._now())
+        record = change.update(self._lookup, self.embedder, memory_id, changes, self._now())
         return self._memory(record)
 
     def reinforce(self, memory_id: str) -> Memory:
@@ -399,7 +397,7 @@ class Memories:
         """
         from memories.write import change
 
-        lookup, embedder, now = self._lookup, self._embedder, self._now()
+        lookup, embedder, now = self._lookup, self.embedder, self._now()
         if version is None:
             return self._memory(change.restore(lookup, embedder, memory_id, now))
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
@@ -524,7 +522,7 @@ class Memories:
 
         tagging = many.Tagging(tags or {}, remove_tags, rename_tags or {})
         selector = self._selector(where)
-        return many.retag(self._lookup, self._embedder, selector, tagging, dry_run=dry_run)
+        return many.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
 
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False
@@ -555,7 +553,7 @@ class Memories:
             self._raw_store, self._channel, self._clock, None, on_change=self._scratchpads.tell
         )
         rollback = Rollback.of(self._lookup._replace(store=store), to, now, selector)
-        return rollback.run(self._embedder, dry_run=dry_run)
+        return rollback.run(self.embedder, dry_run=dry_run)
 
     # --- conversations ---
 
@@ -591,7 +589,7 @@ class Memories:
             drafts = [replace(draft, tags=place.tags(draft.tags)) for draft in drafts]
         target = (self._lookup.readable, conversation_id)
         redactor = self._redactor(redact)
-        return append(self._store, self._embedder, target, drafts, self._now(), redactor)
+        return append(self._store, self.embedder, target, drafts, self._now(), redactor)
 
     def update_conversation(
         self,
@@ -1011,7 +1009,7 @@ class Memories:
         from memories.search.search import search
 
         self._flush_before(filters.get("where"))
-        result = search(self._lookup, self._embedder, query, filters, self.config, self._now())
+        result = search(self._lookup, self.embedder, query, filters, self.config, self._now())
         if counts and filters.get("as_of") is None and not filters.get("pending"):
             self.count_reads(result.memories())
         return result
@@ -1073,7 +1071,7 @@ class Memories:
         from memories.write import change
 
         now = self._clock()
-        return self._memory(change.pin(self._lookup, self._embedder, memory_id, now, pinned=pinned))
+        return self._memory(change.pin(self._lookup, self.embedder, memory_id, now, pinned=pinned))
 
     def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier: the pinned, recent and often used memories of your own namespace and
@@ -1274,7 +1272,7 @@ class Memories:
         """Return where memories are stored, how many there are, and damage from a quick check."""
         from memories.read.listing import status
 
-        return status(self._lookup, self.config, self._embedder)
+        return status(self._lookup, self.config, self.embedder)
 
     @property
     def damaged(self) -> Damaged:
@@ -1297,6 +1295,15 @@ class Memories:
         self.close()
 
     # --- internals ---
+
+    @property
+    def embedder(self) -> "Embedder | None":
+        """The embedder that was passed or that a setting names, else that of the store's vectors.
+
+        Raises:
+            ConfigError: The package with the store's model is missing.
+        """
+        return self._embedders.of(self._raw_store)
 
     def event_figures(self) -> dict[str, str | None]:
         """Return the writer, the channel and the last known project, for `core.events`.
@@ -1336,7 +1343,7 @@ class Memories:
 
         return Writer(
             self._lookup,
-            self._embedder,
+            self.embedder,
             self._now(),
             self.config.decay_half_life_hours,
             self.config.min_confidence,

@@ -434,7 +434,9 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
         "embedder": "minilm",
         "switch": "export EMBEDDER=minilm",
     }
-    assert answer.err == "The store now uses all-MiniLM-L6-v2/int8/1; set EMBEDDER=minilm.\n"
+    assert answer.err == (
+        "EMBEDDER (environment) is still fake; set EMBEDDER=minilm, or unset it.\n"
+    )
     minilm = {"EMBEDDER": "minilm"}
     found = memory("search", "Which programming language does she like?", env=minilm).json[
         "results"

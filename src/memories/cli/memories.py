@@ -18,6 +18,7 @@ from memories.cli.options import (
     memory_id,
     named_options,
     no_redact_option,
+    note_language,
     parse_share,
     read_argument,
     show_option,
@@ -123,6 +124,7 @@ def create(
         partial(text.create_result, created),
         compact=partial(compact.create_result, memories, created),
     )
+    note_language(memories, content)
     return 0 if created.memory is not None else NOT_STORED
 
 

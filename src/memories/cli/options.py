@@ -159,6 +159,14 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
         yield memories
 
 
+def note_language(memories: "Memories", text: str) -> None:
+    """Note how to get the multilingual model, the first time that it would help."""
+    from memories.embedders.languages import give_hint
+
+    if hint := give_hint(text, memories.embedder, memories.config.home):
+        note(f"Note: {hint}")
+
+
 # --- input and progress ---
 
 

@@ -17,6 +17,7 @@ from memories.cli.options import (
     in_session,
     limit_option,
     named_options,
+    note_language,
     read_argument,
     show_option,
     text,
@@ -59,8 +60,11 @@ def search(
     count. If the store can't be reached, the scratchpad answers, and the exit code is 4.
     """
     names = field_names(fields)
-    result = memories.explain(read_argument(query, "query"), offline=True, **filters)
+    query = read_argument(query, "query")
+    result = memories.explain(query, offline=True, **filters)
     shortener = compact.UnknownIds() if result.tier == "hot" else memories
+    if result.tier == "deep" and not result.error:
+        note_language(memories, query)
     if result.error:
         note(SCRATCHPAD_INSTEAD.format(result.error))
     emit_fields(

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import begin_change, emit, note, record_change, watch
+from memories.config import save_setting
 from memories.core.disk import replacing
 from memories.core.urls import slashes_hint
 from memories.errors import InvalidInput, MemoriesError, SystemFault
@@ -289,7 +291,7 @@ def _repartition(config: "Config", partitions: int) -> None:
 
 
 def _copy_store(config: "Config", target: str) -> None:
-    from memories.embedders import open_embedder
+    from memories.embedders import open_embedder, own_embedder
     from memories.transfer.migrate import migrate as run
 
     if _absolute(target) == _absolute(config.store):
@@ -301,6 +303,9 @@ def _copy_store(config: "Config", target: str) -> None:
         open_store(target, embedder, config) as copy,
         ProgressBar() as bar,
     ):
+        embedder = own_embedder(source, embedder, config)
+        if embedder is not None:
+            copy.use_space(embedder.space)
         migrated = run(source, copy, embedder, progress=bar)
     record_change(f"{migrated.copied} records were copied, and the copy was verified")
     answer = store_shapes.migrate_result(migrated, config.store, target) | {
@@ -323,8 +328,6 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 def _setting(url: str, otherwise: str) -> str:
     """Return the command that sets a store, or a sentence if its URL has a password, which isn't
     shown."""
-    import shlex
-
     from memories.core.urls import without_password
 
     if without_password(url) != url:
@@ -343,19 +346,24 @@ def _absolute(url: str) -> str:
 # --- reembed ---
 
 
-@command(epilog="memory reembed\nmemory reembed --model minilm")
+@command(epilog="memory reembed\nmemory reembed --model e5 --install")
 @option(
     "--model", metavar="NAME",
-    help="Embedder to change to, a value of EMBEDDER. [default: the one that is set]",
+    help="Embedder to change to, a value of EMBEDDER. [default: the one in use]",
 )  # fmt: skip
+@option("--install", is_flag=True, help="Install the model first, if it is a package of its own.")
 @_store_settings
-def reembed(config: "Config", model: str | None) -> None:
+def reembed(config: "Config", model: str | None, install: bool) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches continue meanwhile, and you can interrupt it and run it again. Afterwards set EMBEDDER
-    to the new one. For the embedder in use, it computes only the vectors that are missing.
+    Searches continue meanwhile, and you can interrupt it and run it again. Afterwards the new
+    embedder is used: it is written into config.toml, unless an option names the store. For the
+    embedder in use, it computes only the vectors that are missing.
+
+    The model e5 reads about 100 languages; --install installs it in the way in which this program
+    was installed.
     """
-    from memories.embedders import open_embedder
+    from memories.embedders import name_of, open_embedder, own_embedder
     from memories.transfer.migrate import reembed as run
 
     name = model or config.embedder
@@ -365,19 +373,70 @@ def reembed(config: "Config", model: str | None) -> None:
             '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words '
             "only"
         )
+    if install and not _has_model(name):
+        _install_model()
     begin_change()
     with open_store(config.store, None, config) as store, ProgressBar() as bar:
+        if model is None:
+            embedder = own_embedder(store, embedder, config) or embedder
         reembedded = run(store, embedder, progress=bar)
     embedded = f"{reembedded.embedded} records"
     record_change(f"{embedded} were embedded with {reembedded.model}")
-    answer = store_shapes.reembed_result(reembedded, name)
-    if name != config.embedder:
-        answer["switch"] = f"export EMBEDDER={name}"
-        if reembedded.before:
-            note(f"The store now uses {reembedded.model}; set EMBEDDER={name}.")
-        else:
-            note(f"The store has no vectors yet; for {reembedded.model} set EMBEDDER={name}.")
+    answer = store_shapes.reembed_result(reembedded, name_of(reembedded.model) or name)
+    if model is not None:
+        answer |= _use_embedder(config, name)
     emit(answer, partial(str, f"Embedded {embedded} with {reembedded.model}."))
+
+
+def _use_embedder(config: "Config", name: str) -> dict[str, str]:
+    """Make an embedder the one in use, and note what is left to do; return what was done."""
+    source = config.sources["embedder"]
+    if source in ("environment", ".env"):
+        if config.embedder == name:
+            return {}
+        note(f"EMBEDDER ({source}) is still {config.embedder}; set EMBEDDER={name}, or unset it.")
+        return {"switch": f"export EMBEDDER={name}"}
+    if config.sources["store"] in ("flag", "environment", ".env") and source == "default":
+        if name in ("minilm", "e5"):
+            return {}  # the model of a store is used without a setting
+        note(f"This store is now used with EMBEDDER={name}.")
+        return {"switch": f"export EMBEDDER={name}"}
+    file = str(save_setting("embedder", name))
+    note(f"Saved in {file}: embedder = {name}")
+    return {"saved": file}
+
+
+def _has_model(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return name != "e5" or find_spec("memories_e5") is not None
+
+
+def _install_model() -> None:
+    """Install the package of a model, and run this command again in the new environment.
+
+    Raises:
+        SystemFault: The installation failed.
+    """
+    import subprocess
+
+    from memories.core.installation import install_arguments
+
+    arguments = install_arguments("multilingual")
+    note(f"Installing: {shlex.join(arguments)}")
+    sys.stderr.flush()
+    try:
+        code = subprocess.run(arguments, stdout=2, check=False).returncode  # noqa: S603
+    except OSError as exc:
+        raise SystemFault(f"cannot run {arguments[0]}: {exc.strerror or exc}; install it") from exc
+    if code:
+        raise SystemFault(
+            f"the model was not installed: {arguments[0]} ended with exit code {code}; "
+            f"nothing was changed; run: {shlex.join(arguments)}"
+        )
+    # The old environment may be gone: a new process reads the new one.
+    again = [argument for argument in sys.argv[1:] if argument != "--install"]
+    os.execv(sys.executable, [sys.executable, "-m", "memories", *again])  # noqa: S606
 
 
 COMMANDS = (export, migrate, reembed)

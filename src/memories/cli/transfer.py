@@ -363,7 +363,7 @@ def _import_export(
     """Import a file that `memory export` wrote; return the exit code."""
     from memories.config import registers
     from memories.core.ids import new_id
-    from memories.embedders import open_embedder
+    from memories.embedders import open_embedder, own_embedder
     from memories.transfer.export import own_key
     from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
@@ -387,6 +387,7 @@ def _import_export(
         if not dry_run:
             begin_change()
         with open_store(config.store, embedder, config) as store:
+            embedder = own_embedder(store, embedder, config)
             imported = run(
                 _with_log(store, config, writer),
                 read_lines("importing"),

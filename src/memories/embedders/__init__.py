@@ -1,4 +1,5 @@
-"""Embedders turn text into vectors; `open_embedder` returns one by its name."""
+"""Embedders turn text into vectors; `open_embedder` returns one by its name, and `StoreEmbedder`
+the one of a store."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -12,11 +13,13 @@ from memories.embedders.protocol import (
     embed_query,
     embed_to_store,
 )
-from memories.errors import ConfigError
-from memories.stores.records import Space
+from memories.errors import ConfigError, MemoriesError
+from memories.models import SHARED
+from memories.stores.records import Collection, Filter, Space
 
 if TYPE_CHECKING:
     from memories.settings import Config
+    from memories.stores.protocol import Store
 
 __all__ = [
     "Embedded",
@@ -24,12 +27,18 @@ __all__ = [
     "EmbedderUnavailable",
     "RemoteEmbedder",
     "Space",
+    "StoreEmbedder",
     "embed_many",
     "embed_query",
     "embed_to_store",
+    "name_of",
     "open_embedder",
+    "own_embedder",
 ]
 
+# Models that run in this process, by the beginning of their name in a store. A store must not
+# choose a service: it would receive every text.
+_LOCAL = {"all-MiniLM-L6-v2/": "minilm", "multilingual-e5-small/": "e5"}
 _REMOTE = ("openai", "ollama", "voyage", "cohere")
 
 
@@ -71,3 +80,71 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         f'there is no embedder "{name}"; '
         f"EMBEDDER is minilm, e5, none, or a service: {services}, then :MODEL"
     )
+
+
+class StoreEmbedder:
+    """The embedder that is used with a store: the one that a caller or a setting names, else the
+    one that made the store's vectors."""
+
+    def __init__(
+        self, embedder: Embedder | str | None, config: "Config", *, may_change: bool
+    ) -> None:
+        """Open the embedder that a store without vectors would get.
+
+        Args:
+            embedder: An embedder or its name; None for the one in the settings.
+            config: The settings.
+            may_change: Whether the store's own embedder may be used if no setting names one.
+
+        Raises:
+            ConfigError: There is no such embedder, or a setting of its service is wrong.
+        """
+        self._is_final = embedder is not None or not may_change
+        if embedder is None or isinstance(embedder, str):
+            embedder = open_embedder(embedder or config.embedder, config)
+        self._embedder, self._config = embedder, config
+
+    @property
+    def space(self) -> Space | None:
+        """The space of its vectors; None if searches go by words alone."""
+        return self._embedder.space if self._embedder else None
+
+    def of(self, store: "Store") -> Embedder | None:
+        """Return the embedder for a store, which uses its space from now on; see `own_embedder`."""
+        if not self._is_final:
+            own = own_embedder(store, self._embedder, self._config)
+            self._is_final = own is not self._embedder
+            self._embedder = own
+        return self._embedder
+
+
+def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") -> Embedder | None:
+    """Return the embedder that made a store's vectors, unless a setting names one.
+
+    The store uses its space from now on. While the store can't be read, it is the one that was
+    passed: the operation that needs it reports why.
+
+    Raises:
+        ConfigError: The package with the store's model is missing.
+    """
+    if embedder is None or config.sources.get("embedder", "default") != "default":
+        return embedder
+    try:
+        model = store.info(Filter(Collection.MEMORY, (SHARED,))).model or ""
+    except MemoriesError:
+        return embedder
+    name = name_of(model)
+    if name in ("", config.embedder):
+        return embedder
+    own = open_embedder(name, config)
+    if own is not None:
+        store.use_space(own.space)
+    return own
+
+
+def name_of(model: str) -> str:
+    """Return the embedder of a model that runs in this process; empty for any other model."""
+    for beginning, name in _LOCAL.items():
+        if model.startswith(beginning):
+            return name
+    return ""

@@ -15,7 +15,6 @@ from memories.config import load_config
 from memories.context.tokens import estimate_tokens
 from memories.core.disk import try_lock
 from memories.core.events import note as note_operation
-from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
 from memories.guard.origin import user
 from memories.hooks import files, inbox, runs, session
@@ -196,12 +195,11 @@ class _Flusher:
             session.read(self._home, name),
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-        embedder = open_embedder(config.embedder, config)
         # Turns belong to this namespace alone. A fact that the session can read in `shared` is not
         # news either.
         with (
-            Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as memories,
-            Memories(config=quiet, channel="hook", embedder=embedder) as readable,
+            Memories(config=quiet, channel="hook", shared=False) as memories,
+            Memories(config=quiet, channel="hook", embedder=memories.embedder) as readable,
         ):
             leaves_note = any(event.get("event") in _ENDING_EVENTS for event in run)
             stored = store_session(memories, readable, source, utterances, leaves_note=leaves_note)

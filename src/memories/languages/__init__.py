@@ -123,6 +123,12 @@ def detect(text: str) -> Sequence[str]:
     return tuple(code for code, score in scores.items() if score == best)
 
 
+def is_evident(text: str, code: str) -> bool:
+    """Return whether a text is in a detected language beyond doubt: by its script or two words."""
+    marks = _marks().get(code)
+    return marks is None or len(marks & set(_WORD.findall(fold(text[:_MAX_READ])))) > 1
+
+
 def _detect_scripts(text: str) -> Sequence[str]:
     letters = [sign for sign in text if sign.isalpha()]
     codes: list[str] = []

@@ -26,7 +26,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from memories.embedders import Embedder, open_embedder
+from memories.embedders import Embedder
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard.validate import read_json
 from memories.identity.place import here
@@ -66,12 +66,11 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         _logger.warning("the .env in the working folder names the store")
     if read_only:
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-    embedder, place = open_embedder(config.embedder, config), here(config)
     open_memories = functools.partial(
-        Memories, config=config, shared=shared, channel="mcp", place=place
+        Memories, config=config, shared=shared, channel="mcp", place=here(config)
     )
-    with open_memories(embedder=embedder) as memories, open_memories(embedder="none") as words:
-        loading = Loading(memories, words, embedder)
+    with open_memories() as memories, open_memories(embedder="none") as words:
+        loading = Loading(memories, words, memories.embedder)
         built = server(memories, loading.ready, read_only=read_only)
         failures: list[OSError] = []
         try:

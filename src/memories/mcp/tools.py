@@ -16,6 +16,7 @@ from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
+from memories.embedders.languages import give_hint
 from memories.errors import InvalidInput, NotFound
 from memories.mcp import answers
 from memories.mcp.answers import brief, row, rows, short_id, shorten, with_author
@@ -164,6 +165,11 @@ class Tools:
             result, _ = read(memories)
         return result, hint
 
+    def _language_hint(self, text: str) -> str:
+        """Return what to tell the user about the multilingual model; empty if nothing."""
+        hint = give_hint(text, self.memories.embedder, self.memories.config.home)
+        return f"tell the user: {hint}" if hint else ""
+
     def rows(self, shapes: Sequence[Mapping[str, Any]], *, tags: bool = False) -> list[str]:
         """Return records as rows; see `answers.rows`."""
         return rows(shapes, own=self.memories.namespace, tags=tags)
@@ -191,7 +197,8 @@ class Tools:
         explanation, hint = self._read(search)
         hits = list(map(shapes.hit, explanation.hits))
         groups = answers.hits(hits, self.memories.namespace)
-        return _answer({"hint": hint or explanation.note or None}, **groups)
+        hint = hint or explanation.note or self._language_hint(query)
+        return _answer({"hint": hint or None}, **groups)
 
     def list_memories(
         self,
@@ -338,7 +345,7 @@ class Tools:
             confidence=confidence,
             force=force,
         )
-        return _create_result(created)
+        return _create_result(created, self._language_hint(content))
 
     def update_memory(
         self,
@@ -428,8 +435,13 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
     return result(answers.text(facts, groups))
 
 
-def _create_result(created: "Created") -> CallToolResult:
-    """Return the result of a create, with the memory if it differs from the given one."""
+def _create_result(created: "Created", remark: str) -> CallToolResult:
+    """Return the result of a create, with the memory if it differs from the given one.
+
+    Args:
+        created: The result.
+        remark: The hint if the result itself needs none.
+    """
     shape = shapes.create_result(created)
     facts: dict[str, Any] = {name: shape[name] for name in CREATED}
     facts["note"] = created.note or None
@@ -447,6 +459,8 @@ def _create_result(created: "Created") -> CallToolResult:
             facts["hint"] = hint
     if created.corrects:
         facts["hint"] = HINT_CORRECTS.format(short_id(created.corrects))
+    if remark and "hint" not in facts:
+        facts["hint"] = remark
     return _answer(facts, **groups)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import __version__
 from memories.core.urls import is_loopback, without_password
-from memories.embedders import open_embedder
+from memories.embedders import open_embedder, own_embedder
 from memories.errors import MemoriesError
 from memories.identity import tokens
 from memories.server import sockets
@@ -88,6 +88,7 @@ class Process:
         self.embedder = open_embedder(config.embedder, config)
         space = self.embedder.space if self.embedder else None
         self.store = open_store(config.store, space, config)
+        self.embedder = own_embedder(self.store, self.embedder, config)
         self.writers = Writers(self.store, self.fits)
         install_stand_ins()
         self.config = config

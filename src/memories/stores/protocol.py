@@ -257,6 +257,11 @@ class Store(Protocol):
                 changed.
         """
 
+    def use_space(self, space: Space) -> None:
+        """Write and search vectors of this space from now on, instead of the space with which the
+        store was opened; nothing stored changes. No thread may use the store meanwhile.
+        """
+
     def info(self, where: Filter) -> StoreInfo:
         """Return the status, read from the disk: a result proves that the store answers."""
 

@@ -132,6 +132,10 @@ class StoreWrapper(Store):
         """See `Store.switch`."""
         self.inner.switch(space)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self.inner.use_space(space)
+
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         return self.inner.info(where)

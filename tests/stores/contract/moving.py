@@ -331,6 +331,16 @@ class Moving(Opened):
         early.append([record("new", text="elder tea", vectors=embed_other("elder tea"))])
         assert by_other(early, "elder tea")["new"] == pytest.approx(1.0, abs=0.01)
 
+    def test_an_open_store_takes_another_space(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
+        stage_all(embedded)
+        embedded.switch(OTHER)
+        for store in (embedded, open_store(None)):
+            store.use_space(OTHER)
+            assert by_other(store, "apple pie")["m0"] == pytest.approx(1.0, abs=0.01)
+            store.append([record(f"new {id(store)}", vectors=embed_other("elder tea"))])
+
     def test_a_store_open_with_the_old_space_gets_a_mismatch(
         self, open_store: OpenStore, embedded: Store
     ) -> None:

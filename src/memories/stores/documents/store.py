@@ -479,6 +479,10 @@ class RemoteStore:
             self._refuse_unwritten()
             self._spaces.switch(space)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._spaces = Spaces(self._driver, space, self.damaged)
+
     def _refuse_unwritten(self) -> None:
         if self._changes:
             raise StoreError(

@@ -474,6 +474,12 @@ class LocalFiles:
                 self.sync_readable(collection, namespace)
         self.index.switch(space)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._space = space
+        if self._opened is not None:
+            self._opened[1].use_space(space)
+
     def clear_index(self) -> None:
         """Remove all records from the index, in a transaction, after the files have moved."""
         work = self.work

@@ -114,6 +114,10 @@ class Mover:
             if not _PLAUSIBLE_URL.match(self._target):  # its driver is loaded when it is needed
                 open_store(self._target, None, config).close()
 
+    def use_space(self, space: Space) -> None:
+        """Open larger stores with another space from now on."""
+        self._space = space
+
     def marker(self) -> Marker | None:
         """Return where the folder has moved to; None if the files are still in use.
 

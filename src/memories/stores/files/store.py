@@ -293,6 +293,13 @@ class FilesStore:
         with self.transaction():
             self._store().switch(space)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._files.use_space(space)
+        self._mover.use_space(space)
+        for store in self._opened.values():
+            store.use_space(space)
+
     def close(self) -> None:
         """See `Store.close`."""
         self._files.close()

@@ -255,6 +255,10 @@ class HttpStore:
         """See `Store.switch`."""
         self._ask("switch", space)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._space = to_wire(space)
+
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         return cast("StoreInfo", self._ask("info", where))._replace(url=self._url)

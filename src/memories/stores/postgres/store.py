@@ -365,6 +365,10 @@ class PostgresStore:
             vector_tables.switch(db, space, self.damaged)
         self._needs_indexes = True
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._space = space
+
     @_repeat_if_interrupted
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""

@@ -248,6 +248,10 @@ class SQLiteStore:
         with self._file.write() as db:
             spaces.switch(db, spaces.storage_space(space, compact=self._compact), self.damaged)
 
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._vectors = spaces.StoredVectors(space, compact=self._compact)
+
     # --- reading
 
     def scan(
