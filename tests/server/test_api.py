@@ -118,7 +118,7 @@ def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) ->
 REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
     ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
-    ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted does not go with a search"),
+    ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted can't be used with a search"),
     ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
     ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
     ("GET", "/api/memories/x", None, 400, ""),
@@ -128,7 +128,7 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
     ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
     ("POST", "/api/review/accept", {}, 400, "give ids"),
-    ("DELETE", "/api/memories", None, 405, "DELETE does not go with this path"),
+    ("DELETE", "/api/memories", None, 405, "DELETE is not supported for this path"),
     ("GET", "/nowhere", None, 404, "there is nothing at this path"),
 )
 
@@ -428,7 +428,7 @@ def test_redaction_is_switched_off_by_who_manages_the_namespace_alone(
     answer = owner.request(method, headers=writes, **asked)
     assert (
         answer.status_code,
-        "switch redaction off in namespace bob" in answer.json()["detail"],
+        "switch off redaction in namespace bob" in answer.json()["detail"],
     ) == (403, True)
     assert owner.get("/api/export", params=bob).text == before
     assert owner.request(method, headers=manages, **asked).is_success

@@ -53,7 +53,7 @@ def wait_until_loaded(live: Live) -> None:
         status, told = live.ask("POST", "/mcp", {}, Accept="application/json, text/event-stream")
         if status != 503:
             return
-        assert "loaded" in told["detail"]
+        assert "loading" in told["detail"]
         asyncio.run(asyncio.sleep(0.1))
     raise AssertionError("MCP was not loaded")
 

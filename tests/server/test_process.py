@@ -252,7 +252,7 @@ def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
 def test_a_second_one_says_that_one_runs_and_a_killed_one_is_done_without(
     site: Site, memory: Callable[..., Any]
 ) -> None:
-    assert "running already" in memory("serve", "--port", "0").stderr
+    assert "already running" in memory("serve", "--port", "0").stderr
     site.process.kill()
     site.process.wait(300)
     assert json.loads(memory("create", "Deploys happen on Tuesdays").stdout)["stored"]

@@ -179,7 +179,7 @@ def test_a_store_that_no_write_can_change_is_not_ready(
             memories.create(f"note {number}", force=True)
             number += 1
     assert memories.get(made.id).content == "The office is in Berlin"
-    assert web._problem() == "nothing can be written to the store; memory doctor says why"
+    assert web._problem() == "the store is not writable; run memory doctor to see why"
     subprocess.run(["mount", "-o", "remount,rw,size=8m", disk], check=True, timeout=60)
     for folder in disk.rglob("*lock"):
         if folder.is_dir():
@@ -198,7 +198,7 @@ def test_a_folder_in_the_place_of_the_journal_is_not_ready_though_open_connectio
     memories.create("The office is in Berlin")
     assert web._problem() == ""
     (home / "m.db-journal").mkdir()
-    assert web._problem() == "nothing can be written to the store; memory doctor says why"
+    assert web._problem() == "the store is not writable; run memory doctor to see why"
     (home / "m.db-journal").rmdir()
     assert web._problem() == ""
     process.store.close()

@@ -1,1 +1,1 @@
-"""Memories in other frameworks; each module or folder can be deleted by itself."""
+"""Integrations with other frameworks; each module or folder can be deleted on its own."""

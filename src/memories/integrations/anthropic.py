@@ -1,5 +1,5 @@
-"""Anthropic's memory tool over a store of ours: a file is a memory whose key is its path, and an
-edit is a version.
+"""Anthropic's memory tool on our stores: a file is a memory whose key is its path, and an edit is a
+version.
 
 runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(namespace="ann"))])
 """
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 ROOT = "/memories"
 MAX_LINES = 999_999
-_TAGS = {"tool": "memory"}  # of the memories that are files
+_TAGS = {"tool": "memory"}  # tag of the memories that are files
 _PAGE = 1_000
-_BESIDE = 2  # lines before and after an edit that are shown
+_BESIDE = 2  # number of lines shown before and after an edit
 
 
 class MemoriesTool(BetaAbstractMemoryTool):
-    """The tool `memory` of Claude. Its answers and errors are worded as the protocol has them."""
+    """Claude's tool `memory`. The protocol prescribes the wording of its answers and errors."""
 
     def __init__(self, memories: Memories) -> None:
         """Prepare.
 
         Args:
-            memories: The memories to read and write, in their own namespace; the caller closes
+            memories: The memories to read and write, in their own namespace. The caller closes
                 them.
         """
         super().__init__()
@@ -63,7 +63,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return f"Here's the content of {command.path} with line numbers:\n{numbered}"
 
     def create(self, command: "BetaMemoryTool20250818CreateCommand") -> str:
-        """Make a new file."""
+        """Create a file."""
 
         def create() -> str:
             path, files = _normal_path(command.path), self._files()
@@ -76,7 +76,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(create)
 
     def str_replace(self, command: "BetaMemoryTool20250818StrReplaceCommand") -> str:
-        """Replace a text that occurs exactly once in a file."""
+        """Replace a string that occurs exactly once in a file."""
 
         def replace() -> str:
             path, text = self._file(command.path)
@@ -105,7 +105,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(replace)
 
     def insert(self, command: "BetaMemoryTool20250818InsertCommand") -> str:
-        """Insert lines after a line of a file; 0 means at its beginning."""
+        """Insert lines after a line of a file; 0 inserts at the beginning."""
 
         def insert() -> str:
             path, text = self._file(command.path)
@@ -122,7 +122,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(insert)
 
     def delete(self, command: "BetaMemoryTool20250818DeleteCommand") -> str:
-        """Delete a file, or a folder with its files; a person can restore them."""
+        """Delete a file, or a folder with its files. A person can restore them."""
 
         def delete() -> str:
             path, files = _normal_path(command.path), self._files()
@@ -161,7 +161,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
         return self._change(rename)
 
     def clear_all_memory(self) -> str:
-        """Delete all files; a person can restore them."""
+        """Delete all files. A person can restore them."""
 
         def clear() -> str:
             for memory in self._files().values():
@@ -179,7 +179,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
             raise ToolError(str(exc)) from exc
 
     def _files(self) -> dict[str, Memory]:
-        """Return all files by their paths."""
+        """Return all files by path."""
         files: dict[str, Memory] = {}
         cursor = None
         while True:
@@ -193,7 +193,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 return files
 
     def _file(self, name: str) -> tuple[str, str]:
-        """Return the path and the text of a file."""
+        """Return a file's path and text."""
         path, files = _normal_path(name), self._files()
         if path in files:
             return path, _text(files[path])
@@ -203,7 +203,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
-        # contents are stored in one Unicode form, so the text itself is kept beside it
+        # contents are stored in one Unicode form, so the original text is kept next to them
         data = json.dumps({"text": text}, ensure_ascii=False)
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 
@@ -217,10 +217,10 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
 
 def _normal_path(path: str) -> str:
-    """Return a path in normal form.
+    """Return a normalized path.
 
     Raises:
-        ToolError: The path leads out of the tool's folder, or is ambiguous.
+        ToolError: The path is ambiguous, or leads outside the tool's folder.
     """
     path = path.rstrip("/") if len(path) > 1 else path
     if path != ROOT and not path.startswith(f"{ROOT}/"):
@@ -242,13 +242,13 @@ def _inside(files: Mapping[str, Memory], folder: str) -> list[str]:
 
 
 def _text(memory: Memory) -> str:
-    """Return the text of a file; if its memory was edited elsewhere, the memory's content."""
+    """Return a file's text; if its memory was edited elsewhere, the memory's content."""
     text = None if memory.data is None else json.loads(memory.data).get("text")
     return text if isinstance(text, str) else memory.content
 
 
 def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
-    """List a folder, two levels deep, without hidden files; the size of a folder is that of its
+    """List a folder, two levels deep, without hidden files. A folder's size is the size of its
     files.
     """
     sizes = {"": 0}
@@ -273,7 +273,7 @@ def _list_folder(files: Mapping[str, Memory], folder: str) -> str:
 
 
 def _size(count: float) -> str:
-    """Return a number of bytes as `6B`, `1.5K` or `4K`."""
+    """Format a number of bytes as `6B`, `1.5K` or `4K`."""
     units = iter("BKMG")
     unit = next(units)
     while count >= 1024 and unit != "G":
@@ -288,7 +288,7 @@ def _number_lines(lines: list[str], first: int, last: int) -> str:
 
 
 def _find_lines(text: str, part: str) -> list[int]:
-    """Return the numbers of the lines in which a part begins."""
+    """Return the numbers of the lines in which a string begins."""
     numbers, position = [], text.find(part)
     while position >= 0:
         numbers.append(text[:position].count("\n") + 1)

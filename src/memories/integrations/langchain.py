@@ -1,4 +1,4 @@
-"""Tools for any agent of LangChain: search, remember, forget. Their results are fenced: data, not
+"""Search, remember and forget as tools for LangChain agents. Results are fenced as data, not
 instructions.
 """
 
@@ -23,7 +23,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         agent = create_agent(model, memory_tools(Memories(namespace="ann")))
 
     Args:
-        memories: The memories to read and write; the caller closes them.
+        memories: The memories to read and write. The caller closes them.
     """
 
     def search_memory(query: str, limit: int = 5) -> str:
@@ -32,7 +32,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
 
         Args:
             query: The question.
-            limit: How many results at most, up to 50.
+            limit: The maximum number of results, up to 50.
         """
         if not 1 <= limit <= MAX_RESULTS:
             raise InvalidInput(f"limit must be a whole number from 1 to {MAX_RESULTS}")
@@ -48,8 +48,8 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
 
         Args:
             content: The statement.
-            key: A stable name of what it says, such as user/editor: what is stored by that name is
-                replaced.
+            key: A stable name for the statement's subject, such as user/editor. It replaces the
+                statement stored under that name.
         """
         return _describe_created(memories.create(content, key=key or None))
 
@@ -57,7 +57,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         """Delete a memory that is wrong or no longer wanted. A person can restore it.
 
         Args:
-            memory_id: Its id, as search_memory shows it.
+            memory_id: The memory's id, as search_memory shows it.
         """
         return f"deleted {memories.delete(memory_id).id}"
 
@@ -70,7 +70,7 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
 
 
 def _describe_memory(memory: Memory) -> dict[str, Any]:
-    """Return a memory as models see it, dated and attributed."""
+    """Return a memory as models see it, with its date and writer."""
     return {
         "id": memory.id,
         "at": f"{memory.updated_at:%Y-%m-%d %H:%M}Z",
@@ -84,7 +84,7 @@ def _describe_memory(memory: Memory) -> dict[str, Any]:
 
 def _describe_created(created: Created) -> str:
     if created.memory is not None:
-        verb = "stored as" if created.stored else "known already as"
+        verb = "stored as" if created.stored else "already known as"
         return f"{verb} {created.memory.id}"
     lines = [
         fence.line({"id": duplicate.id, "text": duplicate.content})
@@ -92,13 +92,13 @@ def _describe_created(created: Created) -> str:
     ]
     block = fence.block("duplicates", lines, fence.new_boundary())
     return (
-        "nothing was stored, since it is known; "
-        f"to correct one, give its key or forget it first\n{block}"
+        "nothing was stored, since this is already known; "
+        f"to correct a memory, pass its key or forget it first\n{block}"
     )
 
 
 def _translate_errors(act: Act) -> Act:
-    """Return an action whose errors reach the model as one sentence."""
+    """Wrap a function so that its errors reach the model as one sentence."""
 
     @wraps(act)
     def run(*args: object, **kwargs: object) -> str:

@@ -1,11 +1,11 @@
-"""`MemoriesStore`: LangGraph's `BaseStore` over a store of ours. An item is a memory with a key.
+"""`MemoriesStore`: LangGraph's `BaseStore` on our stores. An item is a memory with a key.
 
-Its content is the text of the value, which is searched, and its `data` is the value. So the
-command, the library and other agents find what a graph stored, and editing the content by hand
-changes the item.
+The memory's `data` is the item's value; its content is the value's text, which is searched. So the
+command, the library and other agents find the items that a graph stored, and a user who edits the
+content changes the item.
 
-Tags hold the namespace, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`. So a
-prefix is one tag, and labels are never compared as strings.
+The namespace is stored as tags, one for each depth: `langgraph.1=users`, `langgraph.2=users.ann`.
+So a prefix is a single tag, and labels are never compared as strings.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 _TAG = "langgraph."
-# the tag of items that are read by key only, and found by no query
+# tag of items that are read only by key, and that no query finds
 _UNSEARCHED = {"langgraph.index": "none"}
-_BETWEEN = "."  # labels of a namespace can't hold it
+_BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
-_MORE = 4  # factor of hits to look at where a filter may drop some
+_MORE = 4  # how many times more hits to fetch if a filter may drop some
 
 
 class MemoriesStore(BaseStore):
-    """Keeps the items of graphs and agents as memories, with versions, and finds them by meaning
-    and by word.
+    """Stores the items of graphs and agents as memories with versions, and finds them by meaning
+    and words.
 
-    It may be shared by threads and by processes. The writes of a batch are stored in one
-    transaction, after its reads; of two writes to one key the later counts. Without a query the
-    newest items come first. With one, its hits come first, then the items that were put with
+    Threads and processes may share a store. A batch runs its reads first, then its writes in one
+    transaction; the later of two writes to the same key wins. Without a query, the newest items
+    come first. With a query, its hits come first, followed by the items that were put with
     `index=False`; other items are left out.
     """
 
@@ -67,20 +67,20 @@ class MemoriesStore(BaseStore):
         config: "Config | None" = None,
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Open a store; see `Memories` for the arguments that are not here.
+        """Open a store. See `Memories` for the other arguments.
 
         Args:
-            store: A URL, or an open store; by default the one of the settings.
-            namespace: The namespace of Memories that the items belong to; no other is read.
-            embedder: The embedder; `none` searches by words alone.
-            config: Settings instead of those of the environment and the files.
-            fields: The paths in a value that are searched, such as `text` or `messages[*].content`;
-                by default `content` if a value has it, else all of the value. `index` of a put goes
-                before.
+            store: A URL or an open store; by default, the store in the settings.
+            namespace: The Memories namespace that contains the items; no other is read.
+            embedder: The embedder; `none` searches by words only.
+            config: Used instead of the settings in the environment and the files.
+            fields: The paths in a value that are searched, such as `text` or `messages[*].content`.
+                By default `content`, or the entire value if it has no `content`. The argument
+                `index` of a put overrides this.
 
         Raises:
-            InvalidInput: A value is not acceptable.
-            ConfigError: A setting is not acceptable.
+            InvalidInput: A value is invalid.
+            ConfigError: A setting is invalid.
         """
         self._memories = Memories(
             store, namespace=namespace, shared=False, embedder=embedder, config=config
@@ -98,14 +98,15 @@ class MemoriesStore(BaseStore):
         self.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry operations out: first the reads, then the writes in one transaction.
+        """Run operations: first the reads, then the writes in one transaction.
 
         Returns:
-            The result of each, in order: an item or None, items, None, or namespaces.
+            The results in the operations' order, each an item or None, a list of items, None, or
+            namespaces.
 
         Raises:
-            InvalidNamespaceError: A label is not acceptable.
-            InvalidInput: A key or a value is not acceptable; nothing was written.
+            InvalidNamespaceError: A label is invalid.
+            InvalidInput: A key or a value is invalid; nothing was written.
         """
         operations = list(ops)
         writes: dict[tuple[Namespace, str], PutOp] = {}
@@ -117,8 +118,8 @@ class MemoriesStore(BaseStore):
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in operations]
         deletions = [op for op in writes.values() if op.value is None]
-        # A single put is a transaction by itself; inside another one it would keep writers waiting
-        # for the model.
+        # A single put is its own transaction; inside another one, it would block writers while the
+        # model runs.
         with self._memories.transaction() if deletions or len(drafts) > 1 else nullcontext():
             for op in deletions:
                 memory = self._find(op)
@@ -128,7 +129,7 @@ class MemoriesStore(BaseStore):
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry operations out in a thread; see `batch`."""
+        """Run operations in a thread; see `batch`."""
         return await asyncio.to_thread(self.batch, ops)
 
     def _draft(self, op: PutOp) -> Draft:
@@ -171,12 +172,12 @@ class MemoriesStore(BaseStore):
             item = SearchItem(**_parts(memory), score=score)
             if op.filter is None or _fits_filter(item.value, op.filter):
                 items.append(item)
-            if len(items) >= end:  # before the next candidate, which may take another search
+            if len(items) >= end:  # before the next candidate, which may require another search
                 break
         return items[op.offset : end]
 
     def _candidates(self, op: SearchOp, count: int) -> Iterator[tuple[Memory, float | None]]:
-        """Yield the candidates of a search, best first, each with its score if it has one."""
+        """Yield a search's candidates, best first, each with its score if it has one."""
         depth = len(op.namespace_prefix)
         tags = {f"{_TAG}{depth}": _BETWEEN.join(op.namespace_prefix)} if depth else {}
         query = (op.query or "").strip()[: validate.MAX_QUERY_CHARACTERS]
@@ -195,7 +196,7 @@ class MemoriesStore(BaseStore):
                 return
 
     def _hits(self, query: str, tags: dict[str, str], limit: int) -> Iterator[tuple[Memory, float]]:
-        """Yield the hits of a query, except memories that no graph stored and items that are not
+        """Yield a query's hits, without memories that no graph stored and items that are not
         searched.
         """
         seen = 0
@@ -218,8 +219,8 @@ class MemoriesStore(BaseStore):
         return namespaces[op.offset : op.offset + op.limit]
 
     def _all_namespaces(self) -> Iterator[Namespace]:
-        """Yield the namespaces with items of their own: those with more items than the namespaces
-        below them have.
+        """Yield the namespaces that directly contain items: those with more items than the
+        namespaces below them.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:
@@ -235,11 +236,11 @@ class MemoriesStore(BaseStore):
 
 
 def _check(op: PutOp) -> None:
-    """Refuse values that can't be stored, or would come back changed.
+    """Refuse values that can't be stored, or would change when stored.
 
     Raises:
-        InvalidInput: A label or the key is not in normal form, or the key is too long.
-        NotImplementedError: The item has a time to live.
+        InvalidInput: A label or the key is not normalized, or the key is too long.
+        NotImplementedError: The item has a TTL.
         TypeError: The key is not text, or the value is not a mapping.
     """
     if not isinstance(op.key, str):
@@ -248,7 +249,7 @@ def _check(op: PutOp) -> None:
         raise TypeError(f"the value is of type {type(op.value).__name__}; give a dict")
     if op.ttl is not None:
         raise NotImplementedError(
-            "TTL is not supported by MemoriesStore; delete what is no longer wanted"
+            "TTL is not supported by MemoriesStore; delete items that are no longer needed"
         )
     if not op.namespace:
         raise InvalidInput("the namespace is empty; give at least one label")
@@ -260,12 +261,12 @@ def _check(op: PutOp) -> None:
 
 
 def _key(op: GetOp | PutOp) -> str:
-    """Return the key of an item among all memories."""
+    """Return an item's key among all memories."""
     return f"{_BETWEEN.join(op.namespace)}/{op.key}"
 
 
 def _namespace(memory: Memory) -> Namespace:
-    """Return the namespace of an item; empty if the memory is not an item."""
+    """Return an item's namespace; empty if the memory is not an item."""
     labels = (name.removeprefix(_TAG) for name in memory.tags if name.startswith(_TAG))
     depth = sum(map(str.isdigit, labels))
     if not depth or not memory.key:
@@ -282,7 +283,7 @@ def _parts(memory: Memory) -> dict[str, Any]:
 
 
 def _matches(namespace: Namespace, rule: MatchCondition) -> bool:
-    """Return whether a namespace begins or ends with labels; `*` stands for any one label."""
+    """Return whether a namespace starts or ends with the given labels; `*` matches any label."""
     path = tuple(rule.path)
     if len(path) > len(namespace):
         return False
@@ -297,12 +298,12 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
-    """Return the searched text of a value; empty if it has no words there.
+    """Return a value's searched text; empty if it contains no words there.
 
     Args:
         value: The value.
-        paths: Paths such as `text` or `messages[*].content`; None for `content` or, without it, all
-            of the value.
+        paths: Paths such as `text` or `messages[*].content`; None for `content`, or for the entire
+            value if it has no `content`.
     """
     if paths is None:
         text = _to_text(value.get("content") or value)
@@ -315,8 +316,8 @@ def _searched_text(value: dict[str, Any], paths: Sequence[str] | None) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Return a value as text: the pairs of an object on a line each, the entries of a list in a
-    row.
+    """Return a value as text: one line for each pair of an object, one line for all entries of a
+    list.
     """
     if isinstance(value, dict):
         pairs = [(name, _to_text(member)) for name, member in value.items()]
@@ -327,14 +328,14 @@ def _to_text(value: Any) -> str:
 
 
 def _fits_filter(value: Any, conditions: Mapping[str, Any]) -> bool:
-    """Return whether a value meets a filter: each member equals its condition, or meets its
+    """Return whether a value matches a filter: each member equals its condition, or satisfies its
     operators.
 
-    Missing members count as None. Values that can't be compared, such as a number and a text, don't
-    meet a condition.
+    Missing members count as None. Values that can't be compared, such as a number and a string,
+    don't match.
 
     Raises:
-        ValueError: There is no such operator.
+        ValueError: An operator is unknown.
     """
     members = value if isinstance(value, dict) else {}
     return all(_fits(members.get(name), condition) for name, condition in conditions.items())
@@ -352,5 +353,5 @@ def _fits(value: Any, condition: Any) -> bool:
             raise ValueError(f"Unsupported operator: {name}")
     try:
         return all(_OPERATORS[name](value, bound) for name, bound in condition.items())
-    except TypeError:  # they can't be compared
+    except TypeError:  # the values can't be compared
         return False

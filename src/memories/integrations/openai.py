@@ -1,5 +1,5 @@
-"""A session of the OpenAI Agents SDK: an agent's conversation, kept as turns that `memory search
---in history` finds.
+"""Session for the OpenAI Agents SDK: stores a conversation as turns, so that `memory search --in
+history` finds them.
 
 result = await Runner.run(agent, "Hello", session=MemoriesSession("standup",
 Memories(namespace="ann")))
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 _PAGE = 1_000
-_AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is the JSON of an item
+_AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is an item's JSON
 _ROLES = ("user", "assistant", "system", "tool")
 
 
 class MemoriesSession:
     """The items of one conversation, in order; several processes may share it.
 
-    A message that is nothing but a role and a text is a turn of that role; any other item is kept
-    as its JSON.
+    A message with only a role and text becomes a turn with that role. Any other item is stored as
+    JSON.
 
     Attributes:
-        session_id: The conversation.
-        session_settings: The SDK's settings of a session.
+        session_id: The conversation's id.
+        session_settings: The SDK's settings for the session.
     """
 
     def __init__(
         self, session_id: str, memories: Memories, session_settings: "SessionSettings | None" = None
     ) -> None:
-        """Prepare.
+        """Initialize; nothing is read or written yet.
 
         Args:
-            session_id: The conversation, at most 256 characters.
-            memories: The memories that store it, in their own namespace; the caller closes them.
+            session_id: The conversation's id, at most 256 characters.
+            memories: The memories that store it, in their own namespace. The caller closes them.
             session_settings: The SDK's settings, such as the number of items for a run.
         """
         self.session_id = validate.one_line(session_id, "conversation id")
@@ -49,14 +49,16 @@ class MemoriesSession:
         self._memories = memories
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the last items in order; all of them without a limit here and in the settings."""
+        """Return the last items, in order; all items if neither the argument nor the settings limit
+        them.
+        """
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         turns = await asyncio.to_thread(self._turns, limit)
         return list(map(_to_item, turns))
 
     async def add_items(self, items: Sequence[Any]) -> None:
-        """Append items, all in one transaction."""
+        """Append items in one transaction."""
         await asyncio.to_thread(self._add, items)
 
     async def pop_item(self) -> Any:
@@ -64,7 +66,7 @@ class MemoriesSession:
         return await asyncio.to_thread(self._pop)
 
     async def clear_session(self) -> None:
-        """Erase the whole conversation, so that no byte of it stays in the store."""
+        """Erase the entire conversation, so that no byte of it stays in the store."""
         await asyncio.to_thread(self._forget, None)
 
     def _turns(self, limit: int | None) -> list[Turn]:
@@ -99,7 +101,7 @@ class MemoriesSession:
 
 
 def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
-    """Return the turn that stores an item."""
+    """Return the turn for an item."""
     role, content = item.get("role"), item.get("content")
     if set(item) == {"role", "content"} and role in _ROLES and _is_stored_unchanged(content):
         return TurnDraft(str(content), role=str(role))
@@ -110,8 +112,8 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
 
 
 def _is_stored_unchanged(content: object) -> bool:
-    """Return whether a turn returns a text unchanged, although contents are stored in one Unicode
-    form.
+    """Return whether a stored turn returns this text unchanged, although contents are stored in one
+    Unicode form.
     """
     if not isinstance(content, str) or not any(map(str.isalnum, content)):
         return False

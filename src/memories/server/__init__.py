@@ -1,3 +1,1 @@
-"""The process of a server: its sockets, the HTTP API, MCP over HTTP and the page, and how it is run
-and ended.
-"""
+"""The server process: its sockets, the HTTP API, MCP over HTTP, the web page, and its lifecycle."""

@@ -1,4 +1,4 @@
-"""The server as one ASGI application: guard, API, sign-in; the process around it is `serve`."""
+"""The server as one ASGI application with guard, API and sign-in; `serve` runs it in a process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -44,19 +44,19 @@ _TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
 
 
 class Options(NamedTuple):
-    """The options of the application.
+    """The application's options.
 
     Attributes:
         port: The port of the TCP socket; part of the name of the page's cookie.
-        hosts: Accepted host names in addition to the loopback ones.
+        hosts: Host names that are accepted in addition to the loopback ones.
         store: Used instead of the store in the settings; it is not closed.
-        embedder: The model of `store`; None searches by words alone.
-        create: Stores drafts, such as in transactions that several requests share.
+        embedder: The model of `store`; None searches by words only.
+        create: Stores drafts, for example in transactions that several requests share.
         submit: Stores one draft without waiting; None to use `create`.
-        routes: More routes, such as those of the page.
+        routes: Additional routes, such as those of the page.
         secure: Whether browsers reach the server over TLS only.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
-        public_url: The URL by which remote clients reach the server; its host is accepted too.
+        public_url: The URL at which remote clients reach the server; its host is accepted too.
     """
 
     port: int = 0
@@ -79,7 +79,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         options: The options.
 
     Raises:
-        ConfigError: The files of tokens or the store's URL can't be used.
+        ConfigError: The token files or the store's URL can't be used.
     """
     public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
@@ -128,14 +128,14 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,
     )
-    # a redirect would make clients send their token and body again
+    # after a redirect, clients would send their token and body again
     app.router.redirect_slashes = False
     app.state.server, app.state.records = server, records
     return app
 
 
 async def principal(request: Request) -> Principal:
-    """Return the sender of a request, for routes outside the table such as `/metrics`.
+    """Return a request's sender, for routes outside the table such as `/metrics`.
 
     Raises:
         Refused: The sender is unknown; `problems.failed` makes the answer.
@@ -147,7 +147,7 @@ async def principal(request: Request) -> Principal:
 
 
 def _metadata(issuer: Issuer) -> list[BaseRoute]:
-    """Return the routes where OAuth clients learn where to sign in."""
+    """Return the routes that tell OAuth clients where to sign in."""
 
     async def metadata(_: Request) -> Response:
         return Response(encoded(issuer.metadata()), media_type="application/json")
@@ -164,13 +164,13 @@ async def _openapi(_: Request) -> Response:
 
 
 async def _login(request: Request, access: Access, *, secure: bool) -> Response:
-    """Give a browser a cookie for a token."""
+    """Give a browser a cookie in exchange for a token."""
     try:
         token = from_body(await request.body(), _TOKEN)["token"]
         value = await anyio.to_thread.run_sync(access.session, token)
         if value is None:
             await anyio.to_thread.run_sync(access.count_failure, request.scope)
-            raise Refused(401, "there is no such token; memory tokens create makes one")
+            raise Refused(401, "this token is unknown; create one with: memory tokens create")
     except Exception as exc:  # noqa: BLE001 - as for every route
         return failed(exc)
     answer = Response(encoded({"ok": True}), media_type="application/json")
@@ -203,6 +203,6 @@ async def _nowhere(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
     detail = "there is nothing at this path"
     if status != 404:
-        detail = f"{request.method} does not go with this path"
+        detail = f"{request.method} is not supported for this path"
     headers = getattr(exc, "headers", None) or {}
-    return problem(status, f"{detail}; /openapi.json lists all routes", **headers)
+    return problem(status, f"{detail}; see /openapi.json for all routes", **headers)

@@ -1,8 +1,7 @@
 """Serves the application over HTTP with uvicorn, on sockets that are already bound.
 
-Adds limits on the size of a request's head and on the time that it may take, which uvicorn lacks.
-Also refuses absolute URLs, which only proxies get and whose host would count instead of the
-header's.
+uvicorn does not limit the size and the duration of a request's head, so this module does. It also
+refuses absolute URLs: only proxies receive them, and their host would override the Host header.
 """
 
 import asyncio
@@ -41,15 +40,16 @@ from memories.stores.records import Collection, Filter
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
-MOST_REQUESTS = 256  # that are being answered at once
-MOST_CONNECTIONS = 512  # one more closes the oldest that waits for its client
+MOST_REQUESTS = 256  # requests that are being answered concurrently
+MOST_CONNECTIONS = 512  # one more connection closes the oldest one that waits for its client
 _MOST_JOINED = 65_536  # bytes
 
 
 class _Joined:
-    """A transport that joins the writes of one turn of the event loop: a head and its body.
+    """A transport that joins the writes in one iteration of the event loop, such as a head and its
+    body.
 
-    Otherwise each is a system call of its own and wakes the client.
+    Otherwise each write would be a separate system call and would wake the client.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,8 +61,8 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send at the end of this turn, or now if much is waiting, so that the transport can apply
-        back pressure.
+        """Send at the end of this iteration, or now if much data is waiting, so that the transport
+        can apply back pressure.
         """
         if not self._waiting:
             self._loop.call_soon(self._send)
@@ -83,14 +83,14 @@ class _Joined:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection; give it to uvicorn as `http`."""
+    """One connection; pass this class to uvicorn as `http`."""
 
     _opened_at = 0.0
     _timer: asyncio.TimerHandle | None = None
     _in_head, _refused, _fed = False, False, 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a head."""
+        """Start the timer for the head."""
         super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._opened_at = self.loop.time()
         self._begin()
@@ -103,14 +103,14 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, and refuse an endless head."""
+        """Parse the data, and refuse a head without an end."""
         if self._refused:
             return
         was_in_head = self._in_head
         self._fed += len(data)
         super().data_received(data)
         if was_in_head and self._in_head and not self._refused and self._fed > MAX_HEAD:
-            self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
+            self._refuse(431, f"the request's head is larger than {MAX_HEAD} bytes")
 
     def on_message_begin(self) -> None:
         """Begin a head."""
@@ -123,12 +123,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self.parser.get_http_version() not in ("1.0", "1.1"):
-            self._refuse(400, "this server speaks HTTP/1.1")
+            self._refuse(400, "this server supports only HTTP/1.1")
         elif not self.url.startswith(b"/"):
-            self._refuse(400, "the request must name a path of this server, not a URL")
+            self._refuse(400, "the request must contain a path on this server, not a URL")
         elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
             self._refuse(
-                431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers"
+                431,
+                (
+                    f"the head is larger than {MAX_HEAD} bytes, or contains more than "
+                    f"{MAX_HEADERS} headers"
+                ),
             )
         elif len(self.tasks) >= MOST_REQUESTS and self._is_full() and self.url != b"/health":
             self._refuse(503, f"{MOST_REQUESTS} requests are being answered; try again in a second")
@@ -136,12 +140,12 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass a piece of a body on."""
+        """Pass on a chunk of a body."""
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Pass the end of a request on."""
+        """Pass on the end of a request."""
         if not self._refused:
             super().on_message_complete()
 
@@ -150,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, "the request is not HTTP/1.1")
 
     def _waiting(self) -> "list[HttpProtocol]":
-        """Return the connections that wait for their client to send something."""
+        """Return the connections that wait for data from their client."""
         waiting = []
         for connection in self.connections:
             assert isinstance(connection, HttpProtocol)
@@ -192,17 +196,17 @@ class HttpProtocol(HttpToolsProtocol):
         kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
         head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
         if not self.transport.is_closing():
-            if not self._is_busy:  # an answer that has begun can't be followed by another one
+            if not self._is_busy:  # an answer has begun, so no other answer can follow
                 self.transport.write(STATUS_LINE[status] + head + body)
             self.transport.close()
 
 
-_GRACE_SECONDS = 3  # for requests to end, and again for the writes that wait
-READY_SECONDS = 1.0  # how long the answer of `/ready` is reused
+_GRACE_SECONDS = 3  # seconds for requests to finish, and again for the writes that wait
+READY_SECONDS = 1.0  # seconds for which the answer of `/ready` is reused
 
 
 class Process(Protocol):
-    """The process around the server; see `serve`."""
+    """The process that runs the server; see `serve`."""
 
     config: Config
     store: Store
@@ -222,8 +226,8 @@ class Web:
         """Build the application.
 
         Args:
-            process: The process around it.
-            options: Its options.
+            process: The process that runs it.
+            options: The server's options.
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
@@ -295,36 +299,36 @@ class Web:
 
     @staticmethod
     def check(config: Config, host: str, *, loopback: bool) -> None:
-        """Refuse to listen on an address that others can reach while there are no tokens.
+        """Refuse to listen on an address that other machines can reach if there are no tokens.
 
         Raises:
             ConfigError: There are no tokens.
         """
         if not loopback and not tokens.read(config.home):
             raise ConfigError(
-                f"others can reach {host}, and there is no token yet; make one with: "
+                f"other machines can reach {host}, but there are no tokens yet; create one with: "
                 "memory tokens create NAME --allow NAMESPACE:rw"
             )
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:
-        """Serve until `stop`; open requests then have some seconds to end."""
-        # a client that can open the Unix socket needs no encryption
+        """Serve until `stop` is called; open requests then have some seconds to finish."""
+        # a client of the Unix socket needs no encryption
         self._server.run(sockets=[address] if self._tls else [unix, address])
 
     def stop(self) -> None:
-        """End, from any thread or a signal."""
+        """Stop serving; threads and signal handlers may call this."""
         self._server.should_exit = True
 
     def _note_request(self) -> None:
         self._process.last_at = time.monotonic()
 
     def _problem(self) -> str:
-        """Return the reason why requests can't be served; an empty text if they can."""
+        """Return the reason why requests can't be served; an empty string if they can."""
         writers = self._process.writers
         if writers.problem or not self._process.fits():
             return "the store can't be used"
         if writers.waiting >= MOST_WAITING:
-            return "too many writes wait"
+            return "too many writes are waiting"
         try:
             config = self._process.config
             self._process.store.count(
@@ -335,17 +339,20 @@ class Web:
         try:
             if isinstance(self._process.store, OnThisDisk):
                 self._process.store.rehearse()
-        except MemoriesError:  # any client may ask, so only `memory doctor` gives the reason
-            return "nothing can be written to the store; memory doctor says why"
+        except MemoriesError:  # any client may ask, so only `memory doctor` shows the reason
+            return "the store is not writable; run memory doctor to see why"
         return ""
 
     async def _known_problem(self) -> str:
-        """Return the result of `_problem`; any client may ask, so those of one second share it."""
+        """Return the result of `_problem`. Any client may ask, so requests within a second share
+        one result.
+        """
         looking = self._looking
         age = time.monotonic() - self._looked_at
         if looking is None or (looking.done() and age >= READY_SECONDS):
             looking = self._looking = asyncio.create_task(self._find_problem())
-        return await asyncio.shield(looking)  # a client that leaves does not end it for the others
+        # a client that disconnects does not cancel it for the others
+        return await asyncio.shield(looking)
 
     async def _find_problem(self) -> str:
         try:
@@ -383,12 +390,12 @@ class _Server(uvicorn.Server):
     writers: Writers
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for requests; first end those that would stay open forever, and after a while the
-        queue of writes.
+        """Wait for requests. First end those that would stay open forever, and after some time stop
+        the write queue.
         """
         self.end_streams()
         self.end_transactions()
-        # `close` makes the waiting writes and refuses the others; it may block
+        # `close` completes the waiting writes and refuses others; it may block
         close = threading.Thread(target=self.writers.close, args=(_GRACE_SECONDS,), daemon=True)
         draining = asyncio.get_running_loop().call_later(_GRACE_SECONDS, close.start)
         await super().shutdown(sockets)
@@ -396,5 +403,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process, which has more to end."""
+        """Leave signals to the process, which has more to stop."""
         yield

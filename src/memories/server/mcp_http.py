@@ -1,7 +1,7 @@
-"""MCP over HTTP at `/mcp`: the tools of `memory mcp`, for the sender of each request.
+"""MCP over HTTP at `/mcp`: the tools of `memory mcp`, run for the sender of each request.
 
-The SDK takes half a second to import, in a thread, while the server already answers everything
-else.
+Importing the SDK takes half a second. A thread does it, while the server answers all other
+requests.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Caller(NamedTuple):
-    """The sender of a call, and the memory that the tool works on."""
+    """A call's sender, and the memory that the tool uses."""
 
     who: Principal
     namespace: str
@@ -45,10 +45,10 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
     from memories.mcp.tools import Tools
 
     class TokenTools(Tools):
-        """The tools, each call on the memory of the token that came with it."""
+        """The tools; each call uses the memory that belongs to its token."""
 
         def __init__(self) -> None:
-            """Prepare; the memory comes with each call."""
+            """Initialize without a memory, which each call provides."""
             self.ready = lambda _: (self.memories, "")
 
         @property
@@ -80,7 +80,7 @@ class McpOverHttp:
     """Serves `/mcp`; see `run`."""
 
     def __init__(self, server: Server) -> None:
-        """Prepare; nothing is imported yet."""
+        """Initialize; the SDK is imported by `run`."""
         self._server = server
         self._apps: dict[bool, ASGIApp] = {}
 
@@ -106,7 +106,7 @@ class McpOverHttp:
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:
                 raise Refused(
-                    503, "MCP is being loaded; try again in a second", headers={"retry-after": "1"}
+                    503, "MCP is still loading; try again in a second", headers={"retry-after": "1"}
                 )
             if scope["method"] == "POST":
                 receive = await _buffer_body(receive)
@@ -125,7 +125,7 @@ class McpOverHttp:
     async def _until_closing(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve a request; a stream ends with the server."""
+        """Serve a request; a stream ends when the server stops."""
         if scope["method"] != "GET":
             await app(scope, receive, send)
             return
@@ -150,9 +150,7 @@ class McpOverHttp:
 
 
 async def _buffer_body(receive: Receive) -> Receive:
-    """Read the body now, so that its refusal is answered here; return a receiver that repeats
-    it.
-    """
+    """Read the body now, so that a refusal is answered here; return a receiver that repeats it."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())

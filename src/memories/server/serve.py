@@ -1,4 +1,4 @@
-"""The process of a server: from its start to its end."""
+"""The server's process, from start to end."""
 
 import contextlib
 import os
@@ -27,11 +27,11 @@ from memories.warm import client
 if TYPE_CHECKING:
     from memories.server.http import Web
 
-LOOK_SECONDS = 5.0  # between two looks at the store's file
-SIGNAL_SECONDS = 1.0  # after which a signal is handled at the latest
-RESTART = 75  # the exit code that asks a supervisor to start it again
+LOOK_SECONDS = 5.0  # seconds between two checks of the store's file
+SIGNAL_SECONDS = 1.0  # seconds after which a signal is handled at the latest
+RESTART = 75  # exit code that asks a supervisor to restart the server
 _IDLE = "idle"
-ALREADY = "a server of this store is running already"
+ALREADY = "a server of this store is already running"
 
 
 def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[], None]) -> int:
@@ -44,7 +44,7 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
         preload: Imports the modules that commands need.
 
     Raises:
-        ConfigError: The settings or options don't allow it.
+        ConfigError: The settings or options are not allowed.
         OSError: The address is not available.
     """
     web: type[Web] | None = None
@@ -74,7 +74,7 @@ def _say(line: str) -> None:
 
 
 class Process:
-    """A server's open store, model, queue of writes and sockets."""
+    """A server's open store, model, write queue and sockets."""
 
     def __init__(self, config: Config, options: ServeOptions, sockets: Listening, run: Run) -> None:
         self._options, self._sockets = options, sockets
@@ -131,9 +131,7 @@ class Process:
         }
 
     def fits(self) -> bool:
-        """Return whether the store is still the file that was opened, or was created after the
-        start.
-        """
+        """Return whether the store is still the same file, or was created after the start."""
         identity = _file_identity(self._file)
         if self._seen is None:
             self._seen = identity
@@ -160,7 +158,7 @@ class Process:
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
-                # a signal that arrives just before a wait begins is handled once the wait is over
+                # the wait below handles a signal that arrives just before a wait begins
                 pass
         else:
             serving = web(self, self._options, address)
@@ -182,15 +180,12 @@ class Process:
         )
 
     def _say_how_to_sign_in(self, address: str) -> None:
-        """Print a link to the page at a terminal; elsewhere not the token in it, which must not get
+        """Print a link to the page at a terminal. Elsewhere, omit the token, which must not get
         into a log.
         """
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():
-            _say(
-                f"memory serve: open {address}#{own} to sign in; who has this link may do "
-                "everything"
-            )
+            _say(f"memory serve: open {address}#{own} to sign in; the link gives full access")
         else:
             where = tokens.own_file(self.config.home)
             others = "memory tokens create NAME --allow NAMESPACE:rw"
@@ -199,7 +194,7 @@ class Process:
             )
 
     def _watch(self) -> None:
-        """End the process when it is idle, or when the store was replaced."""
+        """End the process when it has been idle for too long, or when the store was replaced."""
         while True:
             time.sleep(min(LOOK_SECONDS, self._options.idle_seconds or LOOK_SECONDS))
             if not self.fits():
@@ -213,9 +208,10 @@ class Process:
                 self.end(_IDLE)
 
     def close(self) -> None:
-        """Accept no more requests, make the waiting writes, close the store."""
+        """Accept no more requests, complete the waiting writes, and close the store."""
         sockets.notify("STOPPING=1")
-        Path(self._sockets.path).unlink(missing_ok=True)  # so that a new client does its own work
+        # so that a new client runs its command itself
+        Path(self._sockets.path).unlink(missing_ok=True)
         self.warm.close()
         drained = self.writers.close()
         if drained:
@@ -225,8 +221,8 @@ class Process:
 
 
 def _file_identity(file: str | None) -> tuple[int, int] | None:
-    """Return the device and inode of a file without opening it; None if it is missing, or the store
-    is not a file.
+    """Return a file's device and inode without opening it; None if it is missing, or the store is
+    not a file.
     """
     if file is None:
         return None

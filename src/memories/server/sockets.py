@@ -1,4 +1,4 @@
-"""How a server is run: its options, its lock, its sockets, and its messages to and from systemd."""
+"""A server's options, lock and sockets, and its messages to and from systemd."""
 
 import contextlib
 import fcntl
@@ -16,17 +16,17 @@ from memories.warm import client
 
 
 class ServeOptions(NamedTuple):
-    """The options of a server.
+    """A server's options.
 
     Attributes:
-        host: The address of HTTP.
-        port: The port of HTTP; 0 for any free one.
-        http: Whether to serve HTTP at all, or the command alone.
-        names: Host names by which browsers and proxies may address it.
-        tls: The files of a certificate and of its key; empty without TLS.
+        host: The address for HTTP.
+        port: The port for HTTP; 0 for any free one.
+        http: Whether to serve HTTP, or only the command.
+        names: Host names that browsers and proxies may use for the server.
+        tls: The certificate file and its key file; empty without TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
-        public_url: The URL by which remote clients reach it.
-        idle_seconds: How long it runs without a request; None for ever.
+        public_url: The URL at which remote clients reach the server.
+        idle_seconds: How long the server runs without a request; None for no limit.
     """
 
     host: str = "127.0.0.1"
@@ -44,7 +44,7 @@ class AlreadyRunning(Exception):
 
 
 class Listening(NamedTuple):
-    """The Unix sockets of a server, while it holds the lock.
+    """A server's Unix sockets, while it holds the lock.
 
     Attributes:
         path: The path of the socket for the command.
@@ -58,7 +58,7 @@ class Listening(NamedTuple):
 
 
 def socket_paths(config: Config) -> list[str]:
-    """Return the path of a store's socket, then other paths at which clients may look for it."""
+    """Return the path of a store's socket, then other paths that clients may try."""
     environment: Any = os.environ
     main = client.socket_of(config.store, environment)
     unset = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
@@ -71,18 +71,18 @@ def socket_paths(config: Config) -> list[str]:
 
 @contextlib.contextmanager
 def listen(config: Config) -> Iterator[Listening]:
-    """Listen for clients of a store while inside; leave no socket behind.
+    """Listen for a store's clients inside the context; leave no socket behind.
 
     Raises:
         AlreadyRunning: Another process serves the store.
-        ConfigError: Others may write to the folder of the sockets.
+        ConfigError: Other users may write to the sockets' folder.
     """
     main, *others = socket_paths(config)
     folder = Path(main).parent
     make_folder(folder)
     if not client.is_ours(main):
         raise ConfigError(
-            f"{folder} is not a folder that only you can enter; remove it, or: chmod 700 {folder}"
+            f"{folder} is not a folder that only you can use; remove it, or run: chmod 700 {folder}"
         )
     lock = os.open(f"{main}.lock", CREATING | os.O_RDWR, 0o600)
     try:
@@ -102,7 +102,7 @@ def listen(config: Config) -> Iterator[Listening]:
 
 @contextlib.contextmanager
 def _listen_at(path: str) -> Iterator[socket.socket]:
-    """Listen at a path. The socket is bound elsewhere and then renamed, so that it always
+    """Listen at a path. The socket is bound under another name and then renamed, so that it always
     answers.
     """
     scratch = f"{path}.{os.getpid()}"
@@ -127,7 +127,7 @@ def _listen_at(path: str) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _link(path: Path, target: str) -> Iterator[None]:
-    """Link a second path to a socket while inside."""
+    """Link a second path to a socket inside the context."""
     scratch = Path(f"{path}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target)
@@ -141,7 +141,7 @@ def _link(path: Path, target: str) -> Iterator[None]:
 
 
 def bind_address(options: ServeOptions) -> socket.socket:
-    """Return the TCP socket: the one that systemd opened, else a new one.
+    """Return the TCP socket that systemd opened, else a new one.
 
     Raises:
         ConfigError: The server can't listen there.
@@ -169,7 +169,7 @@ def notify(state: str) -> None:
 
 
 def socket_from_systemd() -> socket.socket | None:
-    """Return the socket that systemd opened for us, if it did; see sd_listen_fds(3)."""
+    """Return the socket that systemd opened for us, if any; see sd_listen_fds(3)."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None
     return socket.socket(fileno=3)

@@ -1,10 +1,10 @@
-"""The command over a Unix socket: runs each request in a thread and sends back its output and exit
+"""The command over a Unix socket: runs each request in a thread, and returns its output and exit
 code.
 
-The other side is `memories.warm.client`, which describes the messages. A command reads `sys.stdin`,
-`os.environ` and relative paths as in a process of its own: `install_stand_ins` replaces the first
-two by objects that look up the caller, and the working folder belongs to the thread where the
-system allows it.
+`memories.warm.client` is the other side and describes the messages. A command reads `sys.stdin`,
+`os.environ` and relative paths as in its own process. `install_stand_ins` replaces the first two
+with objects that look up the caller. Each thread has its own working folder if the system supports
+that.
 """
 
 import contextlib
@@ -36,30 +36,29 @@ from memories.stores import Store
 from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
-STOPPED = "told to stop"  # the reason of an end by `memory serve --stop`
-_CLONE_FS = 0x200  # flag of unshare(2): the thread gets a working folder and a umask of its own
-# where threads can't have their own folder, commands run one after the other
+STOPPED = "stopped by a request"  # why `memory serve --stop` ended the server
+_CLONE_FS = 0x200  # flag of unshare(2): the thread gets its own working folder and umask
+# if threads can't have their own folder, commands run one after the other
 _folder_lock = threading.Lock()
 
 
 class Direct(BaseException):
-    """The command needs a process of its own; nothing was changed. Not an `Exception`: no command
-    may handle it.
+    """The command needs its own process; nothing was changed. This is not an `Exception`, so no
+    command can handle it.
     """
 
 
 class Caller(NamedTuple):
-    """The process that asked for a command.
+    """The process that sent a command.
 
     Attributes:
         environment: The variables that were sent.
-        is_carried: Returns whether a variable is one that clients send; the others are the
-            server's.
+        is_carried: Returns whether clients send a variable; all others are the server's.
         terminals: Whether each of the three standard streams is a terminal.
         input: Standard input; None if it was not sent.
         folder: The working folder.
-        umask: The permissions that new files do not get.
-        written: The output, in pieces with the number of the stream.
+        umask: The permissions that new files don't get.
+        written: The output, in pieces with each one's stream number.
     """
 
     environment: dict[str, str]
@@ -75,8 +74,8 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def install_stand_ins() -> None:
-    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` by objects that use the
-    caller's, if any.
+    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that use the
+    caller's, if there is a caller.
     """
     sys.stdin = _Input(sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
@@ -94,7 +93,7 @@ def own_folder() -> bool:
 
 @contextlib.contextmanager
 def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
-    """Act as the caller while inside.
+    """Act as the caller inside the context.
 
     Args:
         caller: The caller.
@@ -106,7 +105,8 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
         try:
             try:
                 os.chdir(caller.folder)
-            except OSError as exc:  # the server may see another file system than the caller
+            # the server's view of the file system may differ from the caller's
+            except OSError as exc:
                 raise Direct from exc
             yield
         finally:
@@ -140,8 +140,8 @@ class _Output:
 
 
 class _Bytes:
-    """The binary stream of `_Output`; click keeps a reference, so it looks up the caller each
-    time.
+    """The binary stream of `_Output`. It looks up the caller each time, because click keeps a
+    reference.
     """
 
     def __init__(self, number: int, own: Any) -> None:
@@ -163,7 +163,7 @@ class _Bytes:
 
 
 class _Input:
-    """The caller's standard input; reading input that was not sent raises `Direct`."""
+    """The caller's standard input; reading raises `Direct` if the client sent no input."""
 
     encoding, closed = "utf-8", False
 
@@ -203,8 +203,8 @@ class _Input:
 
 
 class _Environment(MutableMapping[str, str]):
-    """The caller's environment; a variable that is set in it is set for the server too, as
-    libraries expect.
+    """The caller's environment. Setting a variable also sets it for the server, as libraries
+    expect.
     """
 
     def __init__(self, own: Any) -> None:
@@ -217,7 +217,7 @@ class _Environment(MutableMapping[str, str]):
         return name in self._of(str(name))
 
     def _of(self, name: str) -> Mapping[str, str]:
-        """Return the caller's variables, or the server's if a variable of this name is not sent."""
+        """Return the caller's variables; or the server's, if clients don't send this variable."""
         caller = _caller.get()
         own: Mapping[str, str] = self._own
         return own if caller is None or not caller.is_carried(name) else caller.environment
@@ -253,7 +253,7 @@ class _Environment(MutableMapping[str, str]):
 
 _THREADS = 16
 _MOST_OPEN = 256
-_MOST_LINE = 4 << 20  # bytes: arguments and variables; the system allows a process fewer
+_MOST_LINE = 4 << 20  # bytes of arguments and variables; the system allows a process fewer
 _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
@@ -270,11 +270,11 @@ class Served(NamedTuple):
         config: The settings that the server was started with.
         url: The URL of the store, with an absolute path.
         store: The open store.
-        embedder: Its model; None to search by words alone.
-        writers: The queue of writes to the store.
-        version: The version of this program.
+        embedder: Its model; None to search by words only.
+        writers: The store's write queue.
+        version: The program's version.
         fits: Returns whether the store is still the one that was opened.
-        end: Ends the server, with a reason.
+        end: Ends the server, for a reason.
         status: Returns the state of the server.
     """
 
@@ -290,7 +290,7 @@ class Served(NamedTuple):
 
 
 class _Grouped(Memories):
-    """The memory of one command, whose new memories share transactions with those of others."""
+    """One command's memory. Its new memories share transactions with other commands' memories."""
 
     writers: Writers
 
@@ -307,13 +307,13 @@ class _Grouped(Memories):
 
 
 class Warm:
-    """Accepts commands on a listening socket, until it is closed."""
+    """Accepts commands on a listening socket until the socket is closed."""
 
     def __init__(self, listening: socket.socket, served: Served, run: Run) -> None:
-        """Begin.
+        """Start accepting commands.
 
         Args:
-            listening: The socket; it is closed at the end.
+            listening: The socket; `close` closes it.
             served: The parts of the server that commands use.
             run: Runs a command.
         """
@@ -333,11 +333,11 @@ class Warm:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is being run."""
+        """Whether a command is running."""
         return bool(self._open)
 
     def close(self, seconds: float = 3.0) -> None:
-        """Accept no more commands; wait briefly for those that are running."""
+        """Accept no more commands; wait briefly for the running ones."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -357,7 +357,8 @@ class Warm:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(0.05)  # no descriptors are left: those that are open will be closed
+                # no file descriptors are left; closing the open connections frees some
+                time.sleep(0.05)
                 continue
             if self._closed or len(self._open) >= _MOST_OPEN or not _is_own(connection):
                 connection.close()
@@ -368,11 +369,12 @@ class Warm:
                 connection.settimeout(_READ_SECONDS)
                 connection.sendall(self._greeting)
                 self._pool.submit(self._answer, connection)
-            except (OSError, RuntimeError):  # it has left, or the server ends
+            # the client has disconnected, or the server is stopping
+            except (OSError, RuntimeError):
                 self._drop(connection)
 
     def _tick(self) -> None:
-        """Send a sign of life to clients whose command is running."""
+        """Send a sign of life to clients whose command is still running."""
         while not self._closed or self._open:
             time.sleep(_DOT_SECONDS)
             with self._lock:
@@ -392,7 +394,8 @@ class Warm:
             if message is None:
                 return
             request, stdin = message
-            if request["argv"][:1] == [HOOK]:  # it does its own work unless it sees this begin
+            # a client runs its command itself unless it sees this byte first
+            if request["argv"][:1] == [HOOK]:
                 connection.sendall(b".")
             with self._lock:
                 self._working.add(connection)
@@ -403,7 +406,7 @@ class Warm:
             if answer != DIRECT:
                 self.answered += 1
             self.last_at = time.monotonic()
-        except (OSError, ValueError):  # the client has left, or is not ours
+        except (OSError, ValueError):  # the client has disconnected, or is not one of ours
             return
         finally:
             self._drop(connection)
@@ -431,7 +434,7 @@ class Warm:
         return request, b"".join(pieces)
 
     def _manage(self, connection: socket.socket, line: str) -> None:
-        """Answer a line without a command; see `memories.warm.manage`."""
+        """Answer a line that contains no command; see `memories.warm.manage`."""
         word, _, version = line.partition(" ")
         if word == "newer" and _number(version) > _number(self._served.version):
             self._served.end("a newer version of the program was installed")
@@ -462,7 +465,7 @@ class Warm:
             with standing_for(caller, apart=self._thread.apart):
                 folder = os.stat(".")  # noqa: PTH116
                 if [folder.st_dev, folder.st_ino] != request["folder"]:
-                    return DIRECT  # another place by the same name, as in a container
+                    return DIRECT  # another folder with the same name, as in a container
                 DEADLINE.set(self._deadline)
                 code, changed = self._run(
                     request["argv"], self._opener(request["argv"]), request["once"]
@@ -473,7 +476,7 @@ class Warm:
             code, changed = 1, ""
             text = "".join(traceback.format_exception(exc))
             written.append((2, text.encode("utf-8", "backslashreplace")))
-        self._served.fits()  # now, in case the command has created the file
+        self._served.fits()  # now, in case the command created the file
         return _encode(code, changed, written)
 
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
@@ -487,7 +490,8 @@ class Warm:
                 embedder=served.embedder or "none",
                 config=config,
                 channel="hook" if arguments[0] == HOOK else "cli",
-                place=here(config, Path.cwd()),  # now: the thread that writes is in another folder
+                # now, because the writing thread has another working folder
+                place=here(config, Path.cwd()),
             ).at_home()
             memories.writers = served.writers
             return memories
@@ -495,7 +499,7 @@ class Warm:
         return open_memories
 
     def _is_served(self, config: Config) -> bool:
-        """Return whether a command's settings are those of the open store and model."""
+        """Return whether a command's settings match those of the open store and model."""
         own = self._served.config
         if absolute(config.store) != self._served.url:
             return False
@@ -507,12 +511,12 @@ class Warm:
 
 
 def _is_logged(config: Config, arguments: Sequence[str]) -> bool:
-    """Return whether a command writes a log of its own, which it can't do in the server."""
+    """Return whether a command writes its own log, which it can't do in the server."""
     is_context = arguments[0] == "context" and config.sources["log_level"] != "default"
     return is_context or config.log_level == "DEBUG"
 
 
-# Settings that belong to the open store and model; a client that has others does its own work.
+# Settings of the open store and model; a client with other settings runs its command itself.
 _OF_STORE = (
     "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name",
@@ -546,9 +550,9 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether a client runs as this user, where the system can say."""
+    """Return whether a client runs as this user, if the system can tell."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the folder's permissions keep others out
+        return True  # the folder's permissions keep other users out
     _, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     )

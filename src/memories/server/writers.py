@@ -1,13 +1,11 @@
-"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction of the
-store.
+"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction.
 
 A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit
-go into the next transaction. Each write is acknowledged after its commit; one that is refused fails
-alone.
+go into the next transaction. Each write is acknowledged after its commit. A refused write fails
+without affecting the others.
 
-New memories are added to the store together, at the end of the transaction or before anything is
-read. If one of them fails so late, all are undone and made again, each in a part of the transaction
-that can be rolled back alone.
+New memories are added to the store together, at the end of the transaction or before the next read.
+If one of them fails at that point, all are undone and repeated, each in its own savepoint.
 """
 
 import contextlib
@@ -33,7 +31,7 @@ from memories.write.create import Batch, Created
 MOST_WAITING = 2_000
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
-_SECONDS = 0.1  # longest work in one transaction: other processes wait for it
+_SECONDS = 0.1  # seconds of work in one transaction, because other processes wait for it
 
 Result = TypeVar("Result")
 
@@ -50,7 +48,7 @@ class Ending(StoreBusy):
 
 
 class _Submitted(NamedTuple):
-    """A create that no thread waits for; its event is recorded at its end."""
+    """A create that no thread waits for; its event is recorded when it ends."""
 
     memories: Memories
     drafts: Sequence[Draft]
@@ -73,7 +71,7 @@ class _Write(NamedTuple):
 
     @classmethod
     def of(cls, prepared: Batch, submitted: _Submitted | None = None) -> "_Write":
-        """Return the write of new memories."""
+        """Return the write for new memories."""
         size = sum(len(item.draft.content) for item in prepared.drafts)
         context = contextvars.copy_context()
         return cls(
@@ -88,13 +86,13 @@ class _Outcome(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Committed writes through one store, and the reports to make of them."""
+    """Committed writes through one store, and the reports about them."""
 
     outcomes: Sequence[_Outcome]
     reports: Sequence[Callable[[], None]]
 
     def report(self, flushed: set[Path]) -> "list[tuple[_Write, Any]]":
-        """Report the changes, and count reads; return the result or the error of each write.
+        """Report the changes, and count reads; return each write's result or error.
 
         Args:
             flushed: The homes whose reads have been counted; all belong to one store.
@@ -118,7 +116,7 @@ class _Part(NamedTuple):
 
 
 def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
-    """Record the events of submitted writes, then resolve the future of each write."""
+    """Record the events of submitted writes, then resolve each write's future."""
     with events.together():
         for write, result in results:
             if write.submitted is not None:
@@ -131,16 +129,16 @@ def _answer(results: Sequence[tuple[_Write, Any]]) -> None:
 
 
 class _Apart(Exception):
-    """Writes that were made together have to be made again, each in a part of the transaction."""
+    """Writes that were made together must be repeated, each in its own savepoint."""
 
 
 class Writers:
-    """The queue of the writes to one store, and the thread that makes them; any number of threads
-    may use it.
+    """A store's write queue, and the thread that makes the writes; any number of threads may use
+    it.
     """
 
     def __init__(self, store: Store, fits: Callable[[], bool] = lambda: True) -> None:
-        """Begin with an empty queue.
+        """Start with an empty queue.
 
         Args:
             store: The store.
@@ -163,13 +161,13 @@ class Writers:
 
     @property
     def problem(self) -> str:
-        """The reason why writing has stopped; empty while all is well."""
+        """Why writing has stopped; empty while there is no problem."""
         return "" if self._broken is None else str(self._broken)
 
     def create(
         self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
     ) -> list[Created]:
-        """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
+        """Store drafts as `Memories.create_many` does; see `do` for the other errors."""
         if len(drafts) == 1:
             return self.submit(memories, drafts[0], force, redact).result()
         run = events.note_calls(self._create, "create_many", "create")
@@ -187,7 +185,7 @@ class Writers:
     def submit(
         self, memories: Memories, draft: Draft, force: bool, redact: bool
     ) -> "Future[list[Created]]":
-        """Store a draft as `create` does, but return at once, with a future of its result."""
+        """Submit a draft as `create` would store it; return a future for its result immediately."""
         submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
             [prepared] = memories.prepare(submitted.drafts, force=force, redact=redact)
@@ -201,10 +199,10 @@ class Writers:
         commit.
 
         Args:
-            run: Writes to the store; another thread runs it in the context of this one.
-            size: About how many bytes it writes.
-            store: The logging store that it writes through; writes through one store share an entry
-                of the audit log.
+            run: Writes to the store; another thread runs it in this thread's context.
+            size: Approximately how many bytes it writes.
+            store: The logging store that it writes through. Writes through one store share an entry
+                in the audit log.
 
         Raises:
             Full: Too many writes are waiting.
@@ -221,17 +219,17 @@ class Writers:
                 raise Ending
             if self._waiting.qsize() >= MOST_WAITING:
                 raise Full(
-                    f"{MOST_WAITING} writes wait for the store already; nothing was written; try "
-                    "again"
+                    f"{MOST_WAITING} writes are already waiting for the store; nothing was "
+                    "written; try again"
                 )
             self._waiting.put(write)
         return write.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Make the waiting writes and accept no more; refuse those not begun in time. Return
+        """Complete the waiting writes and accept no more; refuse those not begun in time. Return
         whether all were made.
         """
-        with self._entering:  # so that no write comes behind the end
+        with self._entering:  # so that no write can follow the end marker
             if not self._closed:
                 self._until = time.monotonic() + seconds
                 self._waiting.put(None)
@@ -252,7 +250,7 @@ class Writers:
                 self._commit(writes)
 
     def _next(self) -> tuple[list[_Write], bool]:
-        """Wait for a write; return it with those behind it, and whether the queue was closed."""
+        """Wait for a write; return it, the writes behind it, and whether the queue was closed."""
         first = self._waiting.get()
         if first is None:
             return [], True
@@ -269,9 +267,9 @@ class Writers:
         return writes, False
 
     def _commit(self, writes: Sequence[_Write]) -> None:
-        """Make writes, in one transaction or, if that takes long, in several."""
-        # Writes that share an entry of the log stand together; a client that waits for one sends no
-        # second one.
+        """Make writes in one transaction or, if that takes long, in several."""
+        # Writes that share an entry in the log are consecutive; a client that waits for one sends
+        # no second one.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = all(write.prepared is not None for write in remaining)
         while remaining:
@@ -297,12 +295,11 @@ class Writers:
 
         Args:
             writes: The writes.
-            together: Add all new memories at once, else each in a part of the transaction that can
-                roll back alone.
+            together: Add all new memories in one step, else each in its own savepoint.
 
         Raises:
-            _Apart: A write that was made together with others failed and can't be undone alone;
-                nothing was written.
+            _Apart: A write that was made together with others failed and can't be undone
+                separately; nothing was written.
         """
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
@@ -335,7 +332,7 @@ class Writers:
         return parts
 
     def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
-        """Make a write through a batch; a refused one is removed from it."""
+        """Make a write through a batch; a refused write is removed from it."""
         assert write.prepared is not None
         before = batch.mark()
         try:
@@ -346,15 +343,15 @@ class Writers:
             return _Outcome(write, None, exc)
 
     def _run(self, write: _Write) -> "_Outcome":
-        """Make one write in a part of the transaction; a refused one rolls back its own part only.
+        """Make one write in its own savepoint; a refused write rolls back only its savepoint.
 
         Raises:
-            StoreError: The store failed, and the whole transaction with it.
+            StoreError: The store failed, and the entire transaction with it.
         """
         try:
             return _Outcome(write, write.context.run(write.run), None)
         except StoreError as exc:
-            if exc.__cause__ is not None:  # an error of the driver, not a refusal of ours
+            if exc.__cause__ is not None:  # an error from the driver, not one of our refusals
                 self._fail([write], exc)
                 raise
             return _Outcome(write, None, exc)
@@ -364,13 +361,14 @@ class Writers:
     def _refuse_broken(self) -> None:
         if self._broken is None and not self._fits():
             self._broken = StoreDamaged(
-                "the store was removed or replaced while the server had it open; start it again"
+                "the store was removed or replaced while the server had it open; start the server "
+                "again"
             )
         if self._broken is not None:
             raise type(self._broken)(str(self._broken))
 
     def _fail(self, writes: Sequence[_Write], error: Exception) -> None:
-        """Fail writes with an error; one that says that the file is damaged ends all writing."""
+        """Fail writes with an error; an error that reports a damaged file stops all writing."""
         if isinstance(error, StoreDamaged) and self._broken is None:
             self._broken = error
         _answer([(write, error) for write in writes if not write.future.done()])

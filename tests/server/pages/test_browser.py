@@ -34,7 +34,7 @@ def test_who_is_not_signed_in_is_led_there_and_back(site: Site, browser: Any) ->
     assert "/login?next=" in page.url
     page.fill("input[name=token]", "mem_wrong")
     page.click("button.main")
-    page.locator("#told", has_text="no such token").wait_for()
+    page.locator("#told", has_text="this token is unknown").wait_for()
     page.fill("input[name=token]", site.token)
     page.click("button.main")
     page.wait_for_url(f"{site.url}/tags?key=type")

@@ -188,11 +188,11 @@ def test_before_there_was_a_memory_the_page_says_so_and_leads_to_its_first_versi
     answer = asking.get(f"/memories/{one}?as_of=2026-04-30")
     assert answer.status_code == 404
     assert (
-        "Not there yet on 2026-04-30 This memory is there since 1 May 2026 12:00 UTC."
+        "Not stored yet on 2026-04-30 This memory has existed since 1 May 2026 12:00 UTC."
         in text_of(answer)
     )
     links = {name: html.unescape(target) for target, name in _LINK.findall(answer.text)}
-    first = asking.get(links["See it as it was first"])
+    first = asking.get(links["See its first version"])
     assert "Deploys happen on Mondays" in text_of(first)
     assert "As it was on 2026-05-01 12:00:00 UTC" in text_of(first)
     assert "Fridays" in text_of(asking.get(links["See it as it is now"]))
@@ -206,7 +206,7 @@ def test_what_waited_then_is_not_there_and_leads_to_now(site: Site, own: httpx.C
         answer.status_code,
         "It had to wait for review, and was not accepted" in answer.text,
     ) == (404, True)
-    assert "See it as it was first" not in answer.text
+    assert "See its first version" not in answer.text
     site.memories.review.reject([waits.id])
     assert own.get(f"/memories/{waits.id}?{THEN}").status_code == 404
     assert own.get(f"/memories/{one}?as_of=2099-01-01").status_code == 200

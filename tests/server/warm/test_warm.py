@@ -433,7 +433,7 @@ def test_a_newer_command_ends_an_older_server(
 def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:
     serving()
     second = memory("serve", "--no-http")
-    assert "running already" in second.stderr
+    assert "already running" in second.stderr
     assert answered(memory) == 0
 
 

@@ -1,8 +1,8 @@
-"""Modules for Microsoft Amplifier; the distributions in packages/ are entry points to these
+"""Modules for Microsoft Amplifier; the distributions in packages/ contain entry points to these
 functions.
 
-A module is mounted by `await mount(coordinator, config)`, which returns a function that undoes it.
-`amplifier_core` is installed whenever that happens; nothing else imports it.
+`await mount(coordinator, config)` mounts a module and returns a function that unmounts it.
+`amplifier_core` is installed in that situation; nothing else imports it.
 """
 
 import logging
@@ -30,7 +30,7 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
         config: See `session.Settings`.
 
     Raises:
-        ConfigError: A setting is not acceptable.
+        ConfigError: A setting is invalid.
     """
     settings = read_settings(coordinator.config, config)
     if _is_refused(settings):
@@ -59,14 +59,15 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
 
 
 async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
-    """Mount the context manager; with memory off, or in explicit mode, one without memory.
+    """Mount the context manager. If memory is off or in explicit mode, the context manager has no
+    memory.
 
     Args:
         coordinator: The session's coordinator.
         config: See `session.Settings`.
 
     Raises:
-        ConfigError: A setting is not acceptable.
+        ConfigError: A setting is invalid.
     """
     from memories.integrations.amplifier.context import MemoriesContext
 
@@ -102,10 +103,10 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
         config: See `session.Settings`.
 
     Raises:
-        ConfigError: A setting is not acceptable.
+        ConfigError: A setting is invalid.
     """
     settings = read_settings(coordinator.config, config)
-    # In a child session an agent talks to another agent: no person said that.
+    # In a child session an agent talks to another agent: no person wrote the messages.
     if _is_refused(settings) or not settings.capture or coordinator.parent_id is not None:
         return _nothing
     from memories.integrations.amplifier.capture import Capture
@@ -121,7 +122,7 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
 
 
 def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
-    """Return a function that undoes a mount and then releases the memory."""
+    """Return a function that unmounts a module and then releases the memory."""
 
     async def unmount() -> None:
         await undo()
@@ -131,9 +132,7 @@ def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
 
 
 def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str, dict[str, str]]:
-    """Return the prompt block for the project that the session works in, and the texts of its
-    memories by their ids.
-    """
+    """Return the prompt block for the session's project, and the texts of its memories by id."""
     from memories.identity import project as projects
     from memories.identity import prompt
 
@@ -143,14 +142,14 @@ def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str,
 
 
 async def _mount_for_context(coordinator: Any, settings: Settings) -> "Mounted | None":
-    """Return the memory of a session; None if it is off or not usable, since no session can do
-    without a context.
+    """Return a session's memory; None if it is off or unusable, since every session needs a
+    context.
     """
 
     try:
         return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
     except (ConfigError, OSError, ValueError) as exc:
-        _log.warning("the session goes on without its memory: %s", exc)
+        _log.warning("the session continues without its memory: %s", exc)
         return None
 
 
@@ -164,4 +163,4 @@ def _is_refused(settings: Settings) -> bool:
 
 
 async def _nothing() -> None:
-    """Undo nothing."""
+    """Do nothing."""

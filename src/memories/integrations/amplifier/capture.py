@@ -1,9 +1,9 @@
-"""The hooks that capture a conversation: they append to the inbox, as the command's hooks do, and
-change nothing.
+"""Hooks that capture a conversation. Like the command's hooks, they append to the inbox and change
+nothing.
 
-The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event has the
-agent's whole answer (`prompt:complete` has 200 characters of it), so it is taken from the context
-manager at `orchestrator:complete`.
+The user's text comes with `prompt:submit`, a tool's result with `tool:post`. No event contains the
+agent's complete answer (`prompt:complete` contains 200 characters), so `Capture` reads it from the
+context manager at `orchestrator:complete`.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 HOST = "amplifier"
-PRIORITY = 900  # after hooks that deny or redact texts; lower ones run first
-_MIN_OUTPUT = 40  # characters of a tool's result that is worth capturing
+PRIORITY = 900  # after hooks that deny or redact texts; hooks with lower numbers run first
+_MIN_OUTPUT = 40  # minimum length of a tool result that is captured, in characters
 
 
 class Capture:
-    """Appends the texts of one session to the inbox. It never fails a session: an error is one line
-    in the log.
+    """Appends the texts of one session to the inbox. It never fails a session: an error is only
+    logged.
     """
 
     def __init__(self, coordinator: Any, mounted: Mounted, settings: Settings) -> None:
-        """Prepare.
+        """Initialize without registering any hooks.
 
         Args:
             coordinator: The session's coordinator.
-            mounted: The memory of the session.
-            settings: The module's settings; a session waits `delay_seconds` for an event to be
-                written.
+            mounted: The session's memory.
+            settings: The module's settings; a session waits up to `delay_seconds` for an event to
+                be written.
         """
         self._coordinator, self._mounted, self._settings = coordinator, mounted, settings
         self._name = files.session_name(HOST, coordinator.session_id)
-        self._seen = 0  # number of messages of the context that were read
+        self._seen = 0  # number of context messages that were read
 
     def register(self) -> list[Callable[[], None]]:
         """Register the hooks; return the functions that unregister them."""
@@ -62,7 +62,7 @@ class Capture:
         return unregister
 
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
-        self._seen = len(await self._messages())  # a resumed session has old messages
+        self._seen = len(await self._messages())  # a resumed session contains old messages
         prompt = data.get("prompt")
         text = host_events.clean_prompt(prompt if isinstance(prompt, str) else "")
         if not text:
@@ -71,7 +71,7 @@ class Capture:
 
     async def _tool(self, _: str, data: dict[str, Any]) -> "HookResult":
         output = _output(data.get("result") or data.get("tool_response"))
-        is_ours = data.get("tool_name") == NAME  # it is remembered already
+        is_ours = data.get("tool_name") == NAME  # capture has already stored it
         if is_ours or len(output) < _MIN_OUTPUT:
             return _continue()
         return await self._append("tool", output=output)
@@ -127,8 +127,8 @@ class Capture:
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
-        """Run work on the home off the event loop; the session waits for it a while, and goes on in
-        any case.
+        """Run work on the home off the event loop; the session waits briefly, then continues in any
+        case.
         """
         running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
         running.add_done_callback(_log_failure)
@@ -148,7 +148,7 @@ def _continue() -> "HookResult":
 
 
 def _record_shown(home: str, name: str, mounted: Mounted) -> None:
-    """Record the memories that the session has seen, so that they are not captured again."""
+    """Record the memories that the session was shown, so that they are not captured again."""
     texts, mounted.shown_texts = mounted.shown_texts, {}
     if texts:
         marks: set[str] = set()
@@ -158,7 +158,7 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
 
 
 def _start_flusher(home: str) -> None:
-    """Start the process that stores the inbox; it outlives this one."""
+    """Start the process that stores the inbox; it outlives this process."""
     command, null = [sys.executable, *events.FLUSH], subprocess.DEVNULL
     subprocess.Popen(  # noqa: S603
         command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True
@@ -166,7 +166,7 @@ def _start_flusher(home: str) -> None:
 
 
 def _output(content: object) -> str:
-    """Return the text of a tool's result, or of a content that is a text or a list of blocks."""
+    """Return the text in a tool's result, or in content that is a string or a list of blocks."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,10 +1,10 @@
-"""The context manager: keeps the messages of a session, adds the agent's memory, and selects those
-that fit.
+"""The context manager: keeps a session's messages, adds the agent's memory, and selects the
+messages that fit.
 
-A request that has no room for everything leaves out, in this order: the text of old tool results,
-old messages, the text of the newer tool results, and the steps since the user's last message.
-Instructions, the user's last message and the newest messages stay. A tool call and its results stay
-or go together. The conversation itself never changes.
+If not everything fits into a request, it leaves out, in this order: the text of old tool results,
+old messages, the text of newer tool results, and the steps since the user's last message. It always
+includes instructions, the user's last message and the newest messages. A tool call and its results
+are included or left out together. The conversation itself never changes.
 """
 
 import asyncio
@@ -17,23 +17,25 @@ from typing import Any, NamedTuple
 from memories.context.tokens import estimate_tokens
 
 Message = Mapping[str, Any]
-TARGET = 0.7  # share of the budget after a compaction, so that the next messages need none
-RECENT_RESULTS = 5  # tool results whose text is kept as long as possible
-SHORTENED = 250  # characters of a tool result that are kept
+# share of the budget that is used after a compaction, so that the next messages need none
+TARGET = 0.7
+RECENT_RESULTS = 5  # number of the newest tool results whose text is kept as long as possible
+SHORTENED = 250  # characters of a shortened tool result that are kept
 NOTICE = {
     "role": "system",
     "content": "To save room, earlier messages of this conversation are left out here, or old tool "
     "results shortened.",
 }
-_WORTH_IT = 50  # characters that must be saved by it
-_PER_MESSAGE = 4  # tokens of a message in addition to its content
+_WORTH_IT = 50  # characters that shortening must save
+_PER_MESSAGE = 4  # tokens for a message in addition to its content
 
 
 class Cut(NamedTuple):
-    """The part that a view leaves out; it only grows, so that requests of a session begin alike.
+    """The part of the conversation that a view leaves out; it only grows, so that a session's
+    requests start alike.
 
     Attributes:
-        start: The index of the first message that is shown.
+        start: The index of the first included message.
         shortened: Tool results before this index are shortened.
     """
 
@@ -42,7 +44,7 @@ class Cut(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The tokens of a message, both unchanged and with its tool results shortened."""
+    """A message's token counts: complete, and with its tool results shortened."""
 
     whole: int
     shortened: int
@@ -53,9 +55,9 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
 
     Args:
         messages: The conversation, without instructions that are rebuilt for each request.
-        sizes: The tokens of each message; see `size_of`.
-        cut: The present cut.
-        budget: The largest number of tokens of the view.
+        sizes: The token counts of each message; see `size_of`.
+        cut: The current cut.
+        budget: The maximum number of tokens in the view.
     """
 
     def negative_size(cut: Cut) -> int:
@@ -91,7 +93,7 @@ def fit(messages: Sequence[Message], sizes: Sequence[Size], cut: Cut, budget: in
 
 
 def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
-    """Return copies of the conversation's messages that are shown."""
+    """Return copies of the messages that the view includes."""
     visible = []
     for index in _shown_indices(messages, cut):
         message = messages[index]
@@ -103,7 +105,7 @@ def view(messages: Sequence[Message], cut: Cut) -> list[dict[str, Any]]:
 
 
 def count_instructions(messages: Sequence[Message]) -> int:
-    """Return how many instructions a conversation begins with."""
+    """Return the number of instructions at the start of a conversation."""
     for count, message in enumerate(messages):
         if not is_instruction(message):
             return count
@@ -111,17 +113,17 @@ def count_instructions(messages: Sequence[Message]) -> int:
 
 
 def is_instruction(message: Message) -> bool:
-    """Return whether a message is an instruction, which is always shown."""
+    """Return whether a message is an instruction, which is always included."""
     return message.get("role") in ("system", "developer")
 
 
 def size_of(message: Message) -> Size:
-    """Return the size of a message, whole and shortened."""
+    """Return a message's token counts, complete and shortened."""
     return Size(tokens_of(message), tokens_of(_shorten(message)))
 
 
 def tokens_of(message: Message) -> int:
-    """Return an upper bound of the tokens of a message."""
+    """Return an upper bound for a message's tokens."""
     content = message.get("content")
     text = content if isinstance(content, str) else _to_json(content)
     tokens = _PER_MESSAGE + estimate_tokens(text)
@@ -135,8 +137,8 @@ def _to_json(value: object) -> str:
 
 
 def _shown_indices(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
-    """Yield the indices of the messages shown: instructions, the user's last message, and all from
-    the cut on.
+    """Yield the indices of the included messages: instructions, the user's last message, and all
+    from the cut on.
     """
     users = [index for index, message in enumerate(messages) if _is_from_user(message)]
     last_user = users[-1] if users else -1
@@ -146,7 +148,7 @@ def _shown_indices(messages: Sequence[Message], cut: Cut) -> Iterator[int]:
 
 
 def _possible_starts(messages: Sequence[Message]) -> Iterator[int]:
-    """Yield the indices at which a view can begin: not between a tool call and its results."""
+    """Yield the indices at which a view can start: never between a tool call and its results."""
     waiting: set[str] = set()
     for index, message in enumerate(messages):
         if not waiting or _is_from_user(message):
@@ -168,7 +170,7 @@ def _calls(message: Message) -> set[str]:
 
 
 def _answers(message: Message) -> set[str]:
-    """Return the ids of the tool calls whose results a message has."""
+    """Return the ids of the tool calls whose results are in a message."""
     ids = set()
     for block in _blocks(message):
         if block.get("type") == "tool_result":
@@ -194,7 +196,7 @@ def _is_from_hook(message: Message) -> bool:
 
 
 def _shorten(message: Message) -> Message:
-    """Return a tool result with the beginning of its text; any other message unchanged."""
+    """Return a tool result cut to the beginning of its text; other messages stay unchanged."""
     if not _answers(message):
         return message
     content = message.get("content")
@@ -223,20 +225,21 @@ def _cut(text: str) -> str:
 
 
 _log = logging.getLogger(__name__)
-MAX_TOKENS = 200_000  # limit of a request if neither the provider nor the configuration has one
-MARGIN = 4_096  # tokens left free, as by Amplifier's own context managers
-OUTPUT_SHARE = 0.5  # share of the longest answer that is left free
+# maximum tokens of a request if neither the provider nor the configuration sets a limit
+MAX_TOKENS = 200_000
+MARGIN = 4_096  # tokens kept free, as in Amplifier's own context managers
+OUTPUT_SHARE = 0.5  # share of the maximum output length that is kept free
 
 Block = Callable[[], Awaitable[str]]
 
 
 class MemoriesContext:
-    """Keeps every message; a request that has no room for all gets a view of them, and the prompt
-    block.
+    """Context manager that keeps every message; a request that can't include them all gets a view
+    and the prompt block.
 
-    The block is read once, before the first request, and again after `clear`: the beginning of a
-    prompt then stays the same for a session, so that a provider can cache it. It is never among the
-    messages, so no transcript has it.
+    The block is read before the first request, and again after `clear`. So the start of the prompt
+    stays the same during a session, and a provider can cache it. The block is never one of the
+    messages, so no transcript contains it.
     """
 
     def __init__(
@@ -246,20 +249,20 @@ class MemoriesContext:
         delay_seconds: float = 1.0,
         hooks: Any = None,
     ) -> None:
-        """Prepare.
+        """Initialize without reading the prompt block.
 
         Args:
             block: Returns the prompt block; None for a context without memory.
-            max_tokens: The largest number of tokens of a request; None for the provider's limit.
-            delay_seconds: How long the first request waits for the block; later ones have it if it
-                has arrived.
-            hooks: The session's hooks, which are notified of a compaction.
+            max_tokens: The maximum number of tokens in a request; None for the provider's limit.
+            delay_seconds: How long the first request waits for the block. Later requests include it
+                if it has arrived.
+            hooks: The session's hooks, which are notified of compactions.
         """
         self._block, self._hooks = block, hooks
         self._max_tokens, self._delay_seconds = max_tokens, delay_seconds
         self._messages: list[dict[str, Any]] = []
         self._cut = Cut()
-        self._sizes: dict[int, Size] = {}  # by `id`: a message is kept, and never changed
+        self._sizes: dict[int, Size] = {}  # by `id`: messages are kept and never changed
         self._factory: Callable[[], Awaitable[str]] | None = None
         self._reading: asyncio.Task[str] | None = None
 
@@ -272,7 +275,7 @@ class MemoriesContext:
         return list(map(dict, self._messages))
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace all messages, as when a session goes on."""
+        """Replace all messages, for example when a session is resumed."""
         self._messages, self._cut, self._sizes = list(map(dict, messages)), Cut(), {}
 
     async def clear(self) -> None:
@@ -281,23 +284,26 @@ class MemoriesContext:
         await self.forget_block()
 
     async def set_system_prompt_factory(self, factory: Callable[[], Awaitable[str]]) -> None:
-        """Rebuild the instructions for each request, in place of those among the messages."""
+        """Set a factory that rebuilds the instructions for each request, instead of those among the
+        messages.
+        """
         self._factory = factory
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """Return the messages of a request: instructions, the prompt block, and as many as fit.
+        """Return the messages for a request: instructions, the prompt block, and as many messages
+        as fit.
 
         Args:
-            token_budget: The largest number of tokens.
-            provider: The provider whose limits hold without a budget.
+            token_budget: The maximum number of tokens.
+            provider: The provider whose limits apply if there is no budget.
         """
         budget = self._budget(token_budget, provider)
         first, messages = [], self._messages
         if self._factory:
             first.append({"role": "system", "content": await self._factory()})
-            # The factory rebuilds these instructions; those of hooks stay.
+            # The factory rebuilds these instructions; instructions from hooks stay.
             messages = [
                 message
                 for message in messages
@@ -310,7 +316,7 @@ class MemoriesContext:
         if cut != self._cut:
             await self._compact(messages, cut, room)
         visible = view(messages, cut)
-        count = count_instructions(messages)  # the block comes behind them
+        count = count_instructions(messages)  # the block follows them
         return [*visible[:count], *first, *visible[count:]]
 
     async def forget_block(self) -> None:
@@ -325,7 +331,9 @@ class MemoriesContext:
         return self._sizes[id(message)]
 
     async def _read(self) -> str:
-        """Return the prompt block; empty without one, or until the memory has answered."""
+        """Return the prompt block; empty if there is none, or if the memory has not answered
+        yet.
+        """
         if self._block is None:
             return ""
         if self._reading is None:
@@ -336,8 +344,8 @@ class MemoriesContext:
         error = self._reading.exception()
         if error is None:
             return self._reading.result()
-        _log.warning("the session goes on without its memory: %s", error)
-        self._block = None  # so that it is logged once
+        _log.warning("the session continues without its memory: %s", error)
+        self._block = None  # so that the failure is logged only once
         return ""
 
     async def _compact(self, messages: Sequence[Mapping[str, Any]], cut: Cut, budget: int) -> None:
@@ -356,7 +364,7 @@ class MemoriesContext:
 
 
 def _limit_of(provider: Any) -> int | None:
-    """Return the limit of a request's tokens that a provider reports; None if it reports none."""
+    """Return the token limit for requests that a provider reports; None if it reports none."""
     if provider is None:
         return None
     limit = None
@@ -371,7 +379,7 @@ def _limit_of(provider: Any) -> int | None:
 
 
 def _limit(window: object, output: object) -> int | None:
-    """Return the limit that a context window and the longest answer leave."""
+    """Return the limit that results from a context window and the maximum output length."""
     if not isinstance(window, int) or not isinstance(output, int) or window <= 0:
         return None
     return int(window - OUTPUT_SHARE * output) - MARGIN

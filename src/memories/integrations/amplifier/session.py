@@ -1,4 +1,4 @@
-"""State that the modules of one session share: their settings, and the memory of its agent."""
+"""State that a session's modules share: their settings, and the agent's memory."""
 
 import asyncio
 import importlib.metadata
@@ -17,18 +17,18 @@ AUTONOMOUS, EXPLICIT = MODES = ("autonomous", "explicit")
 
 
 class Settings(NamedTuple):
-    """The settings of one module in one session.
+    """A module's settings in one session.
 
     Attributes:
-        enabled: Whether memory is on; None counts as off, but lets the user switch it on.
+        enabled: Whether memory is on. None counts as off, but the user can switch memory on.
         capture: Whether conversations are captured; off by default, and if memory is off.
-        agent_identity: The namespace of the agent; None for the one in the settings of Memories.
-        mode: `autonomous`: the agent decides when to use its memory, and its prompt has the prompt
-            block. `explicit`: only when the user asks for it, without the block.
-        delay_seconds: How long a session waits at most for the prompt block, or for an event to be
+        agent_identity: The agent's namespace; None for the namespace in the settings of Memories.
+        mode: `autonomous`: the agent decides when to use its memory, and its prompt includes the
+            prompt block. `explicit`: only when the user asks, without the block.
+        delay_seconds: Maximum time that a session waits for the prompt block, or for an event to be
             written.
-        block_tokens: The largest number of tokens of the prompt block.
-        max_tokens: The largest number of tokens of a request; None for the provider's limit.
+        block_tokens: The maximum number of tokens in the prompt block.
+        max_tokens: The maximum number of tokens in a request; None for the provider's limit.
     """
 
     enabled: bool | None = None
@@ -41,16 +41,15 @@ class Settings(NamedTuple):
 
 
 def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Settings:
-    """Return the settings of a module: of the session, else of the module's configuration, else the
-    default.
+    """Return a module's settings: the session's, else the module's configuration, else the default.
 
     Args:
-        plan: The whole mount plan, with `session.agent_identity` and `session.capabilities.memory`
-            if it has them.
-        config: The configuration of the module.
+        plan: The complete mount plan, which may contain `session.agent_identity` and
+            `session.capabilities.memory`.
+        config: The module's configuration.
 
     Raises:
-        ConfigError: A value is not acceptable.
+        ConfigError: A value is invalid.
     """
     session = _mapping((plan or {}).get("session"), "session")
     memory = _mapping(
@@ -64,7 +63,7 @@ def read_settings(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | No
         for name, value in values.items():
             if name in _CHECKS:
                 checked[name] = _CHECKS[name](value, f"{where}.{name}")
-            else:  # bundles are merged, so another module's configuration may be here too
+            else:  # bundles are merged, so settings of other modules may be here too
                 names = ", ".join(_CHECKS)
                 _log.warning("%s.%s is not a setting of memory; use %s", where, name, names)
     settings = Settings(**checked)
@@ -139,19 +138,21 @@ _CLIENT = "amplifier"
 
 
 class Mounted:
-    """The memory of a session's agent, opened when it is first needed and closed by the last module
-    that used it.
+    """The memory of a session's agent, opened on first use and closed by the last module that used
+    it.
 
     Attributes:
         config: The settings of Memories.
-        folder: The working folder of the session.
-        identity: The namespace of the agent.
-        switched_on: Whether the user switched memory on or off in this session; None if neither.
-        shown_texts: The texts, by id, that the session has seen and capture has not recorded yet.
+        folder: The session's working folder.
+        identity: The agent's namespace.
+        switched_on: Whether the user switched memory on (true) or off (false) in this session; None
+            if neither.
+        shown_texts: The texts, by id, that the session was shown and that capture has not recorded
+            yet.
     """
 
     def __init__(self, config: Config, settings: Settings) -> None:
-        """Prepare.
+        """Initialize without opening the memory.
 
         Args:
             config: The settings of Memories.
@@ -169,16 +170,15 @@ class Mounted:
 
     @classmethod
     async def of(cls, coordinator: Any, settings: Settings) -> Self:
-        """Return the memory that the modules of a session share, created for the first; each must
+        """Return the memory that a session's modules share. The first module creates it; each must
         `release` it.
 
         Args:
             coordinator: The session's coordinator.
-            settings: The module's settings. A module with an identity of its own gets a memory of
-                its own.
+            settings: The module's settings. A module with its own identity gets its own memory.
 
         Raises:
-            ConfigError: A setting of Memories is not acceptable.
+            ConfigError: A setting of Memories is invalid.
         """
         name = f"{_CAPABILITY}:{settings.agent_identity}"
         mounted: Self | None = coordinator.get_capability(name)
@@ -206,11 +206,13 @@ class Mounted:
         return await asyncio.to_thread(self._deadline.run, run)
 
     def is_on(self, settings: Settings) -> bool:
-        """Return whether memory is on for a module; the user's word overrides the configuration."""
+        """Return whether memory is on for a module; the user's choice overrides the
+        configuration.
+        """
         return bool(settings.enabled) if self.switched_on is None else self.switched_on
 
     async def become(self, identity: str, *, on: bool) -> None:
-        """Continue as another agent, or with memory on or off."""
+        """Continue with another agent's namespace, or with memory on or off."""
         is_other = identity != self.identity
         self.identity, self.switched_on = identity, on
         if is_other:

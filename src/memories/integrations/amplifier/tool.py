@@ -1,4 +1,6 @@
-"""The tool `memory`, whose `operation` is a verb of the library; users can switch it on and off."""
+"""The tool `memory`, whose `operation` is a method of the library. Users can switch it on and
+off.
+"""
 
 import functools
 import logging
@@ -39,26 +41,30 @@ _WHEN = {
     "work; create what will matter in a later session. Don't explain the machinery.",
 }
 
-_STORED = "similar ones are known: if one of them no longer holds, update or delete it"
-_NOT_STORED = "it is known already: update it if it has changed, or create with force"
+_STORED = "similar memories exist: if one of them is no longer true, update or delete it"
+_NOT_STORED = "this is already known: update the memory if it has changed, or create with force"
 
 _TEXT = {"type": "string"}
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "query": {**_TEXT, "description": "what to search for"},
-    "content": {**_TEXT, "description": "the statement; of update, all that it says now"},
-    "id": {**_TEXT, "description": "of a memory, as an answer shows it"},
+    "content": {**_TEXT, "description": "the statement; for update, the complete new text"},
+    "id": {**_TEXT, "description": "the id of a memory, as answers show it"},
     "tags": {
         "type": "object",
         "additionalProperties": _TEXT,
-        "description": 'like {"project": "shop", "type": "preference"}; of search and list, what '
-        "each must have",
+        "description": (
+            'for example {"project": "shop", "type": "preference"}; search and list return only '
+            "memories with all of these tags"
+        ),
     },
     "key": {
         **_TEXT,
-        "description": "of create, like user/editor; creating it again replaces what it says",
+        "description": (
+            "for create, such as user/editor; creating the same key again replaces the statement"
+        ),
     },
-    "force": {"type": "boolean", "description": "of create: store even what is known"},
-    "since": {**_TEXT, "description": 'a date, or "7d" for a week ago'},
+    "force": {"type": "boolean", "description": "for create: store even if it is already known"},
+    "since": {**_TEXT, "description": 'a date, or "7d" for the last seven days'},
     "until": _TEXT,
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
 }
@@ -116,7 +122,7 @@ def _update(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
 
 
 def _delete(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
-    return _Answer(f"deleted {memories.delete(arguments['id']).id}; restore brings it back")
+    return _Answer(f"deleted {memories.delete(arguments['id']).id}; restore undoes this")
 
 
 def _restore(memories: "Memories", arguments: Mapping[str, Any]) -> _Answer:
@@ -136,12 +142,12 @@ OPERATIONS = {
 
 
 class MemoryTool:
-    """The tool of one session. It never raises: an error becomes a result of one sentence."""
+    """One session's tool. It never raises: an error becomes a result of one sentence."""
 
     name = NAME
 
     def __init__(self, mounted: Mounted, settings: Settings) -> None:
-        """Prepare.
+        """Initialize without opening the memory.
 
         Args:
             mounted: The memory.
@@ -158,7 +164,7 @@ class MemoryTool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON schema of its input."""
+        """The JSON schema of the tool's input."""
         operation = {"type": "string", "enum": [*OPERATIONS]}
         return {
             "type": "object",
@@ -182,17 +188,17 @@ class MemoryTool:
             return _fail(str(exc))
         except Exception as exc:  # noqa: BLE001 - a fault of ours must not end the turn of an agent
             _log.exception("the tool memory failed", exc_info=exc)
-            return _fail(f"the memory failed: {type(exc).__name__}; the log has more")
+            return _fail(f"the memory failed: {type(exc).__name__}; see the log for details")
 
 
 def _check_input(value: object) -> tuple[Callable[..., _Answer], dict[str, Any]]:
-    """Return the operation that an input names, and its arguments.
+    """Return an input's operation and arguments.
 
     Raises:
-        InvalidInput: An argument is missing, unknown or of another type.
+        InvalidInput: An argument is missing, unknown or has the wrong type.
     """
     if not isinstance(value, Mapping):
-        raise InvalidInput("the input must be an object with operation and its arguments")
+        raise InvalidInput("the input must be an object that contains operation and its arguments")
     name = value.get("operation")
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
@@ -200,11 +206,11 @@ def _check_input(value: object) -> tuple[Callable[..., _Answer], dict[str, Any]]
     parameters = (*operation.required, *operation.optional)
     arguments: dict[str, Any] = {}
     for key, argument in value.items():
-        # a harness may add its own arguments, which begin with "_"
+        # a harness may add its own arguments, which start with "_"
         if key == "operation" or argument is None or str(key).startswith("_"):
             continue
         if key not in parameters:
-            raise InvalidInput(f"{name} takes {', '.join(parameters)}; leave out {str(key)[:40]!r}")
+            raise InvalidInput(f"{name} takes {', '.join(parameters)}; omit {str(key)[:40]!r}")
         _check(key, argument)
         arguments[key] = argument
     for key in operation.required:
@@ -234,7 +240,7 @@ def _filters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fence(text: str) -> str:
-    """Return stored text between marks that no content can predict."""
+    """Return stored text between markers that no content can predict."""
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 
@@ -250,14 +256,13 @@ PRIORITY = 10  # before hooks that look at the session's identity
 def listen(
     coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
 ) -> Callable[[], None]:
-    """Switch memory at each prompt that asks for that and nothing else; return a function that ends
-    it.
+    """Switch memory when a prompt asks for only that; return a function that stops listening.
 
     Args:
         coordinator: The session's coordinator.
         mounted: The session's memory.
         settings: The module's settings.
-        mount: Mounts the tool, unless it is mounted already.
+        mount: Mounts the tool, unless it is already mounted.
     """
 
     async def switch(_: str, data: dict[str, Any]) -> "HookResult":
@@ -269,7 +274,7 @@ def listen(
         try:
             name = mounted.identity if wish.namespace is None else namespace(wish.namespace)
         except InvalidInput:
-            return HookResult(action="continue")  # the name is not acceptable
+            return HookResult(action="continue")  # the name is invalid
         await mounted.become(name, on=wish.on)
         if wish.on:
             await mount()

@@ -1,5 +1,5 @@
-"""The chat agent of `memory chat`: LangGraph, Kimi, a session on disk, and facts about the user as
-JSON lines.
+"""The chat agent of `memory chat`, with LangGraph, Kimi, sessions on disk, and facts about the user
+as JSON lines.
 """
 
 from importlib.util import find_spec
@@ -11,17 +11,17 @@ from memories.settings import Config
 
 
 def start(config: Config, root: Path, env_file: Path | None, *, demo: bool, live: bool) -> int:
-    """Chat with the user, or run the demos, until they end; return the exit code.
+    """Chat with the user, or run the demos; return the exit code.
 
     Args:
         config: The settings of the memory.
-        root: The folder whose settings count.
-        env_file: A file of settings; None for those of the folder.
+        root: The folder whose settings apply.
+        env_file: A settings file; None for the folder's own.
         demo: Whether to run the demos instead.
-        live: Whether the demos ask the real model.
+        live: Whether the demos use the real model.
 
     Raises:
-        ConfigError: A package is missing, or a setting is not acceptable.
+        ConfigError: A package is missing, or a setting is invalid.
     """
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:

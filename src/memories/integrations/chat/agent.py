@@ -1,9 +1,9 @@
-"""The graph of the chat, and one turn through it. Importing this loads LangGraph and the model's
+"""The chat's graph, and one turn through it. Importing this loads LangGraph and the model's
 classes: 1.5 seconds.
 
-A turn is written to the session step by step and counts when it has ended. One that was cut off is
-finished when the chat starts again; one that failed or was stopped is dropped. So the session never
-holds half a turn, which the model's API would refuse from then on.
+A turn is written to the session step by step and counts when it has ended. If it was interrupted,
+the chat finishes it at the next start; if it failed or was stopped, the chat drops it. So a session
+never contains half a turn, which the model's API would refuse in every later request.
 """
 
 import json
@@ -41,25 +41,25 @@ still matter in other conversations: durable facts, preferences and constraints 
 stated. Skip requests that pass, small talk, guesses, and what is known already. If you are not \
 sure, do not store."""
 MAX_STEPS = 12
-_REQUESTS = 3  # of a model for one answer: the first, and two more if it failed
+_REQUESTS = 3  # model requests for one answer: the first, and two retries
 Recall = Callable[[str], list[Fact]]
 Show = Callable[[str], None]
 _log = logging.getLogger("memories.chat")
 
 
 class State(TypedDict):
-    """State of a session: the conversation, and the id of the present turn."""
+    """A session's state: the conversation, and the current turn's id."""
 
     messages: Annotated[list[AnyMessage], add_messages]
     turn_id: str
 
 
 class TurnFailed(Exception):
-    """A turn could not be done, and was dropped; the message says why."""
+    """A turn failed and was dropped; the message contains the reason."""
 
 
 class Agent:
-    """Answers messages of one user in one session."""
+    """Answers one user's messages in one session."""
 
     def __init__(
         self, settings: Settings, session: ShortTerm, memory: LongTerm, recall: Recall
@@ -67,10 +67,10 @@ class Agent:
         """Build the graph.
 
         Args:
-            settings: The settings of the chat.
+            settings: The chat's settings.
             session: Stores the conversation.
             memory: Stores facts.
-            recall: Returns the facts for the model, given a message.
+            recall: Returns the facts for a message, as the model is shown them.
         """
         self._session, self._memory, self._recall = session, memory, recall
         self._stop = threading.Event()
@@ -96,22 +96,22 @@ class Agent:
 
         Args:
             text: The message.
-            show: Receives the answer, piece by piece.
+            show: Receives the answer in pieces.
 
         Raises:
-            TurnFailed: The turn failed. It is dropped, and the session is unchanged.
+            TurnFailed: The turn failed and was dropped; the session is unchanged.
             KeyboardInterrupt: The turn was stopped; it is dropped too.
         """
         message = {"messages": [HumanMessage(text)], "turn_id": uuid.uuid4().hex}
         self._run(message, show, self._session.last_id())
 
     def find_unfinished(self) -> str | None:
-        """Return the message whose turn was cut off when the chat last ended; None if there is
+        """Return the message whose turn was interrupted when the chat last ended; None if there is
         none.
         """
         self.settle()
         state = self._graph.get_state(self._session.config)
-        if not state.tasks:  # `next` leaves out a finished step whose state is not written yet
+        if not state.tasks:  # `next` omits a finished step whose state is not written yet
             return None
         for message in reversed(state.values.get("messages", ())):
             if isinstance(message, HumanMessage):
@@ -119,11 +119,11 @@ class Agent:
         return ""
 
     def finish(self, show: Show) -> None:
-        """Finish the turn that was cut off; see `answer`."""
+        """Finish the interrupted turn; see `answer`."""
         self._run(None, show, self._before_turn())
 
     def _before_turn(self) -> str | None:
-        """Return the id of the last state in which no turn was under way."""
+        """Return the id of the last state outside a turn."""
         for state in self._graph.get_state_history(self._session.config):
             if not state.tasks:
                 return str(state.config["configurable"]["checkpoint_id"])
@@ -141,7 +141,7 @@ class Agent:
         self._stop.clear()
 
     def _run(self, message: Any, show: Show, before: str | None) -> None:
-        """Run a turn in a thread, so that Ctrl-C need not wait for the model."""
+        """Run a turn in a thread, so that Ctrl-C doesn't wait for the model."""
         self.settle()
         pieces: SimpleQueue[str | Exception | None] = SimpleQueue()
         turn = threading.Thread(target=self._stream, args=(message, pieces), daemon=True)
@@ -176,7 +176,7 @@ class Agent:
             pieces.put(exc)
 
     def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
-        """Ask the model. Facts about the user come before the conversation, and are never stored in
+        """Call the model. Facts about the user precede the conversation, and are never stored in
         it.
         """
         messages = reversed(state["messages"])
@@ -191,7 +191,7 @@ class Agent:
                 [SystemMessage(instructions), *state["messages"]], config
             ):
                 if self._stop.is_set():
-                    raise TurnFailed("it was stopped")
+                    raise TurnFailed("the turn was stopped")
                 answer = chunk if answer is None else answer + chunk
         return {"messages": [_with_one_call(message_chunk_to_message(answer))]}
 
@@ -200,7 +200,7 @@ class Agent:
         try:
             facts = self._recall(question)
         except Exception as exc:  # noqa: BLE001 - the chat goes on without its memory
-            _log.warning("what is known could not be read: %s", exc)
+            _log.warning("cannot read the facts about the user: %s", exc)
             facts = []
         if not facts:
             return RULES
@@ -232,7 +232,7 @@ class Agent:
                     stored = memory.add(content, kind, state["turn_id"])
                 except OSError as exc:
                     _log.warning("a fact could not be stored: %s", exc)
-                    return json.dumps({"stored": False, "why": "it could not be written"})
+                    return json.dumps({"stored": False, "why": "the file could not be written"})
             return json.dumps(
                 {"stored": stored.id is not None, "id": stored.id, "why": stored.why or None}
             )
@@ -241,7 +241,7 @@ class Agent:
 
 
 def _with_one_call(message: Any) -> Any:
-    """Return a message of a model with at most one call of a tool: a turn stores one fact."""
+    """Return a model's message with at most one tool call, since a turn stores one fact."""
     if not isinstance(message, AIMessage) or len(message.tool_calls) < 2:
         return message
     extra = dict(message.additional_kwargs)
@@ -253,7 +253,7 @@ def _with_one_call(message: Any) -> Any:
 
 
 def _describe_failure(exc: Exception) -> str:
-    """Return the reason why a turn failed: the first line of the error."""
+    """Return why a turn failed: the first line of the error."""
     name = type(exc).__name__
     lines = str(exc).strip().splitlines()
     return f"{name}: {lines[0][:300]}" if lines else name

@@ -1,8 +1,8 @@
-"""The three demos of the chat: a session goes on, facts outlast it, users are kept apart; and a
-stand-in for the model.
+"""The chat's three demos (sessions continue, facts outlast sessions, users are kept apart), and a
+fake model.
 
-Each turn runs in a process of its own, against the stand-in on this machine or, with a key, against
-the real model.
+Each turn runs in its own process, with the fake model on this machine or, given a key, the real
+model.
 """
 
 import json
@@ -28,7 +28,7 @@ _MAX_BODY = 10_000_000
 
 
 def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the message that follows: content, or a call of the tool `memory_upsert`."""
+    """Return the next message: content, or a call of the tool `memory_upsert`."""
     if messages[-1]["role"] == "tool":
         stored = json.loads(messages[-1]["content"]).get("stored")
         return {"content": "I will remember that." if stored else "I could not store that."}
@@ -48,7 +48,7 @@ def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _subject(users: list[str]) -> str | None:
-    """Return the subject of a question; a pronoun stands for the last fact that was stated."""
+    """Return a question's subject; a pronoun refers to the last fact that the user stated."""
     question = _QUESTION.search(users[-1])
     if question:
         return question[1].strip().lower()
@@ -59,7 +59,7 @@ def _subject(users: list[str]) -> str | None:
 
 
 def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | None:
-    """Return the status and the sentence with which a request is refused; None if it is not."""
+    """Return the status and message if a request is refused; None if it is not."""
     if given != f"Bearer {key}":
         return 401, "Invalid Authentication"
     if not str(body.get("model", "")).startswith("kimi"):
@@ -73,7 +73,7 @@ def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | 
 
 
 def _wrong_calls(messages: list[Mapping[str, Any]]) -> str | None:
-    """Return the error in the tool calls of a conversation; None if they are right."""
+    """Return the error in a conversation's tool calls; None if there is none."""
     open_calls: set[str] = set()
     for number, message in enumerate(messages):
         if message["role"] == "tool":
@@ -92,7 +92,7 @@ def _wrong_calls(messages: list[Mapping[str, Any]]) -> str | None:
 
 
 class FakeKimi:
-    """Serves the API on a free port of loopback while inside.
+    """Serves the API on a free loopback port inside the context.
 
     Attributes:
         requests: The bodies of the requests so far.
@@ -100,10 +100,10 @@ class FakeKimi:
     """
 
     def __init__(self, key: str = "test-key", *, delay: float = 0.0) -> None:
-        """Prepare.
+        """Initialize; the server starts inside the context.
 
         Args:
-            key: The key that requests must have.
+            key: The key that requests must contain.
             delay: Seconds before each piece of an answer.
         """
         self.key, self.delay = key, delay
@@ -125,7 +125,7 @@ class FakeKimi:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Don't report clients that disconnect."""
+        """Ignore clients that disconnect."""
 
 
 def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
@@ -163,11 +163,11 @@ def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
                     self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                     self.wfile.flush()
                 self.wfile.write(b"0\r\n\r\n")
-            except OSError:  # the client has left
+            except OSError:  # the client has disconnected
                 self.close_connection = True
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 
@@ -222,8 +222,8 @@ _TURN_SECONDS = 300
 
 
 class Step(NamedTuple):
-    """A turn of a demo: a user's message in a thread, and texts that must or must not be in the
-    answer.
+    """One turn of a demo: a user's message in a thread, and texts that the answer must or must not
+    contain.
     """
 
     user: str
@@ -234,8 +234,8 @@ class Step(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """A demo: its name, its turns, and the least and the largest number of facts of each user that
-    are stored at its end.
+    """A demo: its name, its turns, and the minimum and maximum number of facts stored for each user
+    at its end.
     """
 
     name: str
@@ -245,7 +245,7 @@ class Demo(NamedTuple):
 
 DEMOS = (
     Demo(
-        "a session goes on in the same thread",
+        "a session continues in the same thread",
         (
             Step("ann", "one", "My dog is Rex. Please keep that in mind."),
             Step("ann", "one", "What is its name?", expect="Rex"),
@@ -285,7 +285,7 @@ def run(live: Settings | None, say: Callable[[str], None]) -> bool:
     """Run the demos, each in a new folder; return whether all passed.
 
     Args:
-        live: The settings of the real model; None for the stand-in.
+        live: The real model's settings; None for the fake model.
         say: Shows a line.
     """
     with ExitStack() as stack:

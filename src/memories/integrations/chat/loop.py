@@ -1,6 +1,6 @@
-"""The conversation at the terminal: a line is a command or a message; a pipe works as well.
+"""The conversation at the terminal or through a pipe: each line is a command or a message.
 
-The prompt is there before the model's classes are: they load while the user types.
+The prompt appears before the model's classes are loaded; they load while the user types.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ _PROMPT = "> "
 
 
 class Chat:
-    """A conversation of one user, from the first line to the last."""
+    """One user's conversation, from the first line to the last."""
 
     def __init__(self, settings: Settings, redactor: Redactor) -> None:
-        """Prepare; nothing is loaded or written yet.
+        """Initialize; nothing is loaded or written yet.
 
         Args:
             settings: The settings of the chat.
-            redactor: Takes secrets out of facts.
+            redactor: Removes secrets from facts.
         """
         self._settings = settings
         self._memory = LongTerm(settings.data / "memory", settings.user_id, redactor)
-        self._is_interactive = sys.stdin.isatty()  # with a person, not with a script
+        self._is_interactive = sys.stdin.isatty()  # whether a person types, not a script
         self._failed = self._resumed = False
         self._agent: Agent | None = None
         self._session: ShortTerm | None = None
@@ -56,7 +56,7 @@ class Chat:
         self._loading = threading.Thread(target=self._load, daemon=True)
 
     def run(self) -> int:
-        """Talk until the input ends; return the exit code: 1 if a turn failed, else 0."""
+        """Talk until the input ends; return the exit code, which is 1 if a turn failed."""
         for name, value in self._settings.tracing.items():
             os.environ.setdefault(name, value)
         self._loading.start()
@@ -106,7 +106,9 @@ class Chat:
             self._fail(f"the turn failed and was dropped: {exc}")
 
     def _finish(self) -> None:
-        """Before the first message, finish the turn that was cut off when the chat last ended."""
+        """Before the first message, finish the turn that was interrupted when the chat last
+        ended.
+        """
         if self._resumed:
             return
         agent = self._ready()
@@ -116,12 +118,12 @@ class Chat:
             return
         from memories.integrations.chat.agent import TurnFailed
 
-        _to_stderr(f'finishing the turn that was cut off: "{_escape(question[:80])}"')
+        _to_stderr(f'finishing the interrupted turn: "{_escape(question[:80])}"')
         try:
             agent.finish(_stream)
             _say("")
         except TurnFailed as exc:
-            self._fail(f"it failed and was dropped: {exc}")
+            self._fail(f"the turn failed and was dropped: {exc}")
 
     # --- commands
 
@@ -129,7 +131,7 @@ class Chat:
         if name not in COMMANDS:
             self._fail(f"there is no command {_escape(name)}; use {', '.join(COMMANDS)}")
         elif argument and name != "/export":
-            self._fail(f"{name} takes nothing after it; nothing was done")
+            self._fail(f"{name} takes no argument; nothing was done")
         elif name == "/help":
             _say("\n".join(f"{command:<15}  {help_}" for command, help_ in COMMANDS.items()))
             _say("Ctrl-C stops an answer, Ctrl-D ends the chat.")
@@ -211,7 +213,7 @@ class Chat:
 
 
 def _load_error(exc: Exception) -> MemoriesError:
-    """Return the reason why the chat can't start, as an error of ours."""
+    """Return the reason why the chat can't start, as one of our errors."""
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
@@ -220,11 +222,11 @@ def _load_error(exc: Exception) -> MemoriesError:
         return ConfigError(
             f"a package of the chat is missing ({exc}); run: {install_command('chat')}"
         )
-    return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
+    return ConfigError(f"the chat can't start ({type(exc).__name__}: {exc})")
 
 
 def _escape(text: str) -> str:
-    """Return a text without characters that act on a terminal."""
+    """Return a text without characters that control a terminal."""
     return unseen.make_visible(text, _escape_character)
 
 
@@ -249,7 +251,7 @@ def _to_stderr(line: str) -> None:
 
 
 class _Notes(logging.Handler):
-    """Prints warnings as one line on standard error."""
+    """Prints warnings as one line to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _to_stderr(f"warning: {record.getMessage()}")
@@ -257,8 +259,8 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def _logging(folder: Path) -> Iterator[None]:
-    """Log the duration of each step, without contents, to `chat.log`; print warnings on standard
-    error as well.
+    """Log each step's duration, without content, to `chat.log`; also print warnings to standard
+    error.
     """
     logger = logging.getLogger("memories.chat")
     disk.make_folder(folder)
@@ -282,7 +284,7 @@ def _logging(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _completing(is_interactive: bool) -> Iterator[None]:
-    """Let the terminal complete commands and repeat earlier lines, which are not kept on disk."""
+    """Let the terminal complete commands and recall earlier lines, which are not saved to disk."""
     if not is_interactive:
         yield
         return

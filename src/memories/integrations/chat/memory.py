@@ -1,10 +1,10 @@
-"""The memory of a chat: the session of a thread, the facts about a user, and recall for the model.
+"""A chat's memory: the session of a thread, the facts about a user, and recall for the model.
 
-A session is LangGraph's checkpoints in one SQLite file, of which only the last state is kept. The
-facts about a user are in `{user_id}.jsonl`, one JSON object a line, append-only. A line has the
-fields of the chat agent's contract and no others, so a files store reads the folder as it is. A
-file that can't be read counts as empty until the chat ends and is left as it is: a line behind a
-broken one would be lost.
+A session consists of LangGraph's checkpoints in a SQLite file; only the last state is kept. The
+facts about a user are appended to `{user_id}.jsonl`, one JSON object per line. A line contains only
+the fields in the chat agent's contract, so a files store can read the folder. A file that can't be
+read counts as empty until the chat ends. It is not written to, because a line after a broken one
+would be lost.
 """
 
 import hashlib
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 FILE = "checkpoints.sqlite"
 _BUSY_MS = 30_000
-_SAFE = (3, 51, 3)  # before, a write could be lost when the log was reset
+_SAFE = (3, 51, 3)  # earlier versions could lose a write when the log was reset
 
 
 class ShortTerm:
-    """The session of one thread, in a file that several chats may share."""
+    """A thread's session, in a file that several chats may share."""
 
     def __init__(self, path: Path, thread: str) -> None:
-        """Open the file, or create it for its user alone.
+        """Open the file, or create it so that only its user can read it.
 
         Args:
             path: The file.
-            thread: The name of the thread in it.
+            thread: The thread's name.
 
         Raises:
             StoreDamaged: The file is damaged, or not a SQLite file.
@@ -63,31 +63,33 @@ class ShortTerm:
             )
             self.connection.execute("PRAGMA secure_delete = ON")
             self.connection.execute("PRAGMA synchronous = FULL")
-            # A checkpoint may create messages only, even if the file was tampered with.
+            # A checkpoint may create only messages, even if someone tampered with the file.
             self.saver = saver_class(self.connection, serde=serde(allowed_msgpack_modules=None))
             self.saver.setup()
         except sqlite3.DatabaseError as exc:
             raise StoreDamaged(
-                f"the session file {path} can't be read ({exc}); move it away to begin a new one"
+                f"cannot read the session file {path} ({exc}); move it away to start a new one"
             ) from exc
 
     @property
     def config(self) -> dict[str, Any]:
-        """The key of the session in LangGraph."""
+        """The session's key in LangGraph."""
         return {"configurable": {"thread_id": self.thread}}
 
     def keep_last(self) -> None:
-        """Drop every state of the session but the last: each holds the whole conversation."""
+        """Delete all states of the session except the last, since each contains the entire
+        conversation.
+        """
         self._delete(
             "checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = :thread)"
         )
 
     def drop_after(self, checkpoint_id: str | None) -> None:
-        """Drop the states after one of them; all of them if that is None."""
+        """Delete all states after one of them; all states if that is None."""
         self._delete("checkpoint_id > :last", last=checkpoint_id or "")
 
     def clear(self) -> bool:
-        """Remove the session, so that no byte of it stays in the file; return whether there was
+        """Delete the session, so that the file contains no byte of it; return whether there was
         one.
         """
         row = self.connection.execute(
@@ -99,7 +101,7 @@ class ShortTerm:
         return row is not None
 
     def last_id(self) -> str | None:
-        """Return the id of the last state; None if there is none."""
+        """Return the last state's id; None if there is no state."""
         query = "SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?"
         row: tuple[str | None] = self.connection.execute(query, (self.thread,)).fetchone()
         return row[0]
@@ -111,7 +113,7 @@ class ShortTerm:
     def _delete(self, condition: str, **values: str) -> None:
         parameters = {"thread": self.thread, **values}
         with self.saver.lock, self.connection:
-            # `writes` first: its condition looks at `checkpoints`.
+            # `writes` first, because its condition reads `checkpoints`.
             for table in ("writes", "checkpoints"):
                 self.connection.execute(
                     f"DELETE FROM {table} WHERE thread_id = :thread AND {condition}",  # noqa: S608
@@ -122,7 +124,8 @@ class ShortTerm:
 def _sqlite() -> Any:
     """Return the module that LangGraph uses as `sqlite3`.
 
-    Python's own is often linked to a SQLite that can lose acknowledged writes when a log is reset.
+    Python's own module is often linked to a SQLite that can lose acknowledged writes when a log is
+    reset.
 
     Raises:
         ConfigError: No safe version is installed.
@@ -134,14 +137,14 @@ def _sqlite() -> Any:
         from memories.core.installation import install_command
 
         raise ConfigError(
-            f"SQLite {module.sqlite_version} can lose what it acknowledged; "
+            f"SQLite {module.sqlite_version} can lose acknowledged writes; "
             f"run: {install_command('chat')}"
         )
     return module
 
 
-KNOWN = 3  # facts that a model is shown
-MAX_CHARACTERS = 1_000  # of a fact
+KNOWN = 3  # number of facts that a model is shown
+MAX_CHARACTERS = 1_000  # maximum length of a fact
 KINDS = ("fact", "preference", "constraint")
 _REQUIRED = ("id", "user_id", "content", "kind", "created_at", "updated_at")
 _IDS = uuid.UUID("7d6a3c1e-5a55-4c55-9d0b-6f1a1d0f3b52")
@@ -160,22 +163,22 @@ class Fact(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The result of storing a fact: its id, or a sentence with the reason why it was not stored."""
+    """The result of storing a fact: its id, or the reason why it was not stored."""
 
     id: str | None
     why: str = ""
 
 
 class LongTerm:
-    """The facts about one user. Several processes may append to one file."""
+    """The facts about one user. Several processes may append to the file."""
 
     def __init__(self, folder: Path, user_id: str, redactor: "Redactor | None" = None) -> None:
-        """Prepare; nothing is written before the first fact.
+        """Initialize; the first fact creates the file.
 
         Args:
-            folder: The folder of the files.
+            folder: The folder that contains the files.
             user_id: The user.
-            redactor: Takes secrets out of facts.
+            redactor: Removes secrets from facts.
         """
         self.folder, self.user_id = folder, user_id
         self.path = folder / f"{user_id}.jsonl"
@@ -184,7 +187,7 @@ class LongTerm:
         self._unreadable = ""
 
     def all(self) -> list[Fact]:
-        """Return the facts, oldest first; none if the file is not there or can't be read, which is
+        """Return the facts, oldest first; none if the file is missing or can't be read, which is
         logged once.
         """
         if self._unreadable:
@@ -192,8 +195,8 @@ class LongTerm:
         try:
             return self._read()
         except (OSError, ValueError) as exc:
-            self._unreadable = f"{self.path} can't be read ({exc})"
-            _log.warning("%s; nothing is remembered until it is mended", self._unreadable)
+            self._unreadable = f"cannot read {self.path} ({exc})"
+            _log.warning("%s; nothing is remembered until the file is repaired", self._unreadable)
             return []
 
     def latest(self, count: int = KNOWN) -> list[Fact]:
@@ -201,7 +204,7 @@ class LongTerm:
         return newest(self.all(), count)
 
     def add(self, content: str, kind: str, turn_id: str) -> Stored:
-        """Append a fact, at most one for each turn; repeating it changes nothing.
+        """Append a fact, at most one per turn; repeating it changes nothing.
 
         Args:
             content: One sentence.
@@ -218,22 +221,25 @@ class LongTerm:
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             facts = self.all()
             if self._unreadable:
-                return Stored(None, "the file of facts is damaged, so nothing was stored")
+                return Stored(None, "the fact file is damaged, so nothing was stored")
             for fact in facts:
                 if fact.source_turn_id == turn_id:
                     if fact.content == content:
                         return Stored(fact.id)
-                    return Stored(None, "a turn stores one fact, and this one has stored another")
+                    return Stored(
+                        None,
+                        "a turn can store only one fact, and this turn has already stored another",
+                    )
             line = self._line(content, kind if kind in KINDS else KINDS[0], turn_id)
             self._append(line)
             return Stored(line["id"])
 
     def clear(self) -> bool:
-        """Remove the file; return whether there was one. A file that could not be read goes too."""
+        """Delete the file, even if it can't be read; return whether there was one."""
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             self._unreadable = ""
             try:
-                with self.path.open("r+b") as stream:  # its blocks may be read again from the disk
+                with self.path.open("r+b") as stream:  # the file system may reuse its blocks
                     size = stream.seek(0, os.SEEK_END)
                     stream.seek(0)
                     stream.write(b"\0" * size)
@@ -251,7 +257,7 @@ class LongTerm:
             text = self._redactor.text(text).text
         if len(text) > MAX_CHARACTERS:
             raise InvalidInput(
-                f"a fact has at most {MAX_CHARACTERS} characters; say it in one sentence"
+                f"a fact can have at most {MAX_CHARACTERS} characters; say it in one sentence"
             )
         return text
 
@@ -279,7 +285,7 @@ class LongTerm:
             disk.write_all(fd, data)
             os.fsync(fd)
         except OSError:
-            os.ftruncate(fd, size)  # half a line would make the next one unreadable
+            os.ftruncate(fd, size)  # an incomplete line would make the next one unreadable
             raise
         finally:
             os.close(fd)
@@ -322,8 +328,8 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
 
 
 def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
-    """Return the newest facts, newest first; of two with the same time the one appended later comes
-    first.
+    """Return the newest facts, newest first; if two have the same time, the one appended later
+    comes first.
     """
     by_time = list(reversed(facts))  # sorting keeps the order of equal times
     by_time.sort(key=attrgetter("updated_at"), reverse=True)
@@ -334,9 +340,7 @@ _MAX_QUERY = 4_000
 
 
 def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact]]:
-    """Return a function that finds the facts for a message: the last ones, or the hits of a
-    search.
-    """
+    """Return a function that finds the facts for a message: the last ones, or a search's hits."""
     if settings.recall == "recency":
 
         def recall_latest(_: str) -> list[Fact]:
@@ -350,7 +354,7 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
     memories = Memories(config=config, shared=False)
 
     def search(message: str) -> list[Fact]:
-        if not memory.all():  # also where the file can't be read
+        if not memory.all():  # also if the file can't be read
             return []
         facts = []
         for hit in memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0):

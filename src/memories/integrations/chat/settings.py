@@ -1,4 +1,4 @@
-"""The settings of the chat: the environment overrides the `.env` of its root, or another file."""
+"""The chat's settings: the environment overrides the root's `.env`, or another file."""
 
 import os
 import re
@@ -18,24 +18,24 @@ DEFAULT_MODEL = "kimi-k3"
 KEY, BASE = "MOONSHOT_API_KEY", "MOONSHOT_API_BASE"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HARMLESS = ("MEMCLI_USER_ID", "MEMCLI_THREAD_ID")
-_FOR_TRACING = ("LANGSMITH_", "LANGCHAIN_")  # variables of LangSmith begin so
+_FOR_TRACING = ("LANGSMITH_", "LANGCHAIN_")  # prefixes of LangSmith's variables
 _RECALLS = ("recency", "search")
 _DEFAULT_SECONDS = "60"
 
 
 class Settings(NamedTuple):
-    """The settings of the chat.
+    """The chat's settings.
 
     Attributes:
-        root: The folder whose `data` is written.
+        root: The folder in which `data` is written.
         user_id: The user.
-        thread_id: The session of the user.
-        key: The key of Moonshot's API.
-        base: The URL of the API, if it is not Moonshot's.
-        model: The name of the model.
-        seconds: The time limit of a request.
-        recall: `recency`, the last facts, or `search`, those that answer the message.
-        tracing: Variables of LangSmith that the `.env` sets.
+        thread_id: The user's session.
+        key: The key for Moonshot's API.
+        base: The API's URL, if it is not Moonshot's.
+        model: The model's name.
+        seconds: The time limit for a request.
+        recall: `recency` for the last facts, or `search` for the facts that match the message.
+        tracing: LangSmith variables that the `.env` sets.
     """
 
     root: Path
@@ -60,13 +60,13 @@ def read(
     """Read the settings.
 
     Args:
-        root: The folder whose `data` is written, and whose `.env` is read; never that of a folder
-            above it.
-        env_file: Read this file instead.
-        environment: Used instead of the process's own.
+        root: The folder in which `data` is written and `.env` is read; never the `.env` of a parent
+            folder.
+        env_file: A file to read instead.
+        environment: Used instead of the process environment.
 
     Raises:
-        ConfigError: A setting is missing or not acceptable; the message says what to do.
+        ConfigError: A setting is missing or invalid; the message says how to fix it.
     """
     environment = os.environ if environment is None else environment
     file, ignored = _dotenv(root, env_file)
@@ -78,7 +78,7 @@ def read(
         raise ConfigError(f'MEMCLI_RECALL must be {" or ".join(_RECALLS)}, not "{shown(recall)}"')
     user = _id(variables, "MEMCLI_USER_ID", "default-user")
     if recall == "search" and user != user.lower():
-        raise ConfigError(f'MEMCLI_RECALL=search needs a user id in lower case, not "{user}"')
+        raise ConfigError(f'MEMCLI_RECALL=search requires a lower-case user id, not "{user}"')
     return Settings(
         root=root,
         user_id=user,
@@ -93,12 +93,12 @@ def read(
 
 
 def _dotenv(root: Path, env_file: Path | None) -> tuple[Mapping[str, str], list[str]]:
-    """Return the settings in a `.env`, and the names that were ignored because the user has not
+    """Return the settings in a `.env`, and the names that are ignored because the user has not
     approved the file.
     """
     if env_file is not None:
         if not env_file.is_file():
-            raise ConfigError(f"there is no file {env_file}; name the .env that has {KEY}")
+            raise ConfigError(f"there is no file {env_file}; name the .env that contains {KEY}")
         return trust.read(env_file, registers()).values, []
     file = trust.read(root / ".env", registers())
     if file.approved:
@@ -139,7 +139,7 @@ def _base(url: str | None) -> str | None:
         return url
     if parts.scheme == "http" and is_loopback(parts.hostname or ""):
         return url
-    raise ConfigError(f'{BASE} must be an https URL, or http on this machine, not "{shown(url)}"')
+    raise ConfigError(f'{BASE} must be an https URL, or http on localhost, not "{shown(url)}"')
 
 
 def _seconds(text: str) -> float:

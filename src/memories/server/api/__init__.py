@@ -1,3 +1,3 @@
-"""What may be asked over HTTP, by whom, and what each route does: the application that `server`
-runs.
+"""The HTTP API: its routes, the access rights that they require, and the application that runs
+them.
 """

@@ -1,6 +1,4 @@
-"""Who sends a request, and their rights: the owner on the Unix socket, a token, a browser or an
-OAuth client.
-"""
+"""Authentication and rights: the owner on the Unix socket, tokens, browsers and OAuth clients."""
 
 import base64
 import binascii
@@ -32,7 +30,7 @@ SESSION_SECONDS = 12 * 3600
 SCOPES = {"read": 1, "write": 2, "admin": 3, "unredacted": 3}
 _LEVELS = {level: name for name, level in tokens.LEVELS.items()}
 _FLUSH_SECONDS = 60.0
-RATE, BURST = 200.0, 1_000.0  # requests of one token per second, and at once
+RATE, BURST = 200.0, 1_000.0  # requests per second for one token, and the burst that is allowed
 _MAX_BUCKETS = 10_000
 _BEARER = "bearer "
 _logger = logging.getLogger(__name__)
@@ -42,9 +40,9 @@ class Principal(NamedTuple):
     """The sender of a request.
 
     Attributes:
-        id: Id of the token; `owner` for the user who runs the server.
-        name: Recorded as the writer of memories.
-        grants: `r`, `rw` or `admin` by namespace; `*` stands for all others.
+        id: The token's id; `owner` for the user who runs the server.
+        name: The name recorded as the writer of memories.
+        grants: The grant (`r`, `rw` or `admin`) for each namespace; `*` stands for all others.
         browser: Whether a cookie identified the sender.
     """
 
@@ -59,7 +57,7 @@ class Principal(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """The channel that origins record: `page` for a browser, else `http`."""
+        """The channel recorded in origins: `page` for a browser, else `http`."""
         return "page" if self.browser else "http"
 
     @property
@@ -68,7 +66,7 @@ class Principal(NamedTuple):
         return tokens.LEVELS.get(self.grants.get(tokens.ALL, ""), 0)
 
     def home(self, default: str) -> str:
-        """Return the namespace of requests that name none.
+        """Return the namespace for requests that don't name one.
 
         Args:
             default: The server's own namespace, used if the sender may read it.
@@ -82,27 +80,27 @@ class Principal(NamedTuple):
         return best if self.level(best) else default
 
     def require(self, scope: str, namespace: str | None = None) -> None:
-        """Check a right.
+        """Check that the sender has a right.
 
         Args:
             scope: `read`, `write`, `admin`, or `unredacted` (write without redaction).
-            namespace: The namespace; None for the whole store.
+            namespace: The namespace; None for the entire store.
 
         Raises:
             Refused: 403, the sender lacks the right.
         """
         level = self.everywhere if namespace is None else self.level(namespace)
         if level < SCOPES[scope]:
-            where = "the whole store" if namespace is None else f"namespace {namespace}"
+            where = "the entire store" if namespace is None else f"namespace {namespace}"
             needed = _LEVELS[SCOPES[scope]]
-            raise Refused(403, f"your token may not {_MAY[scope]} {where}; it needs {needed} there")
+            raise Refused(403, f"your token may not {_MAY[scope]} {where}; that requires {needed}")
 
 
 _MAY = {
     "read": "read",
     "write": "write to",
     "admin": "manage",
-    "unredacted": "switch redaction off in",
+    "unredacted": "switch off redaction in",
 }
 OWNER = Principal("owner", "owner", {tokens.ALL: "admin"})
 Verify = Callable[[str], Principal | None]
@@ -116,15 +114,16 @@ class Access:
     def __init__(
         self, home: Path, port: int = 0, *, verify: Verify | None = None, challenge: str = ""
     ) -> None:
-        """Prepare.
+        """Initialize without reading any tokens.
 
         Args:
-            home: The folder with the tokens.
-            port: The server's port, part of the cookie's name: browsers send a cookie to every port
-                of a host.
-            verify: Identifies the sender by a foreign token, such as one of an OAuth server; it may
-                block.
-            challenge: Added to `WWW-Authenticate` for clients without a token: where to get one.
+            home: The folder that contains the tokens.
+            port: The server's port. It is part of the cookie's name, because browsers send a cookie
+                to every port of a host.
+            verify: Identifies the sender by a token that we did not issue, such as one from an
+                OAuth server; it may block.
+            challenge: Added to `WWW-Authenticate` for clients without a token; it names the place
+                to get one.
         """
         self.cookie = f"memories_{port}"
         self._home, self._verify, self._challenge = home, verify, challenge
@@ -140,7 +139,7 @@ class Access:
 
     @property
     def is_quick(self) -> bool:
-        """Whether senders are identified without asking another server."""
+        """Whether senders can be identified without asking another server."""
         return self._verify is None
 
     def principal(self, scope: Scope) -> Principal:
@@ -157,7 +156,8 @@ class Access:
             extra = f", {self._challenge}" if self._challenge else ""
             raise Refused(
                 401,
-                "this needs a token: Authorization: Bearer mem_…; memory tokens create makes one",
+                "a token is required: Authorization: Bearer mem_…; create one with: memory tokens "
+                "create",
                 headers={"www-authenticate": f'Bearer realm="memories"{extra}'},
             )
         scope.get(LOG, {})["token"] = principal.id
@@ -166,10 +166,10 @@ class Access:
         return principal
 
     def count_failure(self, scope: Scope) -> None:
-        """Count a wrong token against the address that it came from.
+        """Count a wrong token against the client's address.
 
         Raises:
-            Refused: 429, there were too many.
+            Refused: 429, the address sent too many wrong tokens.
         """
         self._count(f"from {(scope.get('client') or ('?',))[0]}", 5.0, 20.0)
 
@@ -188,11 +188,11 @@ class Access:
             return None
         names_origin = b"origin" in headers or b"sec-fetch-site" in headers
         if scope["method"] not in ("GET", "HEAD") and not names_origin:
-            raise Refused(403, "a browser's request has to say from where it comes (Origin)")
+            raise Refused(403, "a browser must send the Origin header with this request")
         return principal
 
     def of_token(self, token: str) -> Principal | None:
-        """Return the owner of a token; None if it is unknown or has expired."""
+        """Return the principal that owns a token; None if the token is unknown or has expired."""
         if not token.isascii() or not 8 <= len(token) <= 8_192:
             return None
         if hmac.compare_digest(token.encode(), self._own.encode()):
@@ -210,8 +210,11 @@ class Access:
                 with self._lock:
                     self._tokens, self._stamp = tokens.read(self._home), stamp
             except ConfigError as exc:
-                _logger.warning("%s", exc)  # it names a path, which an unknown sender must not see
-                raise Refused(503, "the server can't read its tokens; its log says why") from exc
+                # the message contains a path, which an unknown sender must not see
+                _logger.warning("%s", exc)
+                raise Refused(
+                    503, ("the server can't read its tokens; see the server's log")
+                ) from exc
         return self._tokens
 
     def _record_use(self, token: tokens.Token, now: datetime) -> Principal:
@@ -223,7 +226,7 @@ class Access:
         return Principal(token.id, token.name, token.namespaces)
 
     def flush(self) -> None:
-        """Save when tokens were last used."""
+        """Save the times at which tokens were last used."""
         with self._lock:
             used_at, self._used_at = self._used_at, {}
             self._flushed = time.monotonic()
@@ -231,8 +234,8 @@ class Access:
             tokens.record_use(self._home, used_at)
 
     def session(self, token: str) -> str | None:
-        """Return the signed value of a session cookie for the owner of a token; None if the token
-        is unknown.
+        """Return the signed value of a session cookie for a token's owner; None if the token is
+        unknown.
         """
         principal = self.of_token(token)
         if principal is None or (principal.id != OWNER.id and not token.startswith(tokens.PREFIX)):
@@ -262,8 +265,8 @@ class Access:
         return None
 
     def end_session(self, scope: Scope) -> None:
-        """Invalidate the valid cookie of a request, and every copy of it; do nothing without
-        one.
+        """Invalidate the session cookie of a request, and every copy of it; do nothing if there is
+        no valid one.
         """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         cookie = _read_cookie(headers.get(b"cookie", ""), self.cookie)
@@ -280,25 +283,24 @@ class Access:
                 stream.write(json.dumps(ended | {session: expires}).encode())
 
     def _read_ended_sessions(self) -> dict[str, int]:
-        """Return the sessions that were signed out early, with the time at which each would have
-        expired.
-        """
+        """Return the sessions that users ended early, each with its original expiry time."""
         try:
             sessions: dict[str, int] = json.loads(read_file(self._ended))
         except FileNotFoundError:
             return {}
         except ValueError as exc:
             _logger.warning(
-                "cannot read %s; remove it, and sessions that were signed out expire by time",
+                "cannot read %s; if you remove it, sessions that were signed out end only when "
+                "they expire",
                 self._ended,
             )
             raise Refused(
-                503, "the server can't read which sessions have ended; its log says why"
+                503, "the server can't tell which sessions have ended; see the server's log"
             ) from exc
         return sessions
 
     def _count(self, sender: str, rate: float, burst: float) -> None:
-        """Take one from the token bucket of a sender; it refills at a rate a second, up to a burst.
+        """Take one token from a sender's bucket, which refills at `rate` per second up to `burst`.
 
         Raises:
             Refused: 429, the bucket is empty.
@@ -311,12 +313,16 @@ class Access:
                 self._buckets.clear()
             self._buckets[sender] = (level - 1 if level >= 1 else level, now)
         if level < 1:
-            raise Refused(429, "too many requests; wait a second", headers={"retry-after": "1"})
+            raise Refused(
+                429,
+                ("too many requests; wait a second and try again"),
+                headers={"retry-after": "1"},
+            )
 
 
 def _read_cookie(header: str, name: str) -> str | None:
-    """Return the value of a cookie; None if it is missing, or there twice: another service may have
-    set the second.
+    """Return a cookie's value; None if it is missing or occurs twice, because another service may
+    have set the second.
     """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = [value for key, _, value in pairs if key == name]
@@ -333,12 +339,12 @@ def _from_base64(text: str) -> bytes:
 
 OAUTH_SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin"}
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-# none with a shared secret
+# no algorithm with a shared secret
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
 _LEEWAY_SECONDS = 30
-# between two requests for the issuer's keys, however many unknown tokens arrive
+# shortest time between two requests for the issuer's keys, however many unknown tokens arrive
 _AGAIN_SECONDS = 30.0
-_SILENT_SECONDS = 5.0  # the same while the issuer has not answered
+_SILENT_SECONDS = 5.0  # the same, while the issuer does not answer
 _KEPT_SECONDS = 3600.0
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
@@ -348,20 +354,20 @@ _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-co
 class Issuer:
     """Identifies senders by the JWTs of an OAuth issuer, so that remote MCP clients can sign in.
 
-    Tokens are checked against the issuer's keys; call it in a thread, since it may fetch them. The
-    server is a protected resource (RFC 9728), never an issuer.
+    Tokens are checked against the issuer's keys. Call the issuer in a thread, since it may have to
+    fetch the keys. The server is a protected resource (RFC 9728), never an issuer.
     """
 
     def __init__(self, url: str, resource: str, namespace: str) -> None:
-        """Prepare; no request is sent before the first token.
+        """Check the URL; no request is sent before the first token arrives.
 
         Args:
             url: The issuer, as in the claim `iss`.
             resource: The required claim `aud`: the public URL of `/mcp`.
-            namespace: The namespace of tokens without a claim `namespaces`.
+            namespace: The namespace for tokens without a `namespaces` claim.
 
         Raises:
-            ConfigError: The URL of the issuer is not acceptable.
+            ConfigError: The issuer's URL is invalid.
         """
         parts = urlsplit(url)
         is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
@@ -374,7 +380,7 @@ class Issuer:
         self._looked_at = -_KEPT_SECONDS
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata of this resource."""
+        """Return the protected resource metadata."""
         return {
             "resource": self.resource,
             "resource_name": "Memories",
@@ -384,14 +390,14 @@ class Issuer:
         }
 
     def challenge(self) -> str:
-        """Return the part of `WWW-Authenticate` that names the address of the metadata."""
+        """Return the `WWW-Authenticate` parameter that contains the metadata's address."""
         parts = urlsplit(self.resource)
         url = f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}"
         return f'resource_metadata="{url}", scope="memory:read"'
 
     def __call__(self, token: str) -> Principal | None:
-        """Return the owner of a token; None if another issuer made it, it is for another resource,
-        or has expired.
+        """Return a token's owner; None if the token has expired, or is for another resource or
+        issuer.
 
         Raises:
             Refused: 503, the issuer's keys are unavailable.
@@ -442,26 +448,24 @@ class Issuer:
         return Principal(f"oauth:{claims['sub']}", str(client), grants)
 
     def _key(self, kid: str | None) -> Any:
-        """Return the key of this id; an unknown one makes the server fetch the keys again, but not
-        too often.
+        """Return the key with this id. An unknown id makes the server fetch the keys again, at a
+        limited rate.
         """
         age = time.monotonic() - self._looked_at
         pause = _AGAIN_SECONDS if self._keys else _SILENT_SECONDS
         is_due = age > _KEPT_SECONDS or (kid not in self._keys and age > pause)
-        # no second request waits for a slow issuer
+        # other requests don't wait for a slow issuer
         if is_due and self._lock.acquire(blocking=False):
             try:
                 self._keys = self._fetch_keys()
             except (ConnectionError, LookupError, TypeError, ValueError) as exc:
-                _logger.warning(
-                    "the keys of the OAuth issuer can't be read: %s", type(exc).__name__
-                )
+                _logger.warning("cannot read the OAuth issuer's keys: %s", type(exc).__name__)
             finally:
                 self._looked_at = time.monotonic()
                 self._lock.release()
         if not self._keys:
             raise Refused(
-                503, "the issuer of this token does not answer", headers={"retry-after": "5"}
+                503, "the token's OAuth issuer does not answer", headers={"retry-after": "5"}
             )
         return self._keys.get(kid)
 
@@ -481,18 +485,18 @@ class Issuer:
 
 
 def _get_json(url: str) -> Any:
-    """Return the JSON at a URL; None if it does not exist.
+    """Return the JSON at a URL; None if the URL does not exist.
 
     Raises:
         NoAnswer: The server does not answer.
-        ValueError: The URL is neither https nor on this machine.
+        ValueError: The URL is neither https nor on localhost.
     """
     from memories.core.http import Address, JsonClient  # loads urllib3
 
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        raise ValueError("keys come over https:// only")
+        raise ValueError("keys must be fetched over https://")
     tls = parts.scheme == "https"
     address = Address("the issuer", host, parts.port or (443 if tls else 80), tls, proxies=True)
     client = JsonClient(address, max_bytes=_MAX_BYTES)

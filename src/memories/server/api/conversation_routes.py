@@ -1,4 +1,4 @@
-"""Routes about conversations, and about the context of a model."""
+"""Routes for conversations and for a model's context."""
 
 import contextlib
 import hashlib
@@ -24,15 +24,21 @@ from memories.server.api.search_routes import AS_OF, CURSOR, FILTERED, LIMIT
 MAX_TURNS = 1_000
 _SAID: Fields = {name: FILTERED[name] for name in ("role", "speaker", "since", "until", "as_of")}
 _TURN: Fields = {
-    "content": Field("text", "What was said.", required=True),
-    "role": Field("text", "Who says it.", choices=ROLES),
-    "speaker": Field("text", "The name of who says it."),
-    "created_at": Field("text", "When it was said; now by default."),
-    "message_id": Field("text", "Its id elsewhere; a turn with a known id is not added again."),
+    "content": Field("text", "The text of the turn.", required=True),
+    "role": Field("text", "The role of the speaker.", choices=ROLES),
+    "speaker": Field("text", "The speaker's name."),
+    "created_at": Field("text", "The time of the turn; now by default."),
+    "message_id": Field(
+        "text",
+        (
+            "The turn's id in the system that it comes from; a turn with a known id is not added "
+            "again."
+        ),
+    ),
     "tags": Field("tags", "Free pairs."),
 }
 _REDACT = Field("flag", "Redact secrets; true by default.")
-_DRY_RUN = Field("flag", "Erase nothing; only report how much there is.")
+_DRY_RUN = Field("flag", "Erase nothing; only report how much would be erased.")
 
 
 def conversations(call: Call) -> Any:
@@ -53,7 +59,7 @@ def conversation(call: Call) -> Any:
 
 
 def name(call: Call) -> Any:
-    """Give a conversation a title, a user and tags."""
+    """Set a conversation's title, user and tags."""
     arguments = dict(call.arguments)
     return shapes.conversation(
         call.memories.update_conversation(arguments.pop("conversation"), **arguments)
@@ -61,7 +67,7 @@ def name(call: Call) -> Any:
 
 
 def turns(call: Call) -> Any:
-    """Return turns of a conversation: the last ones, or those from an index on."""
+    """Return a conversation's last turns, or its turns from an index on."""
     arguments = dict(call.arguments)
     conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:
@@ -73,13 +79,13 @@ def add(call: Call) -> Answer:
     """Append turns to a conversation."""
     turns = call.arguments["turns"]
     if not 1 <= len(turns) <= MAX_TURNS:
-        raise InvalidInput(f"turns must have 1 to {MAX_TURNS} objects; it has {len(turns)}")
+        raise InvalidInput(f"turns must contain 1 to {MAX_TURNS} objects; it contains {len(turns)}")
     now = datetime.now(UTC)
     drafts: list[TurnDraft] = []
     for number, turn in enumerate(turns):
         if "created_at" in turn:
             turn["created_at"] = parse_time_in_zone(turn["created_at"], now)
-        if call.key is not None:  # so that a retry after the server was killed stores none twice
+        if call.key is not None:  # so that a retry after the server was killed stores no turn twice
             digest = hashlib.sha256(f"{call.who.id}/{call.key}".encode()).hexdigest()
             turn.setdefault("message_id", f"{digest[:32]}-{number}")
         drafts.append(TurnDraft(**turn))
@@ -103,12 +109,12 @@ def forget(call: Call) -> Any:
 
 
 def waiting(call: Call) -> Any:
-    """Return turns that wait to be stored."""
+    """Return the turns that wait to be stored."""
     return shapes.turns(call.memories.waiting_turns(call.arguments.get("conversation")))
 
 
 def build_context(call: Call) -> Any:
-    """Assemble the context in which a model answers a message."""
+    """Build the context in which a model answers a message."""
     arguments = dict(call.arguments)
     query, conversation_id, budget = (
         arguments.pop("query"),
@@ -136,15 +142,15 @@ def build_context(call: Call) -> Any:
 
 
 def scratchpad(call: Call) -> Any:
-    """Return the scratchpad that a session begins with; its path is shown only to managers of the
-    whole store.
+    """Return the scratchpad for the start of a session; only managers of the entire store see its
+    path.
     """
     shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def prompt(call: Call) -> Any:
-    """Return the block that a session's prompt begins with."""
+    """Return the block that starts a session's prompt."""
     arguments, config = call.arguments, call.memories.config
     budget = arguments.get("budget", config.prompt_tokens)
     if not 100 <= budget <= 100_000:
@@ -172,8 +178,8 @@ ROUTES = (
         "List conversations, newest first.",
         {200: "Conversations"},
         {
-            "title": Field("text", "Only those whose title has this text."),
-            "user": Field("text", "Only those held with this user."),
+            "title": Field("text", "Only conversations whose title contains this text."),
+            "user": Field("text", "Only conversations with this user."),
             "tag": FILTERED["tag"],
         }
         | _SAID
@@ -188,11 +194,11 @@ ROUTES = (
         _ONE,
         name,
         "write",
-        "Give a conversation a title, a user and tags.",
+        "Set a conversation's title, user and tags.",
         {200: "Conversation"},
         body={
             "title": Field("text", "Its title; empty to remove it."),
-            "user": Field("text", "The user in it; empty to remove it."),
+            "user": Field("text", "The user who takes part; empty to remove the user."),
             "tags": Field("tags", "Tags to add or change."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "redact": _REDACT,
@@ -204,7 +210,7 @@ ROUTES = (
         f"{_ONE}/turns",
         turns,
         "read",
-        "Return the last turns of a conversation, or those from start on.",
+        "Return a conversation's last turns, or its turns from start on.",
         {200: "Turns"},
         {"start": Field("whole", "The index of the first turn.")} | _SAID | LIMIT,
     ),
@@ -216,7 +222,7 @@ ROUTES = (
         "Append turns to a conversation.",
         {201: "Added", 200: "Added", 409: "Added"},
         body={
-            "turns": Field("objects", "What was said, in order.", required=True, of=_TURN),
+            "turns": Field("objects", "The turns, in order.", required=True, of=_TURN),
             "redact": _REDACT,
         },
         kind="write",
@@ -230,7 +236,7 @@ ROUTES = (
         {200: "ForgottenTurns"},
         body={
             "index": Field("whole", "Only this turn."),
-            "with_memories": Field("flag", "Also the memories that were made from them."),
+            "with_memories": Field("flag", "Also erase the memories that were made from it."),
             "dry_run": _DRY_RUN,
         },
         kind="write",
@@ -240,27 +246,27 @@ ROUTES = (
         "/api/waiting-turns",
         waiting,
         "read",
-        "Return turns that wait to be stored.",
+        "Return the turns that wait to be stored.",
         {200: "Turns"},
-        {"conversation": Field("text", "Only those of this conversation.")},
+        {"conversation": Field("text", "Only turns of this conversation.")},
     ),
     Route(
         "POST",
         "/api/context",
         build_context,
         "read",
-        "Assemble what a model needs to answer a message.",
+        "Build the context that a model needs to answer a message.",
         {200: "Context"},
         body={
             "query": Field("text", "The message.", required=True),
-            "conversation": Field("text", "The conversation that it belongs to."),
-            "budget": Field("whole", "Maximum number of tokens of the prompt."),
+            "conversation": Field("text", "The conversation that the message belongs to."),
+            "budget": Field("whole", "The maximum number of tokens in the prompt."),
             "include_suspicious": Field(
-                "flag", "Include texts that seem to give orders to a model, marked."
+                "flag", "Include texts that look like instructions to a model, with a mark."
             ),
-            "include_tool_turns": Field("flag", "Include turns of the roles tool and system."),
+            "include_tool_turns": Field("flag", "Include turns with the roles tool and system."),
             "include_corrected": Field(
-                "flag", "Also show a memory that another one shown corrects."
+                "flag", "Also include memories that another included memory corrects."
             ),
         },
         kind="search",
@@ -270,7 +276,7 @@ ROUTES = (
         "/api/scratchpad",
         scratchpad,
         "read",
-        "Return what a session begins with, pinned memories first.",
+        "Return the start of a session: its memories, pinned ones first.",
         {200: "Scratchpad"},
     ),
     Route(
@@ -278,12 +284,12 @@ ROUTES = (
         "/api/prompt",
         prompt,
         "read",
-        "Return the block that a session's prompt begins with.",
+        "Return the block that starts a session's prompt.",
         {200: "Prompt"},
         {
             "project": Field("text", "The project that the session works in."),
-            "budget": Field("whole", "Maximum number of tokens, from 100 to 100,000."),
-            "for": Field("text", "How the agent reaches its memory.", choices=("shell", "mcp")),
+            "budget": Field("whole", "The maximum number of tokens, from 100 to 100,000."),
+            "for": Field("text", "How the agent accesses its memory.", choices=("shell", "mcp")),
         },
     ),
 )

@@ -1,9 +1,9 @@
 """Idempotency keys: a retried write is applied once, even if the server was killed in between.
 
-Servers of one store share a table of requests: in the store itself if it has one (see
-`stores.claims`), else in a small SQLite file. The table holds no content and no keys. An answer
-that is no longer in memory is rebuilt from ids, or the write runs again, which is safe because it
-recognizes its own earlier result.
+The servers of one store share a table of requests. The table is in the store if the store supports
+that (see `stores.claims`), else in a small SQLite file. The table contains neither content nor
+keys. If an answer is no longer in memory, it is rebuilt from ids, or the write runs again. That is
+safe, because a write recognizes its own earlier result.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from memories.stores.sqlite.errors import filesystem_errors, sqlite_errors
 
 SWEEP_EVERY = 500  # requests between two deletions of old rows
 _ON_EXEC = getattr(os, "O_CLOEXEC", 0)
-_BUSY_MS = 10_000  # another process holds the file for less than a millisecond
+_BUSY_MS = 10_000  # other processes lock the file for less than a millisecond
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS request (
   name TEXT PRIMARY KEY,    -- hash of the sender and the key
@@ -58,8 +58,8 @@ DELETE FROM request WHERE begun_at < ? OR name IN (
 
 
 def file_of(config: Config) -> Path:
-    """Return the file for a store: beside a SQLite store, so that all servers share it, else in the
-    server's home.
+    """Return the path of a store's file: next to a SQLite store, so that all servers share it, else
+    in the server's home.
     """
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
@@ -72,13 +72,14 @@ def file_of(config: Config) -> Path:
 class FileClaims:
     """Implements `Claims` in a SQLite file.
 
-    It is a file of its own because each key would cost the store two more commits that wait for the
-    disk. Each process also keeps a file locked for as long as it lives. Its name is the file's with
-    the process's random id, which is the `holder` of the requests that the process is doing.
+    The requests are in a separate file, because two more commits per key would make the store wait
+    for the disk. Each process also keeps a lock file locked until it exits. The lock file's name
+    ends with the process's random id, which is the `holder` of the requests that the process is
+    handling.
     """
 
     def __init__(self, file: Path) -> None:
-        """Open the file, or create it.
+        """Open the file, or create it if it is missing.
 
         Args:
             file: The file; see `file_of`.
@@ -91,8 +92,10 @@ class FileClaims:
         with filesystem_errors(file):
             os.close(os.open(file, CREATING | os.O_RDWR, 0o600))
             for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
-                self._is_alive(path.suffix[1:])  # removes the file of a process that was killed
-            # Locked before it has its name: else another process takes it for that of a dead one.
+                # deletes the lock file of a process that was killed
+                self._is_alive(path.suffix[1:])
+            # Lock the file before it gets its name; otherwise another process takes it for a dead
+            # process's file.
             unnamed = file.with_name(f"{file.name}-{self._holder}")
             self._life = os.open(unnamed, CREATING | os.O_RDWR, 0o600)
             fcntl.flock(self._life, fcntl.LOCK_EX)
@@ -110,16 +113,16 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # a row is a tenth of a usual page
+            database.execute("PRAGMA page_size = 1024")  # a row takes a tenth of a typical page
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
-            database.execute("PRAGMA user_version = 1")  # a write, so that the log exists
+            database.execute("PRAGMA user_version = 1")  # this write creates the write-ahead log
         return database
 
     @contextlib.contextmanager
     def _access(self) -> Iterator[apsw.Connection]:
-        """Lock the connection; a statement or transaction of it does not wait for the disk."""
+        """Lock the connection; its statements and transactions don't wait for the disk."""
         with self._lock, sqlite_errors(self._file):
             yield self._database
 
@@ -135,14 +138,14 @@ class FileClaims:
             else:
                 claim = self._take_over(database, name, digest, now)
         if sync and claim.number == 1:
-            os.fsync(self._log)  # outside of the lock, so that several threads wait together
+            os.fsync(self._log)  # outside the lock, so that several threads can wait together
         return claim
 
     def _take_over(self, database: apsw.Connection, name: str, digest: str, now: float) -> Claim:
-        """Claim a request that already has a row.
+        """Claim a request that is in the table.
 
         Raises:
-            Taken: A server is doing it, or the key belongs to another request.
+            Taken: A server is handling the request, or the key belongs to another request.
         """
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -187,10 +190,10 @@ class FileClaims:
         return self._file.with_name(f"{self._file.name}.{holder}")
 
     def _is_alive(self, holder: str) -> bool:
-        """Return whether a process is alive: the system unlocks its file when it ends."""
+        """Return whether a process is alive; the system unlocks its lock file when it exits."""
         if holder == self._holder:
             return True
-        if not holder.isalnum():  # it becomes part of a file's name
+        if not holder.isalnum():  # the holder becomes part of a file name
             return False
         try:
             fd = os.open(self._life_file(holder), os.O_RDWR | _ON_EXEC)
@@ -212,17 +215,17 @@ def _json(summary: dict[str, Any] | None) -> str | None:
 
 
 _MAX_KEY = 255
-_MAX_BYTES = 33_554_432  # of answers in memory
+_MAX_BYTES = 33_554_432  # bytes of answers in memory
 _MAX_ANSWERS = 10_000
 _logger = logging.getLogger(__name__)
 
 
 class _Answer(NamedTuple):
-    """An answer of this process.
+    """An answer that this process gave.
 
     Attributes:
-        begun_at: When its request was begun, which distinguishes it from an earlier one with the
-            same key.
+        begun_at: When its request began, which distinguishes the request from an earlier one with
+            the same key.
         size: Its size in bytes.
     """
 
@@ -232,18 +235,18 @@ class _Answer(NamedTuple):
 
 
 class Keyed:
-    """A write with a key, while it is being done.
+    """A write with a key, in progress.
 
     Attributes:
         begun_at: When the write was first begun.
-        again: Whether it may have been done before, because a server was stopped or the answer
+        again: Whether an earlier attempt may have run, because a server was stopped or the answer
             can't be rebuilt.
-        answer: Its answer, if this process has it.
-        summary: The summary of its answer, if it was answered before; see `end`.
+        answer: The answer, if this process has it.
+        summary: The summary of the answer, if the write was answered before; see `end`.
     """
 
     def __init__(self, claim: Claim, answer: Any | None) -> None:
-        # as exact as times in a store
+        # as precise as times in a store
         self.begun_at = datetime.fromtimestamp(int(claim.begun_at * 1_000) / 1_000, UTC)
         self.again = claim.number > 1
         self.answer = answer
@@ -257,19 +260,19 @@ class Keyed:
 
         Args:
             answer: The answer.
-            summary: What is saved of it: no content; None if it failed and a retry should run
-                again.
-            size: Its size in bytes.
+            summary: The part of the answer to save, without content; None if the write failed and a
+                retry should run it again.
+            size: The answer's size in bytes.
         """
         self.answer, self.new_summary, self.size = answer, summary, size
         self.failed = summary is None
 
 
 class Once:
-    """Does each write with a key once."""
+    """Runs each write with an idempotency key only once."""
 
     def __init__(self, open_claims: Callable[[], Claims]) -> None:
-        """Prepare; nothing is opened before the first key arrives.
+        """Initialize; the table is opened when the first key arrives.
 
         Args:
             open_claims: Opens the table of requests.
@@ -286,13 +289,13 @@ class Once:
 
         Args:
             key: The idempotency key of the request.
-            sender: Id of the sender; each has keys of its own.
+            sender: The sender's id; each sender has its own keys.
             request: The request as JSON.
-            sync: Flush the record of the beginning to disk, to survive a power cut.
+            sync: Flush the record of the start to disk, to survive a power failure.
 
         Raises:
-            Refused: 400, the key is not acceptable; 409, the same request is being done; 422, the
-                key was used for another request.
+            Refused: 400, the key is invalid; 409, the same request is in progress; 422, the key was
+                used for another request.
         """
         if not (1 <= len(key) <= _MAX_KEY and key.isascii() and key.isprintable()):
             raise Refused(
@@ -306,7 +309,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._cache(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # it changed nothing; other errors leave that unknown
+        except (RequestError, Refused):  # it changed nothing; after other errors that is unknown
             keyed.failed = claim.number == 1
             raise
         finally:
@@ -322,14 +325,17 @@ class Once:
             if exc.other:
                 raise Refused(
                     422,
-                    "this Idempotency-Key was used for another request; make a new one for each",
+                    "this Idempotency-Key was used for another request; use a new key for each "
+                    "request",
                 ) from None
             raise Refused(
-                409, "the same request is being done; ask again", headers={"retry-after": "1"}
+                409,
+                ("the same request is in progress; try again later"),
+                headers={"retry-after": "1"},
             ) from None
 
     def _end(self, claim: Claim, summary: dict[str, Any] | None, *, changed_nothing: bool) -> None:
-        """Record how a write ended; if that fails, a retry is treated as if this server had been
+        """Record how a write ended. If that fails, a retry is treated as if this server had been
         killed.
         """
         assert self._claims is not None
@@ -338,8 +344,8 @@ class Once:
                 self._claims.drop(claim)
             else:
                 self._claims.settle(claim, summary)
-        except (StoreError, OSError) as exc:  # the write is done all the same
-            _logger.warning("the end of a request with a key could not be recorded: %s", exc)
+        except (StoreError, OSError) as exc:  # the write itself succeeded
+            _logger.warning("cannot record the end of a request with a key: %s", exc)
 
     def _cached(self, claim: Claim) -> Any | None:
         if claim.summary is None:

@@ -1,4 +1,4 @@
-"""Routes about many memories at once: tags, deletion, erasure, rollback, and review."""
+"""Routes that change many memories in one request: tags, deletion, erasure, rollback and review."""
 
 import functools
 from collections.abc import Callable
@@ -15,27 +15,29 @@ from memories.write.many import Affected
 _DEFAULT_STEPS = 10
 _WHERE = Field("text", "An expression of the filter language.", required=True)
 _MANY: Fields = {
-    "dry_run": Field("flag", "Change nothing; only report what would be done."),
-    "show": Field("whole", f"How many steps are reported, up to {MAX_LIMIT}; 10 by default."),
+    "dry_run": Field("flag", "Change nothing; only report what would change."),
+    "show": Field("whole", f"How many steps to report, up to {MAX_LIMIT}; 10 by default."),
 }
 _RULES: Fields = {
     "trust": FILTERED["trust"],
     "written_by": FILTERED["written_by"],
     "since": FILTERED["since"],
     "until": FILTERED["until"],
-    "import_id": Field("text", "Only memories of this import."),
-    "match": Field("text", "Only memories with this text."),
-    "suspicious": Field("flag", "Only memories that are marked as suspicious, or only others."),
+    "import_id": Field("text", "Only memories from this import."),
+    "match": Field("text", "Only memories that contain this text."),
+    "suspicious": Field(
+        "flag", ("Only memories that are marked as suspicious (true) or that are not (false).")
+    ),
 }
 _DECIDE: Fields = {
-    "ids": Field("texts", "The memories, each by its id."),
-    "all": Field("flag", "Instead of ids: all memories that the filters select."),
+    "ids": Field("texts", "The ids of the memories."),
+    "all": Field("flag", "All memories that the filters select, instead of ids."),
     "dry_run": _MANY["dry_run"],
 }
 
 
 def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
-    """Run a bulk change with the named values of the request; return its report."""
+    """Run a bulk change with the request's arguments; return its report."""
     arguments = {name: call.arguments[name] for name in names if name in call.arguments}
     show = call.arguments.get("show", _DEFAULT_STEPS)
     if not 0 <= show <= MAX_LIMIT:
@@ -66,7 +68,7 @@ def forget_where(call: Call) -> Any:
 
 
 def rollback(call: Call) -> Any:
-    """Put memories back as they were."""
+    """Restore memories to their state at an earlier time."""
     return _change_many(call, call.memories.rollback, "to", "where")
 
 
@@ -77,11 +79,11 @@ def waiting(call: Call) -> Any:
 
 
 def _select(call: Call) -> tuple[list[str], list[str]]:
-    """Return the ids that the request names, and those that its filters select."""
+    """Return the ids that the request names, and the ids that its filters select."""
     named = call.arguments.get("ids", [])
     filters = {name: call.arguments[name] for name in _RULES if name in call.arguments}
     if bool(named) == bool(call.arguments.get("all", False) or filters):
-        raise InvalidInput("give ids, or else all or filters")
+        raise InvalidInput("give either ids, or all or filters")
     if named:
         return named, []
     return [], call.memories.review.select(**filters)
@@ -93,7 +95,7 @@ def accept(call: Call) -> Any:
     force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
     content = call.arguments.get("content")
     if content is not None and len(named) != 1:
-        raise InvalidInput("content goes with the id of one memory")
+        raise InvalidInput("content requires exactly one id")
     review = call.memories.review
     reviewed = review.accept(named, content=content, force=force, dry_run=dry_run)
     if selected:
@@ -120,10 +122,13 @@ ROUTES = (
         "Set, remove, rename or merge tags of many memories.",
         {200: "Affected"},
         body={
-            "where": Field("text", "Which memories; all of the namespace by default."),
+            "where": Field("text", "Which memories; all memories in the namespace by default."),
             "tags": Field("tags", "Tags to set."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
-            "rename_tags": Field("tags", "Keys by their new keys, or key=value by key=value."),
+            "rename_tags": Field(
+                "tags",
+                ("Old keys with their new keys, or old key=value pairs with their new pairs."),
+            ),
             **_MANY,
         },
         kind="write",
@@ -133,7 +138,7 @@ ROUTES = (
         "/api/delete",
         delete_where,
         "write",
-        "Delete all memories that meet an expression.",
+        "Delete all memories that match an expression.",
         {200: "Affected"},
         body={"where": _WHERE, **_MANY},
         kind="write",
@@ -143,11 +148,11 @@ ROUTES = (
         "/api/forget",
         forget_where,
         "admin",
-        "Permanently erase all memories or turns that meet an expression.",
+        "Permanently erase all memories or turns that match an expression.",
         {200: "Affected"},
         body={
             "where": _WHERE,
-            "in": Field("text", "What is erased.", choices=("memories", "history", "all")),
+            "in": Field("text", "What to erase.", choices=("memories", "history", "all")),
             **_MANY,
         },
         kind="write",
@@ -157,11 +162,11 @@ ROUTES = (
         "/api/rollback",
         rollback,
         "write",
-        "Put memories back as they were at a time.",
+        "Restore memories to their state at an earlier time.",
         {200: "Affected"},
         body={
-            "to": Field("text", "The time; a date means its beginning.", required=True),
-            "where": Field("text", "Only memories that meet this expression."),
+            "to": Field("text", "The time; a date means its first moment.", required=True),
+            "where": Field("text", "Only memories that match this expression."),
             **_MANY,
         },
         kind="write",
@@ -171,7 +176,7 @@ ROUTES = (
         "/api/review",
         waiting,
         "read",
-        "List what waits for review.",
+        "List the memories that wait for review.",
         {200: "Page"},
         _RULES | LIMIT | CURSOR,
     ),
@@ -180,13 +185,13 @@ ROUTES = (
         "/api/review/accept",
         accept,
         "admin",
-        "Accept memories that wait, so that they are found.",
+        "Accept memories that wait for review, so that searches find them.",
         {200: "Accepted"},
         body=_DECIDE
         | _RULES
         | {
-            "content": Field("text", "Accept it with this text."),
-            "force": Field("flag", "Without comparing with what is there."),
+            "content": Field("text", "Accept the memory with this text."),
+            "force": Field("flag", "Accept without comparing with existing memories."),
         },
         kind="write",
     ),
@@ -195,7 +200,7 @@ ROUTES = (
         "/api/review/reject",
         reject,
         "admin",
-        "Delete memories that wait.",
+        "Delete memories that wait for review.",
         {200: "Rejected"},
         body=_DECIDE | _RULES,
         kind="write",

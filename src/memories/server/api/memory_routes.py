@@ -1,4 +1,4 @@
-"""Routes that store, read, change and erase one memory, and that store many."""
+"""Routes that store, read, change and erase single memories, and one that stores many."""
 
 import contextlib
 import re
@@ -20,18 +20,24 @@ MAX_BATCH = 1_000
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
     "tags": Field(
-        "tags", "Free pairs; agent, personality, project, type and global are known ones."
+        "tags", "Arbitrary pairs; agent, personality, project, type and global have a meaning."
     ),
     "decay": Field(
-        "text", "How its confidence ages.", choices=("stable", "contextual", "reinforceable")
+        "text",
+        ("How the memory's confidence decays."),
+        choices=("stable", "contextual", "reinforceable"),
     ),
     "key": Field(
-        "text", "Stable key, such as user/editor; creating with one that exists adds a version."
+        "text",
+        (
+            "A stable key, such as user/editor; creating a memory with an existing key adds a "
+            "version."
+        ),
     ),
-    "supersedes": Field("text", "Id of a memory that this one replaces."),
-    "confidence": Field("number", "How sure the writer is, 0 to 1."),
-    "source": Field("text", "Conversation, or turn of one, that it was made from."),
-    "pending": Field("flag", "Whether it waits for review."),
+    "supersedes": Field("text", "The id of a memory that this one replaces."),
+    "confidence": Field("number", "The writer's confidence, from 0 to 1."),
+    "source": Field("text", "The conversation, or the turn, that the memory was made from."),
+    "pending": Field("flag", "Whether the memory waits for review."),
 }
 CHANGE: Fields = {
     "content": Field("text", "The new text; unchanged by default."),
@@ -39,7 +45,9 @@ CHANGE: Fields = {
     "remove_tags": Field("texts", "Keys of tags to remove."),
     "decay": DRAFT["decay"],
     "confidence": DRAFT["confidence"],
-    "not_corrects": Field("text", "Id of a memory that it does not correct after all; both hold."),
+    "not_corrects": Field(
+        "text", ("The id of a memory that this one does not correct after all; both stay current.")
+    ),
     "redact": Field("flag", "Redact secrets; true by default."),
 }
 WRITING: Fields = {
@@ -56,7 +64,7 @@ def create(call: Call) -> Answer:
 
 
 def submit(call: Call) -> Later:
-    """Store a memory, without waiting for it."""
+    """Store a memory without blocking a thread until it is stored."""
     draft, force, redact = _read_draft(call)
     assert call.server.submit is not None
     future = call.server.submit(call.memories, draft, force, redact)
@@ -79,9 +87,7 @@ def _created_answer(created: Created) -> Answer:
 def _store(
     call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0
 ) -> Sequence[Created]:
-    """Store drafts; with an idempotency key, their ids are the same when the request is sent
-    again.
-    """
+    """Store drafts. With an idempotency key, a repeated request gets the same ids."""
     if call.key is not None and call.begun_at is not None:
         seed = f"{call.who.id}/{call.key}"
         ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
@@ -98,12 +104,14 @@ def get(call: Call) -> Answer:
 
 
 def create_many(call: Call) -> Answer:
-    """Store many memories, some hundreds in a transaction; a refused one does not affect the
+    """Store many memories, some hundreds per transaction; a refused memory does not affect the
     others.
     """
     drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
-        raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
+        raise InvalidInput(
+            f"memories must contain 1 to {MAX_BATCH} objects; it contains {len(drafts)}"
+        )
     force, redact = call.arguments.get("force", False), call.arguments.get("redact", True)
     results: list[dict[str, Any]] = []
     size = BATCH if force else BATCH_COMPARED
@@ -115,12 +123,12 @@ def create_many(call: Call) -> Answer:
 def _store_batch(
     call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int
 ) -> list[dict[str, Any]]:
-    """Store drafts in one transaction, or one by one if that fails; return the result of each."""
+    """Store drafts in one transaction, or individually if that fails; return each result."""
     try:
         return [
             shapes.create_result(created) for created in _store(call, drafts, force, redact, first)
         ]
-    except RequestError as exc:  # none of them is stored
+    except RequestError as exc:  # no draft has been stored
         if len(drafts) == 1:
             return [{"id": None, "stored": False, "error": str(exc)}]
     results = []
@@ -133,20 +141,20 @@ def _allowed_versions(call: Call) -> list[int] | None:
     """Return the versions that If-Match allows; None for any.
 
     Raises:
-        Refused: 412, it names none.
+        Refused: 412, the header contains no version.
     """
     if_match = call.request.headers.get("if-match")
     if if_match is None or if_match.strip() == "*":
         return None
     versions = [int(number) for number in re.findall(r'(?<![/"\w])"(\d{1,9})"', if_match)]
     if not versions:
-        raise Refused(412, 'If-Match must be the ETag of the memory, such as "3"')
+        raise Refused(412, 'If-Match must be the memory\'s ETag, such as "3"')
     return versions
 
 
 @contextlib.contextmanager
 def _if_match(call: Call) -> Iterator[None]:
-    """Require a version that If-Match names, and keep other writers out while inside."""
+    """Require a version that If-Match allows, and block other writers inside the context."""
     allowed = _allowed_versions(call)
     if allowed is None:
         yield
@@ -154,7 +162,7 @@ def _if_match(call: Call) -> Iterator[None]:
     with call.memories.transaction():
         version = call.memories.history(call.arguments["id"]).versions[-1].version
         if version not in allowed:
-            raise _changed_meanwhile(f"it has version {version} now")
+            raise _changed_meanwhile(f"the memory now has version {version}")
         yield
 
 
@@ -173,7 +181,7 @@ def _find_logged(call: Call, action: str) -> Change | None:
 
 def _is_updated(call: Call) -> bool:
     """Return whether an earlier attempt at this request added its version; others may have added
-    more since.
+    more later.
     """
     arguments, begun_at = call.arguments, call.begun_at
     if not call.again or begun_at is None:
@@ -195,7 +203,7 @@ def _is_updated(call: Call) -> bool:
 
 
 def _changed_meanwhile(detail: str) -> Refused:
-    return Refused(412, f"the memory was changed meanwhile: {detail}; read it again")
+    return Refused(412, f"the memory has changed: {detail}; read it again")
 
 
 def update(call: Call) -> Answer:
@@ -229,7 +237,7 @@ def delete(call: Call) -> Any:
 
 
 def restore(call: Call) -> Answer:
-    """Bring a memory back."""
+    """Restore a deleted memory."""
     if _find_logged(call, "restore"):
         return memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
@@ -260,7 +268,7 @@ def forget(call: Call) -> Any:
     """Erase a memory."""
     try:
         forgotten = call.memories.forget(call.arguments["id"])
-    except RequestError:  # it is logged before it is done, so the log alone does not prove it
+    except RequestError:  # erasing is logged before it happens, so the log alone does not prove it
         change = _find_logged(call, "forget")
         if change is None or change.id is None:
             raise
@@ -286,7 +294,7 @@ ROUTES = (
         "/api/memories",
         create,
         "write",
-        "Store a memory, unless it is already there.",
+        "Store a memory, unless it is a duplicate.",
         {201: "Created", 200: "Created", 409: "Created"},
         body=DRAFT | WRITING,
         kind="write",
@@ -299,7 +307,8 @@ ROUTES = (
         "write",
         "Store many memories at once.",
         {200: "CreatedMany"},
-        body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING,
+        body={"memories": Field("objects", "The memories to store.", required=True, of=DRAFT)}
+        | WRITING,
         kind="write",
     ),
     Route(
@@ -316,7 +325,7 @@ ROUTES = (
         _ID,
         update,
         "write",
-        "Add a version: new text, new tags. If-Match: only if it is still that one.",
+        "Add a version with new text or tags. If-Match: only if that is the current version.",
         {200: "Memory"},
         body=CHANGE,
         kind="write",
@@ -326,7 +335,7 @@ ROUTES = (
         _ID,
         delete,
         "write",
-        "Delete a memory; restore brings it back.",
+        "Delete a memory; restore undoes this.",
         {200: "Deleted"},
         kind="write",
     ),
@@ -335,7 +344,7 @@ ROUTES = (
         f"{_ID}/restore",
         restore,
         "write",
-        "Bring back a deleted or superseded memory, or a version.",
+        "Restore a deleted or superseded memory, or an earlier version.",
         {200: "Memory"},
         body={"version": Field("whole", "The version to restore.")},
         kind="write",
@@ -345,7 +354,7 @@ ROUTES = (
         f"{_ID}/reinforce",
         reinforce,
         "write",
-        "Restart the decay of a reinforceable memory.",
+        "Restart a reinforceable memory's decay.",
         {200: "Reinforced"},
         body={},
         kind="write",
@@ -355,7 +364,7 @@ ROUTES = (
         f"{_ID}/pin",
         pin,
         "write",
-        "Keep a memory in the scratchpad of its namespace.",
+        "Keep a memory in its namespace's scratchpad.",
         {200: "Memory"},
         body={},
         kind="write",
@@ -365,7 +374,7 @@ ROUTES = (
         f"{_ID}/unpin",
         unpin,
         "write",
-        "Take back that a memory is kept in the scratchpad.",
+        "Unpin a memory from the scratchpad.",
         {200: "Memory"},
         body={},
         kind="write",
@@ -387,6 +396,6 @@ ROUTES = (
         "read",
         "Return every version of a memory, oldest first.",
         {200: "History"},
-        {"diff": Field("flag", "What each version changed, word by word."), **AS_OF},
+        {"diff": Field("flag", "Include the changes in each version, word by word."), **AS_OF},
     ),
 )

@@ -1,5 +1,5 @@
-"""ASGI middleware: the guard that checks every request before its route, and the log and the counts
-of requests.
+"""ASGI middleware: a guard that checks each request before its route, the request log and the
+request counts.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.server.api.problems import Refused, failed, stopped
 
-# key in a scope for values that routes add to the log: their path and the id of the token
+# scope key for values that routes add to the log: the path and the token's id
 LOG = "memories.log"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -33,23 +33,23 @@ class Gauge(NamedTuple):
 
 
 class Metrics:
-    """Counts requests; `text` is what Prometheus reads."""
+    """Counts requests; `text` returns the counts for Prometheus."""
 
     def __init__(
         self,
         on_request: Callable[[], None] | None = None,
         gauges: Callable[[], Sequence[Gauge]] = tuple,
     ) -> None:
-        """Begin at 0.
+        """Start all counts at 0.
 
         Args:
             on_request: Called for each request.
-            gauges: Returns more numbers to show.
+            gauges: Returns additional numbers to show.
         """
         self._gauges, self._on_request = gauges, on_request
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, int], int] = {}
-        # by route: how many took up to each bound, the total, the sum
+        # by route: the number of requests within each bound, the total, and the sum of seconds
         self._seconds: dict[str, list[float]] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -94,8 +94,8 @@ class Metrics:
 
 
 class _Lines:
-    """Writes lines to standard error, once per turn of the event loop, since each write lets other
-    threads run.
+    """Writes lines to standard error, once per iteration of the event loop, since each write lets
+    other threads run.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Lines:
 
 
 class Logged:
-    """Counts each request to an application, and logs it as a line of JSON."""
+    """Middleware that counts each request and logs it as one line of JSON."""
 
     def __init__(
         self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object] | None = None
@@ -153,7 +153,7 @@ class Logged:
 
 
 class Named(Route):
-    """A route that the log and the counts name by its path."""
+    """A route that the log and the counts identify by its path."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -173,13 +173,13 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_048_576
 MAX_IMPORT = 268_435_456
 MAX_STORE = 67_108_864  # a batch of records with their vectors
-BODY_SECONDS = 10.0  # for a whole body; for a streamed one, for each piece of it
+BODY_SECONDS = 10.0  # seconds: for an entire body; for a streamed one, for each chunk
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 SAFE = frozenset({"GET", "HEAD"})
 READS = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs".split()
 )
-STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by prefix
+STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by path prefix
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _ONCE = frozenset(
@@ -212,7 +212,7 @@ class Rules(NamedTuple):
         return cls(frozenset({*LOOPBACK, *(name.lower() for name in hosts)}))
 
     def check(self, scope: Scope) -> None:
-        """Refuse a request that no client of ours would send.
+        """Refuse a request that our clients would never send.
 
         Raises:
             Refused: 400, 403, 405, 413, 415 or 421.
@@ -221,32 +221,34 @@ class Rules(NamedTuple):
         host = headers.get(b"host", "").lower()
         match = _HOST.fullmatch(host)
         if match is None:
-            raise Refused(400, "the request needs one Host header that names this server")
+            raise Refused(400, "the request needs exactly one Host header that names this server")
         if match[1] not in self.hosts:
             raise Refused(
-                421, "this server does not answer to that host name; add it with --host-name"
+                421, "this server does not answer to that host name; allow it with --host-name"
             )
         if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
-            raise Refused(
-                403, "another site sent this request; open the page of this server itself"
-            )
+            raise Refused(403, "this request comes from another site; open this server's own page")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            raise Refused(403, "another site sent this request (Origin)")
+            raise Refused(403, "this request comes from another site (Origin)")
         if scope["method"] not in METHODS:
             raise Refused(
-                405, "this method is not known here", headers={"allow": ", ".join(sorted(METHODS))}
+                405,
+                ("this HTTP method is not supported"),
+                headers={"allow": ", ".join(sorted(METHODS))},
             )
         _check_body(scope, headers)
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the headers that matter here; refuse one that is sent twice, since it is ambiguous."""
+    """Return the headers that are checked here; refuse a header that occurs twice, since it is
+    ambiguous.
+    """
     single: dict[bytes, str] = {}
     for name, value in headers:
         if name in _ONCE:
             if name in single:
-                raise Refused(400, f"the header {name.decode()} stands there twice; send it once")
+                raise Refused(400, f"the header {name.decode()} occurs twice; send it once")
             single[name] = value.decode("latin-1").strip()
     return single
 
@@ -256,7 +258,7 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
     if encoding is not None and (b"content-length" in headers or encoding.lower() != "chunked"):
         raise Refused(
             400,
-            "the request does not say clearly where its body ends",
+            "the request does not clearly state where its body ends",
             headers={"connection": "close"},
         )
     length = headers.get(b"content-length", "0")
@@ -267,7 +269,7 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
     if scope["method"] in SAFE:
         if int(length) or encoding is not None:
             raise Refused(
-                400, "a request that only reads has no body", headers={"connection": "close"}
+                400, "a read request must not have a body", headers={"connection": "close"}
             )
         return
     kind, _, parameter = headers.get(b"content-type", "").lower().partition(";")
@@ -278,7 +280,7 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
 
 
 def limit_of(scope: Scope) -> int:
-    """Return the largest allowed size of a request's body."""
+    """Return the maximum body size for a request."""
     for prefix, limit in STREAMED.items():
         if scope["path"].startswith(prefix):
             return limit
@@ -287,16 +289,16 @@ def limit_of(scope: Scope) -> int:
 
 def _too_large(limit: int) -> Refused:
     return Refused(
-        413, f"the body has more than {limit} bytes, the limit", headers={"connection": "close"}
+        413, f"the body is larger than the limit of {limit} bytes", headers={"connection": "close"}
     )
 
 
 class Guard:
-    """Passes on the requests that `Rules` allow, bounds bodies in size and time, and adds headers
-    to every answer.
+    """Passes on the requests that `Rules` allow, limits the size and duration of bodies, and adds
+    headers to every answer.
 
-    It guards pages, API and MCP alike. The path that it passes on stays percent-encoded, so that a
-    `/` in an id does not separate segments. Rights are a matter of `access`.
+    The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
+    in an id does not separate segments. `access` checks rights.
     """
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
@@ -324,7 +326,7 @@ class Guard:
             scope = {**scope, "path": _path(scope)}
             self._rules.check(scope)
             await self._app(scope, _bound_body(receive, scope), answer)
-        except asyncio.CancelledError:  # the server stops, and its patience is over
+        except asyncio.CancelledError:  # the server is stopping and does not wait any longer
             if not started:
                 await stopped(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
@@ -347,12 +349,14 @@ def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0].decode("latin-1")
     if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
-        raise Refused(400, "the path has characters that no path here has; percent-encode it")
+        raise Refused(
+            400, ("the path contains characters that no path here contains; percent-encode it")
+        )
     return path
 
 
 def _bound_body(receive: Receive, scope: Scope) -> Receive:
-    """Return a receiver that raises if the body is too large or too slow."""
+    """Return a receiver that raises an error if the body is too large or too slow."""
     limit = limit_of(scope)
     is_streamed = limit != MAX_BODY
     size, is_complete, until = 0, False, 0.0
@@ -360,7 +364,7 @@ def _bound_body(receive: Receive, scope: Scope) -> Receive:
     async def receive_piece() -> Message:
         nonlocal size, is_complete, until
         until = until or asyncio.get_running_loop().time() + BODY_SECONDS
-        if is_complete:  # the only message left says that the client has left
+        if is_complete:  # the only message left is that the client disconnected
             return await receive()
         try:
             async with asyncio.timeout(BODY_SECONDS) if is_streamed else asyncio.timeout_at(until):

@@ -1,4 +1,4 @@
-"""The table of routes as an OpenAPI 3.1 document, with the JSON schemas of answers."""
+"""The table of routes as an OpenAPI 3.1 document, with the JSON schemas of the answers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,21 +30,19 @@ _TYPES: dict[str, Schema] = {
 
 
 def _type(name: str) -> Schema:
-    """Return a schema by its name: of a type above, of an object below, or of a list of those, such
-    as `[Memory]`.
-    """
+    """Return the schema for a type or object above, or for a list of them, such as `[Memory]`."""
     if name.startswith("["):
         return {"type": "array", "items": _type(name[1:-1])}
     return _TYPES.get(name) or {"$ref": f"#/components/schemas/{name}"}
 
 
 def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
-    """Return the schema of an object.
+    """Return an object's schema.
 
     Args:
         always: Its required members with their types, such as `id:text count:whole`.
         sometimes: Its optional members.
-        base: An object whose members it also has.
+        base: An object whose members are included.
     """
     required = [pair.partition(":")[0] for pair in always.split()]
     members = {
@@ -56,7 +54,7 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
 
 
 def _shape(*fields: Field, sometimes: str = "") -> Schema:
-    """Return the schema of an object with these fields, and more optional ones as in `_object`."""
+    """Return the schema of an object with these fields, plus optional ones as in `_object`."""
     always: list[str] = []
     optional = [sometimes]
     for field in fields:
@@ -209,18 +207,18 @@ _KINDS: Mapping[str, dict[str, Any]] = {
 }
 _STREAMS = {"Lines": "application/x-ndjson", "Events": "text/event-stream"}
 _ERRORS = {
-    "400": "A value is not valid.",
-    "401": "No token, or an unknown one.",
-    "403": "The token may not do this there.",
+    "400": "A value is invalid.",
+    "401": "The token is missing or unknown.",
+    "403": "The token lacks the right to do this in this namespace.",
     "404": "Not found.",
     "409": "It conflicts with the stored data.",
     "429": "Too many requests.",
-    "503": "The store or the server can't do it now.",
+    "503": "The store or the server is temporarily unable to do this.",
     "507": "The disk is full.",
 }
 _HEADERS = {
-    "Idempotency-Key": "A retry with the same key is not done again and gets the same answer.",
-    "If-Match": "Only if the memory still has this ETag.",
+    "Idempotency-Key": "A retry with the same key gets the same answer and is not applied again.",
+    "If-Match": "Only if the memory's ETag is still this one.",
 }
 _TAKES_IF_MATCH = (
     "PATCH /api/memories/{id}",
@@ -231,7 +229,7 @@ _TAKES_IF_MATCH = (
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the document of these routes."""
+    """Return the OpenAPI document of these routes."""
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -240,7 +238,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Memories",
             "version": __version__,
-            "description": "Persistent memory for agents: the verbs and JSON of `memory`.",
+            "description": (
+                "Persistent memory for agents: the same verbs and JSON as the memory command."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -1,5 +1,5 @@
-"""Errors as HTTP answers: the sentences of the command as problem details (RFC 9457), one status
-for each error.
+"""Errors as HTTP answers: the command's messages as problem details (RFC 9457), with one status for
+each error.
 """
 
 import errno
@@ -19,8 +19,8 @@ from memories.guard.redactor import redact
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The status of each error and the exit code of the command for it; the first class that fits
-# counts. 500 is for bugs alone.
+# The HTTP status for each error, and the command's exit code for it; the first matching class
+# counts. 500 is only for bugs.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
     (errors.ConfigError, 503, 2),
@@ -29,7 +29,7 @@ STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.StoreFull, 507, 1),
     (errors.SystemFault, 503, 1),
 )
-# trying again helps, without an operator
+# a retry helps without an operator
 _TEMPORARY = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)
 TITLES = {
     400: "Bad request",
@@ -55,12 +55,12 @@ TITLES = {
 
 
 class Refused(Exception):
-    """A request is refused before it reaches the memory.
+    """A request that is refused before it reaches the memory.
 
     Attributes:
         status: The status of the answer.
-        headers: More headers of the answer.
-        more: More members of its JSON.
+        headers: Additional headers for the answer.
+        more: Additional members of its JSON.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ _RETRY = {"retry_after": "1"}
 
 
 def encoded(value: Any) -> bytes:
-    """Return JSON in UTF-8; a lone surrogate, which UTF-8 can't hold, stays a JSON escape."""
+    """Return JSON in UTF-8. A lone surrogate, which UTF-8 can't represent, becomes a JSON
+    escape.
+    """
     return _json(value).encode("utf-8", "backslashreplace")
 
 
@@ -89,10 +91,10 @@ def problem(
     """Return an error as an answer.
 
     Args:
-        status: The status of the answer.
+        status: The HTTP status.
         detail: One sentence; repeated in `error`, as the command prints it.
-        more: More members.
-        **headers: More headers, `_` for `-`.
+        more: Additional members.
+        **headers: Additional headers, with `_` for `-`.
     """
     detail = " ".join(redact(detail).text.split())
     shape = {
@@ -107,8 +109,8 @@ def problem(
 
 
 def failed(exc: Exception) -> Response:
-    """Return the answer to a request that raised; unexpected errors are logged by their place,
-    never by content.
+    """Return the answer to a request that raised an error. Unexpected errors are logged by their
+    location, never with content.
     """
     if isinstance(exc, Refused):
         return problem(exc.status, str(exc), exc.more, **exc.headers)
@@ -123,28 +125,30 @@ def failed(exc: Exception) -> Response:
             is_temporary = isinstance(exc, _TEMPORARY)
             return problem(status, str(exc), more, **(_RETRY if is_temporary else {}))
     if isinstance(exc, ClientDisconnect):
-        return problem(400, "the client left before its request was complete")
+        return problem(400, "the client disconnected before its request was complete")
     if isinstance(exc, OSError):
         is_temporary = exc.errno in (errno.EMFILE, errno.ENFILE)
-        detail = f"the server met an error of its system: {exc.strerror or type(exc).__name__}"
+        detail = f"the server's system reported an error: {exc.strerror or type(exc).__name__}"
         _logger.error("%s (%s)", detail, exc.filename)
         status = 507 if exc.errno in FULL else 503
         return problem(status, detail, {"exit_code": 1}, **(_RETRY if is_temporary else {}))
     frames = traceback.extract_tb(exc.__traceback__)[-5:]
     places = [f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)]
     _logger.error("%s at %s", type(exc).__name__, " < ".join(places))
-    return problem(500, "something went wrong in the server; its log says where", {"exit_code": 1})
+    return problem(
+        500, "something went wrong in the server; see the server's log", {"exit_code": 1}
+    )
 
 
 def stopped(*, in_doubt: bool) -> Response:
     """Return the answer to a request that the server could not complete before it stopped.
 
     Args:
-        in_doubt: Whether it may have changed something.
+        in_doubt: Whether the request may have changed something.
     """
     advice = "try again in a second"
     if in_doubt:
-        advice = "this may or may not have been done: read before you send it again"
+        advice = "this may or may not have been done; read before you send it again"
     more = {"kind": "StoreUnreachable", "exit_code": 1}
     return problem(
         503, f"the server is stopping; {advice}", more, retry_after="1", connection="close"

@@ -1,8 +1,8 @@
-"""The store itself over HTTP, for a command or a library elsewhere: `POST /store/v1/METHOD`; see
-`stores.http`.
+"""The store itself over HTTP, for commands and libraries on other machines: `POST
+/store/v1/METHOD`; see `stores.http`.
 
-Reading requires the right to read each namespace that is named; writing requires admin, since
-records carry their own origin and a writer could forge it.
+Reading requires the right to read each namespace in the request. Writing requires admin, since
+records contain their origin, which a writer could forge.
 """
 
 import contextlib
@@ -35,20 +35,20 @@ from memories.stores import Store, open_store
 from memories.stores.records import Collection, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.wire import from_wire, namespaces_of, to_wire
 
-IDLE_SECONDS = 10.0  # after which a transaction without requests is rolled back
+IDLE_SECONDS = 10.0  # seconds without a request after which a transaction is rolled back
 MAX_OPEN = 16
-MAX_SPACES = 8  # each has a store of its own, open as long as the server
+MAX_SPACES = 8  # each space has its own store, which stays open as long as the server runs
 _WRITES = frozenset("append patch touch remove".split())
 _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
 _STEPS = frozenset("begin enter leave undo commit rollback".split())
 _REMEMBERED = 1_000
 _STOPPING = "the server is stopping; nothing was written; try again in a second"
-_UNHEARD = "there is no such transaction: nothing was heard of it for too long, and it was undone"
+_UNHEARD = "there is no such transaction; it was rolled back after a long time without requests"
 
 
 class _StoreRequest(NamedTuple):
-    """A request to the store, checked."""
+    """A validated request to the store."""
 
     method: str
     space: Space | None
@@ -59,11 +59,11 @@ class _StoreRequest(NamedTuple):
 
 
 class _Rollback(Exception):
-    """Rolls a transaction back; its argument is the future that waits for that, if there is one."""
+    """Rolls a transaction back; its argument is the future that waits for the rollback, if any."""
 
 
 class _Transaction:
-    """A transaction of a client, in a thread of its own, since a transaction belongs to a
+    """A client's transaction. It runs in its own thread, since a transaction belongs to a
     thread.
     """
 
@@ -78,12 +78,12 @@ class _Transaction:
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
     def wait(self) -> None:
-        """Wait until it has begun."""
+        """Wait until the transaction has begun."""
         self._begun.result()
 
     def end(self) -> None:
-        """Roll back after the current step, or keep the transaction from beginning; return at
-        once.
+        """Roll back after the current step, or keep the transaction from beginning; return
+        immediately.
         """
         self.rollback_error = StoreBusy(_STOPPING)
         with contextlib.suppress(InvalidStateError):
@@ -92,7 +92,7 @@ class _Transaction:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it holds the store."""
+        """Whether the transaction has begun in the store."""
         return self._begun.done() and self._begun.exception() is None
 
     @staticmethod
@@ -104,7 +104,8 @@ class _Transaction:
         last: Future[Any] | None = None
         try:
             with self.store.transaction():
-                self._begun.set_result(None)  # raises if it was kept from beginning
+                # raises an error if the transaction was kept from beginning
+                self._begun.set_result(None)
                 result, last = self._until_the_end()
         except _Rollback as exc:
             last = exc.args[0] if exc.args else None
@@ -120,10 +121,10 @@ class _Transaction:
             last.set_result(result)
 
     def _until_the_end(self) -> tuple[Any, "Future[Any]"]:
-        """Run the steps in turn until one ends the transaction; return its result and its future.
+        """Run the steps in order until one ends the transaction; return its result and its future.
 
         Raises:
-            _Rollback: The transaction has to be rolled back.
+            _Rollback: The transaction must be rolled back.
         """
         while True:
             try:
@@ -184,10 +185,10 @@ class _Inner(Exception):
 
 
 class Records:
-    """The stores that remote clients use, one for each space of vectors, and their open
-    transactions.
+    """The stores that remote clients use, one for each vector space, and their open transactions.
 
-    Every change is passed on to the scratchpads in the server's home; a removal before it happens.
+    Every change updates the scratchpads in the server's home. A removal updates them before it
+    happens.
     """
 
     def __init__(self, server: Server) -> None:
@@ -204,7 +205,7 @@ class Records:
         self._answered: OrderedDict[str, bytes] = OrderedDict()
 
     def _update_scratchpads(self, changes: Sequence[Change]) -> None:
-        """Remove changed and deleted records from the scratchpads; new ones appear at their next
+        """Delete changed and removed records from the scratchpads; new ones appear at the next
         refresh.
 
         Raises:
@@ -217,7 +218,7 @@ class Records:
             if file.exists(place):
                 with contextlib.suppress(
                     OSError
-                ):  # the folder can't be written, so the file isn't either
+                ):  # the folder is not writable, so neither is the file
                     file.mark_stale(place)
 
     def _store(self, space: Space | None) -> Store:
@@ -225,7 +226,8 @@ class Records:
             if space not in self._stores:
                 if len(self._stores) >= MAX_SPACES:
                     raise InvalidInput(
-                        "clients of this server use too many spaces of vectors; use its embedder"
+                        "clients of this server use too many vector spaces; use the server's "
+                        "embedder"
                     )
                 self._stores[space] = open_store(
                     self._server.config.store, space, self._server.config
@@ -233,10 +235,11 @@ class Records:
             return self._stores[space]
 
     def answer(self, who: Principal, store_request: _StoreRequest) -> bytes:
-        """Carry out a request; return the JSON of the answer."""
+        """Handle a request; return the answer's JSON."""
         call_id = f"{who.id}/{store_request.call}"
         with self._lock:
-            if call_id in self._answered:  # the client sent it again after a broken connection
+            # the client sent the request again after a broken connection
+            if call_id in self._answered:
                 return self._answered[call_id]
         _permit(who, store_request)
         if store_request.method in _STEPS:
@@ -296,7 +299,7 @@ class Records:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
             return self._begin(_Transaction(self._store(store_request.space), who))
         if store_request.transaction is None:
-            raise InvalidInput("a step of a transaction needs the transaction")
+            raise InvalidInput("a step requires the id of an open transaction")
         transaction = self._transaction(who, store_request.transaction)
         try:
             transaction.step(store_request.method)
@@ -332,14 +335,14 @@ class Records:
         return transaction
 
     def end(self) -> None:
-        """Roll the open transactions back: their clients can't reach a stopping server."""
+        """Roll back the open transactions, because their clients can't reach a stopping server."""
         with self._lock:
             self._ending = True
             for transaction in self._transactions.values():
                 transaction.end()
 
     def close(self) -> None:
-        """Roll open transactions back, and close the stores."""
+        """Roll back the open transactions, and close the stores."""
         self.end()
         for transaction in self._transactions.values():
             if transaction.has_begun:
@@ -349,7 +352,7 @@ class Records:
 
 
 def _changes(store_request: _StoreRequest) -> list[Change]:
-    """Return the changes in a request, except those in invalid namespaces, which have no
+    """Return the changes in a request, without those in invalid namespaces, which have no
     scratchpad.
     """
     if store_request.method not in _CHANGES:
@@ -372,7 +375,7 @@ def _is_valid(namespace: str) -> bool:
 
 
 def _permit(who: Principal, store_request: _StoreRequest) -> None:
-    """Check the rights of the sender.
+    """Check the sender's rights.
 
     Raises:
         Refused: 403.
@@ -390,15 +393,15 @@ def _permit(who: Principal, store_request: _StoreRequest) -> None:
     for namespace in namespaces:
         who.require("read" if store_request.method in READS else "admin", namespace)
     if store_request.method in _STEPS and "admin" not in who.grants.values():
-        raise Refused(403, "your token may not write records; it needs admin of a namespace")
+        raise Refused(403, "your token may not write records; that requires admin in a namespace")
 
 
 def _without_ref(finding: Finding, who: Principal) -> Finding:
-    """Return a finding without details of namespaces that the sender may not read."""
+    """Return a finding without details about namespaces that the sender may not read."""
     if finding.ref is None or who.level(finding.ref.namespace):
         return finding
     return Finding(
-        "a record of another namespace is damaged", "memory doctor says more", finding.derived
+        "a record in another namespace is damaged", "run memory doctor for details", finding.derived
     )
 
 
@@ -426,7 +429,7 @@ def _parse_request(method: str, data: bytes) -> _StoreRequest:
 
 
 def route() -> Named:
-    """Return the one route of all store methods."""
+    """Return the single route for all store methods."""
 
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server

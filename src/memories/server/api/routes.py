@@ -1,5 +1,5 @@
-"""The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests
-are made from it.
+"""The table of routes, each one verb of `Memories`. Starlette's routes, OpenAPI and the tests are
+generated from it.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ _CALLED = {
 
 
 class Field(NamedTuple):
-    """A value that a route takes.
+    """A parameter of a route.
 
     Attributes:
         kind: `text`, `whole`, `number`, `flag`, `tags`, `texts` or `objects`. In a query, tags are
-            `KEY=VALUE` and, like texts, repeat the name for each value.
-        about: Its description.
-        required: Whether it is required.
+            `KEY=VALUE`; tags and texts repeat the name for each value.
+        about: The description.
+        required: Whether the value is required.
         choices: The allowed values; empty for any.
         of: The fields of each object in a list.
     """
@@ -62,10 +62,10 @@ Fields = dict[str, Field]
 
 
 def from_query(pairs: Sequence[tuple[str, str]], fields: Fields) -> dict[str, Any]:
-    """Return the values of a query.
+    """Return the values in a query string.
 
     Raises:
-        InvalidInput: A value is unknown, not acceptable, or repeated.
+        InvalidInput: A value is unknown, invalid or repeated.
     """
     values: dict[str, Any] = {}
     for name, text in pairs:
@@ -83,10 +83,10 @@ def from_query(pairs: Sequence[tuple[str, str]], fields: Fields) -> dict[str, An
 
 
 def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
-    """Return the values of a JSON body, without those that are null.
+    """Return the values in a JSON body, without nulls.
 
     Raises:
-        InvalidInput: The body is not an object of these values.
+        InvalidInput: The body is not an object with these values.
     """
     try:
         body = read_json(data.decode()) if data else {}
@@ -100,7 +100,7 @@ def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
 
 
 def _read_object(shape: object, fields: Fields, where: str) -> dict[str, Any]:
-    """Return the values of a JSON object; see `from_body`."""
+    """Return the values in a JSON object; see `from_body`."""
     if type(shape) is not dict:
         raise InvalidInput(f"{where} must be a JSON object")
     values = {}
@@ -166,26 +166,26 @@ def _require_all(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
 
 _MAX_FIELDS = 200
 SPACE: Fields = {
-    "namespace": Field("text", "Namespace to use; by default that of the token."),
+    "namespace": Field("text", "The namespace; by default the token's."),
     "shared": Field("flag", "Also read the namespace shared; true by default."),
 }
 
 
 _NONE: Fields = {}
 _WITHOUT_CONTENT = ("Deleted", "Reinforced", "Forgotten", "ForgottenTurns", "Rejected", "Affected")
-_CONTENT = ("steps", "conversation_id")  # the members of those that do have content
+_CONTENT = ("steps", "conversation_id")  # members that are objects may contain content
 
 
 class Call(NamedTuple):
-    """A request after it has been read and authorized.
+    """A request after it was read and authorized.
 
     Attributes:
-        arguments: The checked values of path, query and body.
+        arguments: The validated values from path, query and body.
         shared: Whether the namespace shared is read too.
         key: Its idempotency key.
-        begun_at: When the request with this key was first begun.
-        again: Whether it may have been done before, because a server was stopped in the middle of
-            it.
+        begun_at: When the first request with this key began.
+        again: Whether an earlier attempt may have run, because a server was stopped in the middle
+            of it.
     """
 
     server: Server
@@ -200,7 +200,7 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The memory without the namespace shared, which may have other memories with the same
+        """The memory without the namespace shared, which may contain other memories with the same
         ids.
         """
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
@@ -212,7 +212,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer that is more than JSON with status 200."""
+    """An answer with more than JSON and status 200."""
 
     shape: Any
     status: int = 200
@@ -220,7 +220,7 @@ class Answer(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A pending result that occupies no thread.
+    """A pending result that blocks no thread.
 
     Attributes:
         future: The result.
@@ -237,12 +237,12 @@ class Route(NamedTuple):
     Attributes:
         handle: The handler. It runs in a thread and returns JSON or an `Answer`; with `streams`, it
             runs on the event loop and returns a response.
-        scope: The required right in the namespace of the request: `read`, `write`, `admin`; `store`
-            is `admin` in the whole store, `signed` any token at all, and `open` none.
+        scope: The right required in the request's namespace: `read`, `write` or `admin`. `store` is
+            `admin` for the entire store, `signed` accepts any token, and `open` requires none.
         answers: The schema of each successful status; see `openapi`.
-        kind: The limit that it counts against; see `Server.limits`.
-        submit: Handler that does not wait for the end, used if the server can and the request has
-            no idempotency key.
+        kind: The limit that the request counts against; see `Server.limits`.
+        submit: Handler that does not wait for the result. It is used if the server supports it and
+            the request has no idempotency key.
     """
 
     method: str
@@ -259,7 +259,7 @@ class Route(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry with the same Idempotency-Key gets the same answer instead of being done
+        """Whether a retry with the same Idempotency-Key gets the same answer and is not applied
         again.
         """
         return self.method != "GET" and self.scope != "open" and self.kind == "write"
@@ -283,14 +283,14 @@ async def _answer(route: Route, request: Request) -> Response:
     if route.body is not None and not route.streams:
         arguments |= from_body(await request.body(), route.body)
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
-        raise InvalidInput("this request takes no body")
+        raise InvalidInput("this request must not have a body")
     async with server.limit(route.kind) as limiter:
         can_submit = route.submit and server.submit and server.access.is_quick
         if can_submit and "idempotency-key" not in request.headers:
             submit = functools.partial(_submit, server, route, request, arguments)
             return json_answer(await _await_later(server, submit))
-        # In one thread if authorizing waits for nothing: starting another one takes a fifth of a
-        # create.
+        # Use one thread if authorizing never blocks: starting a second one takes a fifth of a
+        # create's time.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
 
             def authorize_and_run() -> Response:
@@ -307,12 +307,14 @@ async def _answer(route: Route, request: Request) -> Response:
 
 
 async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
-    """Submit in a thread, and return the answer; the event loop is woken only once, at the end."""
+    """Submit in a thread, and return the answer; this wakes the event loop only once, at the
+    end.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()
 
     def wake(later: Later) -> None:
-        if not ended.done():  # else the client has left
+        if not ended.done():  # else the client has disconnected
             ended.set_result(later)
 
     def run() -> None:
@@ -347,20 +349,20 @@ def _submit(server: Server, route: Route, request: Request, arguments: dict[str,
 
 
 def _read_address(route: Route, request: Request) -> dict[str, Any]:
-    """Return the values of path and query."""
+    """Return the values in the path and the query."""
     fields = route.query if route.scope in ("open", "signed", "store") else route.query | SPACE
     text = request.scope["query_string"].decode("latin-1")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise InvalidInput(
-            "the query can't be read; percent-encode it as UTF-8, and keep it short"
+            "the query is invalid; percent-encode it as UTF-8, and keep it short"
         ) from None
     return from_query(pairs, fields) | path_values(request)
 
 
 def path_values(request: Request) -> dict[str, Any]:
-    """Return the named parts of the path, decoded.
+    """Return the decoded path parameters.
 
     Raises:
         InvalidInput: A parameter is not UTF-8.
@@ -371,7 +373,7 @@ def path_values(request: Request) -> dict[str, Any]:
             for name, value in request.path_params.items()
         }
     except UnicodeDecodeError:
-        raise InvalidInput("the path is not UTF-8; percent-encode it so") from None
+        raise InvalidInput("the path is not valid UTF-8; percent-encode it as UTF-8") from None
 
 
 def _authorize(server: Server, route: Route, request: Request, arguments: dict[str, Any]) -> Call:
@@ -404,7 +406,7 @@ def _run(route: Route, call: Call) -> Response:
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:
-    """Return the answer to a request with a key, processing it only if that has not been done
+    """Return the answer to a request with a key; process the request only if that has not happened
     yet."""
     request = [route.method, route.path, call.memories.namespace, call.arguments]
     call = call._replace(arguments=dict(call.arguments), key=key)
@@ -431,7 +433,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer with the damage that was found since a mark."""
+    """Return an answer with the damage reported since a mark."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)
@@ -443,9 +445,7 @@ def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
 
 
 def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an answer that may be saved: no content and no names, only ids and
-    counts.
-    """
+    """Return the part of an answer that may be saved: ids and counts, without content or names."""
     if schema in _WITHOUT_CONTENT:
         return {"shape": {name: value for name, value in shape.items() if name not in _CONTENT}}
     if schema in ("Memory", "Created"):
@@ -462,8 +462,8 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
-    """Rebuild an answer from its summary and the memories as they are now; None if the request has
-    to run again.
+    """Rebuild an answer from its summary and the current memories; None if the request must run
+    again.
     """
     schema, status = summary["schema"], summary["status"]
     if "shape" in summary:
@@ -490,7 +490,7 @@ def _revive_created(_: Route, call: Call, results: Sequence[Any]) -> Any:
     for memory_id, stored in results:
         try:
             revived.append(shapes.create_result(Created(stored, call.own.get(memory_id))))
-        except NotFound as exc:  # it was deleted since
+        except NotFound as exc:  # the memory has been deleted in the meantime
             revived.append({"id": memory_id, "stored": stored, "error": str(exc)})
     return {"results": revived, "count": len(revived)}
 
@@ -503,7 +503,7 @@ def _revive_accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
 
 
 def _revive_added(route: Route, call: Call, results: Sequence[Any]) -> Any:
-    """Add the turns once more, which changes nothing, and report the outcomes of the first time."""
+    """Add the turns again, which changes nothing, and report the original outcomes."""
     shape = _handle(route, call).shape
     for result, status in zip(shape["results"], results, strict=True):
         result["status"] = status
@@ -514,7 +514,7 @@ _REVIVERS = {"CreatedMany": _revive_created, "Accepted": _revive_accepted, "Adde
 
 
 def json_answer(answer: Answer) -> Response:
-    """Return an answer as Starlette sends it."""
+    """Return an answer in the form that Starlette sends."""
     return Response(
         encoded(answer.shape), answer.status, dict(answer.headers), media_type="application/json"
     )

@@ -16,21 +16,23 @@ FILTERED: Fields = {
     for row in FILTERS.values()
 }
 LIMIT: Fields = {"limit": FILTERED["limit"]}
-CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
+CURSOR: Fields = {"cursor": Field("text", "Continue after a page; use its next_cursor.")}
 AS_OF: Fields = {"as_of": FILTERED["as_of"]}
 SEARCH: Fields = {
-    "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
+    "q": Field(
+        "text", ("The question: search, best match first. Without it, list memories, newest first.")
+    ),
     **FILTERED,
-    "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
+    "explain": Field("flag", "Also return every candidate, its scores, and why it was left out."),
 }
 LISTING: Fields = {
     "deleted": Field("flag", "List deleted memories instead."),
     "sort": Field(
         "text",
-        "The order of a list.",
+        "How the list is sorted.",
         choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
     ),
-    "reverse": Field("flag", "Reverse the order."),
+    "reverse": Field("flag", "Reverse the order of the list."),
     **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
     **CURSOR,
 }
@@ -50,11 +52,11 @@ def find(call: Call) -> Any:
 def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
     for name in arguments:
         if name not in known:
-            raise InvalidInput(f"{name} does not go with {what}")
+            raise InvalidInput(f"{name} can't be used with {what}")
 
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a query by the names that the verbs of `Memories` have for them."""
+    """Return a query's values under the names that the methods of `Memories` use."""
     aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
     return {aliases.get(name, name): value for name, value in arguments.items()}
 
@@ -65,7 +67,7 @@ def memory_answer(memory: Memory) -> Answer:
 
 
 def by_key(call: Call) -> Answer:
-    """Return the memory that has a key."""
+    """Return the memory with this key."""
     arguments = dict(call.arguments)
     as_of = arguments.pop("as_of", None)
     memory_id = call.memories.id_of_key(**arguments)
@@ -73,7 +75,7 @@ def by_key(call: Call) -> Answer:
 
 
 def duplicates(call: Call) -> Any:
-    """Return memories that say the same as older ones."""
+    """Return memories that repeat older ones."""
     groups = call.memories.duplicates(**call.arguments)
     results = [
         shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
@@ -82,13 +84,13 @@ def duplicates(call: Call) -> Any:
 
 
 def ids(call: Call) -> Any:
-    """Return the ids that begin with a prefix."""
+    """Return the ids that start with a prefix."""
     results = call.memories.ids(call.arguments["prefix"], limit=call.arguments.get("limit"))
     return {"results": results, "count": len(results)}
 
 
 def short_ids(call: Call) -> Any:
-    """Return short ids."""
+    """Return the shortest unique prefix of each id."""
     return {"short_ids": call.memories.short_ids(call.arguments["id"])}
 
 
@@ -121,16 +123,16 @@ ROUTES = (
         "/api/keys/{key}",
         by_key,
         "read",
-        "Return the memory that has a key.",
+        "Return the memory with this key.",
         {200: "Memory"},
-        {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF},
+        {"project": Field("text", "The key's project; each project has its own keys."), **AS_OF},
     ),
     Route(
         "GET",
         "/api/duplicates",
         duplicates,
         "read",
-        "Find memories that say the same as older ones.",
+        "Find memories that repeat older ones.",
         {200: "Duplicates"},
         {"where": FILTERED["where"], **LIMIT},
         kind="search",
@@ -140,25 +142,25 @@ ROUTES = (
         "/api/ids",
         ids,
         "read",
-        "Return ids of memories that begin so.",
+        "Return the memory ids that start with a prefix.",
         {200: "Ids"},
-        {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT},
+        {"prefix": Field("text", "The prefix, at least 8 characters.", required=True), **LIMIT},
     ),
     Route(
         "GET",
         "/api/short-ids",
         short_ids,
         "read",
-        "Return the shortest beginnings that name memories.",
+        "Return the shortest unique prefix of each memory id.",
         {200: "ShortIds"},
-        {"id": Field("texts", "An id; may be given several times.", required=True)},
+        {"id": Field("texts", "An id; may be repeated.", required=True)},
     ),
     Route(
         "GET",
         "/api/tags",
         tags,
         "read",
-        "List tags and how many memories have each.",
+        "List tag keys and the number of memories with each.",
         {200: "Tags"},
         _COUNTED,
     ),

@@ -1,5 +1,5 @@
-"""State that all requests to one server share: the store, its memories, limits, and the feed of
-changes.
+"""State that all requests to one server share: the store, its memories, the limits and the change
+feed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Stores drafts. The arguments: the memory, the drafts, whether to store duplicates, and whether to
 # redact.
 Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
-# Does the same with one draft and returns before it is done.
+# Does the same with one draft, and returns before the draft is stored.
 Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]
 
 
@@ -41,7 +41,7 @@ def create_at_once(
 
 
 class Handles:
-    """Gives each principal the memory of each namespace; many threads may share it."""
+    """The memory of each namespace for each principal; threads may share them."""
 
     def __init__(
         self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None
@@ -50,8 +50,8 @@ class Handles:
 
         Args:
             config: The settings.
-            store: Used instead of the one that the settings name; it is not closed.
-            embedder: Used instead of the one that the settings name, if `store` is given.
+            store: Used instead of the store in the settings; it is not closed.
+            embedder: Used instead of the embedder in the settings, if `store` is given.
         """
         self.config = config
         self.embedder = embedder if store is not None else open_embedder(config.embedder, config)
@@ -63,7 +63,7 @@ class Handles:
     def of(
         self, who: Principal, namespace: str, *, shared: bool = True, channel: str = ""
     ) -> Memories:
-        """Return the memory of a namespace for one sender, whose rights were checked before.
+        """Return the memory of a namespace for a sender whose rights have been checked.
 
         Args:
             who: The sender.
@@ -117,17 +117,18 @@ PING_SECONDS = 15.0
 
 
 class Feed:
-    """Wakes the streams of a server after a write: at once if the store reports it, else they poll.
+    """Wakes a server's streams after a write: immediately if the store reports writes, else the
+    streams poll.
 
-    Call its methods on the event loop.
+    Call the methods on the event loop.
     """
 
     def __init__(self, store: Store) -> None:
-        """Prepare; listening begins with the first stream.
+        """Initialize; listening starts with the first stream.
 
         Args:
-            store: The store; its method `listen`, if it has one as that of PostgreSQL, reports
-                other processes' writes.
+            store: The store. If it has a method `listen`, as PostgreSQL does, that reports the
+                writes of other processes.
         """
         self._listen = getattr(store, "listen", None)
         self._listener: Any = None
@@ -138,7 +139,7 @@ class Feed:
         self.news = anyio.Event()
 
     def listen(self) -> None:
-        """Begin to listen, as soon as there is a stream."""
+        """Start listening, once there is a stream."""
         if self._listen is not None and self._listener is None:
             self._listener = self._listen(self._wake_soon)
 
@@ -154,11 +155,11 @@ class Feed:
         news.set()
 
     def _wake_soon(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has ended
+        with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self.wake)
 
     def close(self) -> None:
-        """Stop listening; call it in a thread."""
+        """Stop listening; call this in a thread."""
         if self._listener is not None:
             self._listener.close()
 
@@ -178,7 +179,7 @@ _AT_ONCE = {
     "transfer": 1,
     "store": 64,
 }
-# so that a slow model's vectors for many requests are ready together, for one transaction
+# several, so that a slow model's vectors for many requests are ready for the same transaction
 _PREPARERS = 32
 
 
@@ -186,13 +187,13 @@ class Server:
     """The state of a server.
 
     Attributes:
-        limits: The number of requests of each kind that run at once; streams are bounded by the
+        limits: The number of requests of each kind that may run concurrently. For streams, the
             number of open ones.
         create: Stores drafts; see `handles.Create`.
-        submit: Stores a draft, and returns before; see `handles.Submit`.
+        submit: Submits a draft without waiting; see `handles.Submit`.
         preparers: The threads that prepare submitted drafts.
-        closing: Set when streams have to end.
-        once: The idempotency keys that were used.
+        closing: Set when streams must end.
+        once: The used idempotency keys.
         feed: Wakes the streams.
     """
 
@@ -209,7 +210,7 @@ class Server:
         self.config, self.access, self.handles = config, access, handles
         self.create, self.submit = create, submit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        # Stores that servers on several machines share have it.
+        # The table is in a store that servers on several machines share.
         shared_claims = getattr(handles.store, "claims", None)
         self.once = Once(shared_claims or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
@@ -225,10 +226,10 @@ class Server:
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
-        """Count a request while inside; yield the limiter of its kind.
+        """Count a request while it runs; yield the limiter of its kind.
 
         Raises:
-            Refused: 503, too many of its kind are waiting.
+            Refused: 503, too many requests of the kind are waiting.
         """
         self.require_room(kind)
         self._open[kind] += 1
@@ -238,7 +239,7 @@ class Server:
             self._open[kind] -= 1
 
     def require_room(self, kind: str) -> None:
-        """Refuse a request if too many of its kind are open.
+        """Refuse a request if too many requests of its kind are open.
 
         Raises:
             Refused: 503.
@@ -246,12 +247,14 @@ class Server:
         if self._open[kind] >= _MAX_WAITING[kind]:
             raise Refused(
                 503,
-                "the server has too much to do; try again in a second",
+                "the server is overloaded; try again in a second",
                 headers={"retry-after": "1"},
             )
 
     def end_streams(self) -> None:
-        """End the streams, which would keep the server from stopping; call it on the event loop."""
+        """End the streams, which would keep the server from stopping; call this on the event
+        loop.
+        """
         self.closing.set()
         self.feed.wake()
 

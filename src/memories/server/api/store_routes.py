@@ -1,6 +1,4 @@
-"""Routes about a namespace or the whole store: status, log, change stream, export, import,
-backup.
-"""
+"""Routes for a namespace or the entire store: status, log, changes, export, import and backup."""
 
 import functools
 import json
@@ -42,16 +40,18 @@ from memories.write.quota import admission
 
 _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144
-_SCOPE = Field("text", "What is exported, with where.", choices=("memories", "history", "all"))
+_SCOPE = Field("text", "What to export, with where.", choices=("memories", "history", "all"))
 
 
 def me(call: Call) -> Any:
-    """Return the sender and its rights."""
+    """Return the sender and the sender's rights."""
     return {"id": call.who.id, "name": call.who.name, "namespaces": dict(call.who.grants)}
 
 
 def list_namespaces(call: Call) -> Any:
-    """List the namespaces that the token reads, with how much is in each."""
+    """List the namespaces that the token can read, with the number of memories and turns in
+    each.
+    """
     namespaces = call.memories.namespaces(as_of=call.arguments.get("as_of"))
     rows = [
         shapes.without_none(namespace._asdict())
@@ -62,15 +62,13 @@ def list_namespaces(call: Call) -> Any:
 
 
 def status(call: Call) -> Any:
-    """Return the state of the memory; paths on the server are shown only to managers of the whole
-    store.
-    """
+    """Return the memory's status; only managers of the entire store see paths on the server."""
     shape = store_shapes.status(call.memories.status())
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def stats(call: Call) -> Any:
-    """Return statistics of operations and use in the readable namespaces."""
+    """Return statistics about operations and use in the readable namespaces."""
     return store_shapes.stats(call.memories.stats(**call.arguments))
 
 
@@ -86,7 +84,7 @@ def verify_log(call: Call) -> Any:
 
 
 def backup(call: Call) -> Any:
-    """Copy the whole store into a file in the folder of backups."""
+    """Copy the entire store to a file in the backup folder."""
     config = call.server.config
     with noting(config, "backup", **call.memories.event_figures()):
         result = back_up(
@@ -96,11 +94,11 @@ def backup(call: Call) -> Any:
 
 
 def _silent(*_: object) -> None:
-    """Don't show progress."""
+    """Discard progress reports."""
 
 
 async def export_lines(call: Call) -> Response:
-    """Stream an export; it is written to a temporary file first, so that a slow reader does not
+    """Stream an export. It is written to a temporary file first, so that a slow reader does not
     block writers.
     """
     names: tuple[str, ...] | None = call.readable
@@ -144,7 +142,7 @@ async def export_lines(call: Call) -> Response:
 
 
 def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
-    """Return a filter of records by an expression."""
+    """Return a record filter for an expression."""
     instant = Instant(datetime.now(UTC), call.server.config.decay_half_life_hours)
     kinds = collections_of(call.arguments.get("in", "all"))
     selectors = {
@@ -181,8 +179,8 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
 def _store(
     call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
 ) -> tuple[Imported, str | None]:
-    """Check an export and store it; return the result, and the id of the import if its records wait
-    for review.
+    """Check an export and store it; return the result, and the import's id if its records wait for
+    review.
     """
     config, model, into = call.server.config, call.server.handles.embedder, call.arguments.get("as")
     redactor = config.redactor() if call.arguments.get("redact", True) else None
@@ -204,15 +202,15 @@ def _store(
         return import_(
             store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake
         ), import_id
-    finally:  # an import that fails half way keeps its earlier batches
+    finally:  # an import that fails halfway keeps its earlier batches
         mark_all_stale(config.home)
 
 
 def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
-    """Return the origin of imported records that no key proves to be the user's; None if records
-    keep theirs.
+    """Return the origin for imported records that no key proves to be the user's; None if records
+    keep their own origin.
 
-    A token belongs to a program; only on the page does a person trust a file.
+    A token belongs to a program. Only on the page can a person decide to trust a file.
     """
     if trusted and call.who.browser:
         return None
@@ -225,7 +223,7 @@ def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Orig
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
     """Return the namespaces of an export to import.
 
-    None means all, because they are renamed or the sender manages the store.
+    None means all: either the records move to one namespace, or the sender manages the store.
 
     Raises:
         Refused: 403.
@@ -234,7 +232,8 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
     if into is not None:
         if call.arguments.get("all_namespaces"):
             raise InvalidInput(
-                "as takes an export of one namespace, so it does not go with all_namespaces"
+                "as requires an export of a single namespace, so it can't be used with "
+                "all_namespaces"
             )
         call.arguments["as"] = into = checked_namespace(into)
         call.who.require("admin" if trusted else "write", into)
@@ -250,20 +249,20 @@ def _lines(spool: IO[bytes]) -> Iterator[bytes]:
     while line := spool.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InvalidInput(
-                f"the body has a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
+                f"the body contains a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
             )
         yield line
 
 
-# changes that are sent after a reconnection; beyond that the client has to read everything again
+# changes to send after a reconnection; beyond that, the client must read everything again
 MAX_MISSED = 1_000
 
-Seen = dict[str, int]  # the number of the last entry that was sent, by namespace
+Seen = dict[str, int]  # the number of the last entry that was sent, for each namespace
 
 
 async def changes(call: Call) -> Response:
-    """Stream the changes in the namespaces of the request, made by this server or another process
-    (SSE).
+    """Stream the changes in the request's namespaces, whether made by this server or another
+    process (SSE).
     """
     server = call.server
     after = call.request.headers.get("last-event-id")
@@ -278,7 +277,7 @@ async def changes(call: Call) -> Response:
 
 
 class _Stream(StreamingResponse):
-    """A stream that is counted before it begins, so that one too many is refused."""
+    """A stream that is counted before it begins, so that a stream over the limit is refused."""
 
     def __init__(self, server: Server, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -296,7 +295,7 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
     for event in first:
         yield event
     while not server.closing.is_set():
-        news = feed.news  # taken before reading, so that a change in between wakes the next round
+        news = feed.news  # taken before reading, so that a change in between starts the next round
         events = await _to_thread(server, _new_events, call, seen)
         if not events and anyio.current_time() - sent_at >= PING_SECONDS:
             events = [": ping\n\n"]
@@ -325,7 +324,7 @@ def _format_position(seen: Seen) -> str:
 
 
 def _last_entries(server: Server, readable: Sequence[str]) -> Seen:
-    """Return the number of the last entry of each log."""
+    """Return the number of the last entry in each log."""
     seen = {}
     for namespace in readable:
         newest = server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
@@ -359,8 +358,8 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
 
 
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
-    """Return the log entries after a number, newest first, and how many there are; None for the
-    entries if too many.
+    """Return the log entries after a number, newest first, and their count; None for the entries if
+    there are too many.
     """
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
@@ -371,7 +370,7 @@ def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntr
         if len(entries) < missed or entries[-1].number <= after + 1:
             return [
                 entry for entry in entries if entry.number > after
-            ], missed  # else more was written meanwhile
+            ], missed  # else more entries were written in the meantime
 
 
 def _is_still_allowed(call: Call) -> bool:
@@ -390,35 +389,35 @@ def _event(name: str, seen: Seen, data: Any) -> str:
 
 
 def _parse(text: str, now: Seen) -> Seen:
-    """Parse `Last-Event-ID`, the position that a client has seen; namespaces that it does not name
-    begin now.
-    """
+    """Parse `Last-Event-ID`, the client's position. Namespaces that it does not name begin now."""
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")
         if not (position.isascii() and position.isdigit() and len(position) <= 15):
-            raise InvalidInput("Last-Event-ID is none that this server has sent")
+            raise InvalidInput("Last-Event-ID is not an id that this server sent")
         if canonical_namespace(namespace) in seen:
             seen[namespace] = min(int(position), now[namespace])
     return seen
 
 
-_ALL = Field("flag", "The whole store with every namespace; only its managers may.")
+_ALL = Field("flag", "The entire store with all namespaces; only for managers of the store.")
 _LOG: Fields = {
     "id": Field("text", "Only changes of this memory."),
     "conversation": Field("text", "Only changes of this conversation."),
-    "action": Field("text", "Only changes of this kind."),
-    "since": Field("text", "Only at this time or later."),
-    "until": Field("text", "Only at this time or earlier."),
+    "action": Field("text", "Only operations of this kind."),
+    "since": Field("text", "Only entries from this time on."),
+    "until": Field("text", "Only entries up to this time."),
 }
 ROUTES = (
-    Route("GET", "/api/me", me, "signed", "Return the sender and its rights.", {200: "Me"}),
+    Route(
+        "GET", "/api/me", me, "signed", "Return the sender and the sender's rights.", {200: "Me"}
+    ),
     Route(
         "GET",
         "/api/namespaces",
         list_namespaces,
         "signed",
-        "List the namespaces that the token reads.",
+        "List the namespaces that the token can read.",
         {200: "Namespaces"},
         AS_OF,
     ),
@@ -427,7 +426,7 @@ ROUTES = (
         "/api/status",
         status,
         "read",
-        "Return the state of the memory and its size.",
+        "Return the memory's state and size.",
         {200: "Status"},
     ),
     Route(
@@ -435,16 +434,16 @@ ROUTES = (
         "/api/stats",
         stats,
         "read",
-        "Return what was done, how fast, and what is used.",
+        "Return statistics about operations, their speed, and the use of memories.",
         {200: "Stats"},
-        {"since": Field("text", "Only at this time or later.")},
+        {"since": Field("text", "Only operations from this time on.")},
     ),
     Route(
         "GET",
         "/api/log",
         log,
         "read",
-        "List who changed what and when, newest first.",
+        "List changes, newest first: who changed what, and when.",
         {200: "Log"},
         _LOG | LIMIT,
     ),
@@ -453,7 +452,7 @@ ROUTES = (
         "/api/log/verify",
         verify_log,
         "read",
-        "Check that no entry of the log was changed or removed.",
+        "Check that no log entry was changed or removed.",
         {200: "LogChecks"},
         {"against": Field("text", "A head that an earlier check returned.")},
         kind="transfer",
@@ -463,9 +462,9 @@ ROUTES = (
         "/api/backup",
         backup,
         "store",
-        "Copy the whole store into a file on the server; verify it.",
+        "Copy the entire store to a file on the server, and verify the copy.",
         {200: "BackedUp"},
-        body={"keep": Field("whole", "Remove older backups than the newest so many.")},
+        body={"keep": Field("whole", "Keep only this number of the newest backups.")},
         kind="transfer",
     ),
     Route(
@@ -476,7 +475,7 @@ ROUTES = (
         "Stream all memories and turns as JSON lines.",
         {200: "Lines"},
         {
-            "where": Field("text", "Only what meets this expression."),
+            "where": Field("text", "Only records that match this expression."),
             "in": _SCOPE,
             "vectors": Field("flag", "Include vectors."),
             "all_namespaces": _ALL,
@@ -489,12 +488,12 @@ ROUTES = (
         "/api/import",
         import_lines,
         "write",
-        "Read an export; records that are not provably yours wait for review.",
+        "Import an export; records that are not provably yours wait for review.",
         {200: "Imported", 409: "Imported"},
         {
-            "as": Field("text", "Namespace for the records of an export that has one namespace."),
+            "as": Field("text", "Namespace for the records of an export with a single namespace."),
             "dry_run": Field("flag", "Store nothing."),
-            "trusted": Field("flag", "Store it without review."),
+            "trusted": Field("flag", "Store the records without review."),
             "redact": Field("flag", "Redact secrets; true by default."),
             "all_namespaces": _ALL,
         },
@@ -506,7 +505,7 @@ ROUTES = (
         "/api/changes",
         changes,
         "read",
-        "Stream changes as they are made (server-sent events).",
+        "Stream changes as they happen (server-sent events).",
         {200: "Events"},
         streams=True,
     ),

@@ -1,7 +1,6 @@
-"""The pages that a person sees: server-rendered HTML over the same verbs and JSON as everything
-else.
+"""The web page for people: server-rendered HTML with the same verbs and JSON as the API.
 
-A view takes the memories that its reader may see and the request; it returns the JSON that the API
-gives for the same request, and more values for the template. Pages only read: `static/page.js`
-makes changes through the API.
+A view takes a request and the memories that its reader may see. It returns the API's JSON for the
+same request, and more values for the template. Pages only read; `static/page.js` makes changes
+through the API.
 """

@@ -1,4 +1,4 @@
-"""The request and the answer of a view, and the plots in it."""
+"""The request and the answer of a view, and its plots."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +18,12 @@ _IN_EVERY_LINK = ("as_of", "namespace")
 
 
 class Past(NamedTuple):
-    """A time that the pages show instead of now.
+    """An earlier time that the pages show instead of now.
 
     Attributes:
         moment: The time; for a day, its last millisecond.
         name: Its name for readers: the day, or a time to the second.
-        is_over: Whether it is past; the day may be today or in the future.
+        is_over: Whether the time is past; the day may be today or in the future.
     """
 
     moment: datetime
@@ -52,8 +52,8 @@ class NotThen(NotFound):
     """The requested item did not exist yet at the time that is shown.
 
     Attributes:
-        error: The error of the API.
-        title: The title of the page.
+        error: The API's error.
+        title: The page's title.
         sentence: The explanation on the page.
         links: Addresses where the item can be seen, with their labels.
     """
@@ -66,7 +66,7 @@ class NotThen(NotFound):
 
 
 def end_of(day: str) -> str:
-    """Return the end of a UTC day as an address has it: just the day, where that is the same in
+    """Return the end of a UTC day in an address's format: just the day, if that is the same in
     local time.
     """
     end = f"{day}T23:59:59.999Z"
@@ -85,12 +85,12 @@ class PageRequest(NamedTuple):
     """The parameters of a request to a page.
 
     Attributes:
-        params: The query's pairs in order; a name may occur several times.
-        path: The named parts of the path.
+        params: The query's pairs, in order; a name may occur several times.
+        path: The path parameters.
         reads: Returns whether the reader may read a namespace.
         writes: Returns whether the reader may write to a namespace.
-        manages: Whether the reader may manage the whole store, and so see its place.
-        open_memories: Opens what the reader may see with other settings.
+        manages: Whether the reader may manage the entire store, and so see its location.
+        open_memories: Opens the memories that the reader may see, with other settings.
     """
 
     params: Sequence[tuple[str, str]]
@@ -101,7 +101,7 @@ class PageRequest(NamedTuple):
     open_memories: "Callable[[Config, bool], Memories] | None" = None
 
     def text(self, name: str) -> str:
-        """Return the first value of a name, or an empty text."""
+        """Return the first value with a name, or an empty string."""
         return next((value.strip() for key, value in self.params if key == name), "")
 
     def number(self, name: str, default: int, limit: int = MAX_NUMBER) -> int:
@@ -120,10 +120,10 @@ class PageRequest(NamedTuple):
         return min(int(text), limit)
 
     def tags(self) -> dict[str, str]:
-        """Return the tags to filter by: each `tag` is `key=value`.
+        """Return the tags to filter by, from parameters `tag=key=value`.
 
         Raises:
-            InvalidInput: A value has another form.
+            InvalidInput: A value has another format.
         """
         tags: dict[str, str] = {}
         for name, text in self.params:
@@ -147,14 +147,14 @@ class PageRequest(NamedTuple):
         """The time that is shown; None for now.
 
         Raises:
-            InvalidInput: The address has something other than a time.
+            InvalidInput: The address does not contain a valid time.
         """
         text = self.text("as_of")
         return Past.of(text) if text else None
 
     @property
     def as_of(self) -> str | None:
-        """The time that is shown, as verbs take it."""
+        """The time that is shown, as the verbs take it."""
         return self.text("as_of") or None
 
     def address(self, path: str, name: str = "", **query: str | int | None) -> str:
@@ -163,7 +163,7 @@ class PageRequest(NamedTuple):
         Args:
             path: Its path.
             name: The name at the end of the path.
-            **query: Its parameters; None removes one.
+            **query: Its parameters; None removes a parameter.
         """
         pairs = {key: value for key, value in query.items() if value is not None}
         for key in _IN_EVERY_LINK:
@@ -177,7 +177,7 @@ class PageRequest(NamedTuple):
         return self.address(path, as_of=None)
 
     def link(self, **changes: str | None) -> str:
-        """Return the address of this page with some parameters changed; None removes one."""
+        """Return this page's address with some parameters changed; None removes a parameter."""
         pairs = [
             (name, value)
             for name, value in self.params
@@ -187,9 +187,7 @@ class PageRequest(NamedTuple):
         return f"?{urlencode(pairs)}"
 
     def link_tag(self, key: str, value: str, *, is_added: bool) -> str:
-        """Return the address of this search with a tag added to its filters, or removed from
-        them.
-        """
+        """Return this search's address with a tag added to its filters, or removed from them."""
         pairs = []
         for name, text in self.params:
             is_same_tag = name == "tag" and text.partition("=")[0] == key
@@ -201,12 +199,12 @@ class PageRequest(NamedTuple):
 
 
 class View(NamedTuple):
-    """The answer of a view.
+    """A view's answer.
 
     Attributes:
         template: The template that shows it.
-        data: The JSON of the API for the same request.
-        more: More values for the template.
+        data: The API's JSON for the same request.
+        more: Additional values for the template.
         status: The HTTP status.
     """
 
@@ -216,14 +214,14 @@ class View(NamedTuple):
     status: int = 200
 
 
-HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
+HEIGHT = 40  # size of a plot, in its own units; bars are 8 wide, at intervals of 10
 
 _MAX_BARS = 100
-_MAX_CHARACTERS, _MAX_LINES = 600, 12  # of a text in a list
+_MAX_CHARACTERS, _MAX_LINES = 600, 12  # characters of a text in a list
 
 
 class Bar(NamedTuple):
-    """One bar: where it begins, how high it is, in units of the plot."""
+    """One bar's position and height, in the plot's units."""
 
     x: int
     y: float
@@ -244,7 +242,7 @@ class Plot(NamedTuple):
 
     @property
     def height(self) -> int:
-        """The height of the plot, in its own units."""
+        """The plot's height, in its own units."""
         return HEIGHT
 
     @property
@@ -260,14 +258,14 @@ def plot(
     link: Callable[[str], str] | None = None,
     chosen: str = "",
 ) -> Plot:
-    """Return a plot of values in their order.
+    """Return a plot of values in order.
 
     Args:
         title: Its title.
-        values: The label and the value, 0 or more, of each bar.
+        values: Each bar's label and value, 0 or more.
         unit: The unit of the values.
-        link: Returns the address for the bar of a label.
-        chosen: The label of the highlighted bar.
+        link: Returns a bar's address from its label.
+        chosen: The highlighted bar's label.
     """
     largest = max((value for _, value in values), default=0) or 1
     bars = []
@@ -287,12 +285,12 @@ def moment(iso: str) -> str:
 
 
 def short_project(name: str) -> str:
-    """Return the last part of a project's name, which is how people call it."""
+    """Return the last part of a project's name, as people call it."""
     return name.rstrip("/").rpartition("/")[2] or name
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """Return a text as a list shows it: a long one is cut to the part around a place."""
+    """Return a text for a list; a long one is cut to the part around a position."""
     begin = 0
     if start >= _MAX_CHARACTERS // 2 and len(text) > _MAX_CHARACTERS:
         begin = start - _MAX_CHARACTERS // 4
@@ -305,8 +303,8 @@ def excerpt(text: str, start: int = 0) -> str:
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group counts into equal spans without gaps, oldest first, named by their last day: single
-    days if they are few.
+    """Group counts into equal spans without gaps, oldest first, named by their last day; few days
+    stay single.
 
     Args:
         days: Counts by day, such as `2026-05-31`.

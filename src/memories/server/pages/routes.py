@@ -1,5 +1,5 @@
-"""The pages as routes of the application: each as HTML or, with `format=json`, as the JSON of the
-API.
+"""The pages as routes of the application. Each answers with HTML or, for `format=json`, with the
+API's JSON.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js":
 
 
 class Page(NamedTuple):
-    """One page: its path, the view that answers it, and which limit it counts against."""
+    """A page: its path, its view, and the limit that it counts against."""
 
     path: str
     view: Callable[[Memories, PageRequest], View]
@@ -83,7 +83,7 @@ PAGES = (
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of all pages, of the sign-in page, and of the style sheet and script."""
+    """Return the routes of all pages, the sign-in page, the style sheet and the script."""
 
     def get(path: str, endpoint: Callable[[Request], object], name: str) -> BaseRoute:
         return Named(path, endpoint, methods=["GET"], name=name)
@@ -160,7 +160,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
             "path": page.path,
             "seen": "",
         }
-        # No link on the error page repeats the parameters that were not acceptable.
+        # No link on the error page repeats the invalid parameters.
         page_request = page_request._replace(
             params=[pair for pair in page_request.params if pair[0] in accepted]
         )
@@ -185,12 +185,12 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise InvalidInput(
-            "the address can't be read; percent-encode it as UTF-8, and keep it short"
+            "the address is invalid; percent-encode it as UTF-8, and keep it short"
         ) from None
 
 
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
-    """Return a page; values that `about` lacks are empty, as for readers who are not signed in."""
+    """Return a page; missing values in `about` are empty, as for readers who are not signed in."""
     defaults = {"changes": "", "seen": "", "namespace": "", "pending_count": 0}
     text = html(view, page_request, **{**defaults, **about})
     return Response(text, view.status, HEADERS, media_type="text/html")
@@ -201,9 +201,9 @@ async def _login(_: Request) -> Response:
 
 
 async def _nowhere(request: Request) -> Response:
-    """Answer a mistyped address, for a browser with a page."""
+    """Answer a mistyped address; browsers get a page."""
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        return problem(404, "there is nothing at this path; /openapi.json lists all routes")
+        return problem(404, "there is nothing at this path; see /openapi.json for all routes")
     view = View(
         "error.html", {"title": "Not found", "detail": "There is no such page."}, status=404
     )
@@ -223,7 +223,7 @@ def _static(name: str) -> Callable[[Request], object]:
     return answer
 
 
-HEADERS = {  # every page runs only its own script, and may not be framed
+HEADERS = {  # every page runs only its own script, and can't be framed
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "connect-src 'self'; "
@@ -238,7 +238,7 @@ HEADERS = {  # every page runs only its own script, and may not be framed
 
 
 def html(view: View, page_request: PageRequest, **about: Any) -> str:
-    """Return a view as HTML; every value in it is escaped.
+    """Return a view as HTML; every value is escaped.
 
     Args:
         view: What to show.
@@ -267,7 +267,7 @@ def _environment() -> "Environment":
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-    )  # a memory's JSON leaves out unknown values, so an undefined name counts as empty
+    )  # a memory's JSON omits unknown values, so an undefined name counts as empty
     environment.filters |= {
         "moment": moment,
         "ago": _ago,
@@ -294,7 +294,9 @@ def _short(name: str) -> str:
 
 
 def _make_visible(text: str) -> str:
-    """Return a text with invisible characters made visible: they could hide or reorder words."""
+    """Return a text with invisible characters made visible, because they could hide or reorder
+    words.
+    """
     return make_visible(
         text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f"
-    )  # joined emoji stay whole
+    )  # joined emoji stay intact

@@ -37,7 +37,7 @@ def home(memories: "Memories", request: PageRequest) -> View:
 
 
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
-    """Yield each filter that is given, with the address of the same page without it."""
+    """Yield each active filter, with this page's address without it."""
     for key, value in request.tags().items():
         yield f"{key}={value}", request.link_tag(key, value, is_added=False)
     for name in ("project", "kind", "trust", "written_by", "since", "until", "where"):
@@ -75,8 +75,8 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
 def _conversations(
     memories: "Memories", request: PageRequest, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
-    """Return the conversations of the same time as the memories shown, and the address of a list of
-    more.
+    """Return the conversations from the same period as the memories shown, and the address of a
+    list of more.
     """
     ends = request.text("before") or request.text("until")
     span = {}
@@ -117,7 +117,7 @@ def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
 
     days_plot = None
     if len(days) > 1:
-        days_plot = plot("What was written", days, "written", link, chosen)
+        days_plot = plot("Memories and turns", days, "written", link, chosen)
     return {"plot": days_plot, "chosen": chosen, "times": list(times.values())}
 
 
@@ -125,7 +125,7 @@ _TURNS = 100
 
 
 def memory(memories: "Memories", request: PageRequest) -> View:
-    """Show a memory: its text, its versions, its corrections, and its source."""
+    """Show a memory: its text, versions, corrections and source."""
     past = _history(memories, request)
     data = _shape(memories, past, request.as_of)
     more = {
@@ -142,7 +142,7 @@ def memory(memories: "Memories", request: PageRequest) -> View:
 
 
 def _history(memories: "Memories", request: PageRequest) -> "History":
-    """Return the history of a memory as it is or was.
+    """Return a memory's current or earlier history.
 
     Raises:
         NotThen: The memory did not exist at the time that is shown, but exists now.
@@ -156,17 +156,17 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
         history = memories.history(name)
         since = _visible_since(memories, history)
         links = [(request.address("/memories/", history.id, as_of=None), "See it as it is now")]
-        title = f"Not there yet on {request.past.name}"
+        title = f"Not stored yet on {request.past.name}"
         sentence = "It had to wait for review, and was not accepted."
         if since is not None:
             first = request.address("/memories/", history.id, as_of=since)
-            links.insert(0, (first, "See it as it was first"))
-            sentence = f"This memory is there since {moment(since)}."
+            links.insert(0, (first, "See its first version"))
+            sentence = f"This memory has existed since {moment(since)}."
         raise NotThen(exc, title, sentence, links) from exc
 
 
 def _visible_since(memories: "Memories", history: "History") -> str | None:
-    """Return the time since which a memory is visible; None if it waits for review or was
+    """Return the time at which a memory became visible; None if it waits for review or was
     rejected.
     """
     first = next((version for version in history.versions if version.ended_by != PENDING), None)
@@ -196,9 +196,7 @@ def _today(then: "History", now: "History") -> dict[str, str]:
 
 
 def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
-    """Return a memory; for a deleted one the fields of its last version, which can still be
-    read.
-    """
+    """Return a memory; for a deleted one, the fields of its last version."""
     last = past.versions[-1]
     if last.ended_by != "delete":
         return shapes.memory(memories.get(past.id, as_of=as_of))
@@ -224,7 +222,7 @@ def _versions(past: "History") -> list[dict[str, Any]]:
 
 
 def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> dict[str, Any] | None:
-    """Return another memory, or only its id if it is deleted or gone."""
+    """Return another memory, or only its id if it was deleted or erased."""
     if memory_id is None:
         return None
     try:
@@ -234,7 +232,7 @@ def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> di
 
 
 def _came_from(source: str | None) -> dict[str, str] | None:
-    """Return the conversation that a memory was made from, and the turn, if its writer said so."""
+    """Return the conversation and turn that a memory was made from, if its writer named them."""
     if source is None:
         return None
     name, mark, index = source.rpartition("#")
@@ -242,7 +240,7 @@ def _came_from(source: str | None) -> dict[str, str] | None:
 
 
 def conversation(memories: "Memories", request: PageRequest) -> View:
-    """Show the turns of a conversation, from one of them on."""
+    """Show a conversation's turns, starting at one of them."""
     name = request.path["id"]
     about = _about(memories, request)
     start = request.number("start", 0, 10**9)
@@ -270,12 +268,12 @@ def _about(memories: "Memories", request: PageRequest) -> "Conversation":
             raise
         since = moment(to_iso(memories.conversation(name).first_at))
         now = (request.address("/conversations/", name, as_of=None), "See it as it is now")
-        sentence = f"The first turn of this conversation was said on {since}."
+        sentence = f"The first turn of this conversation is from {since}."
         raise NotThen(exc, f"Not begun yet on {request.past.name}", sentence, [now]) from exc
 
 
 def conversations(memories: "Memories", request: PageRequest) -> View:
-    """List conversations, those with the newest turn first."""
+    """List conversations, the one with the newest turn first."""
     names = ("title", "user", "since", "until", "as_of")
     filters: dict[str, Any] = {name: request.text(name) for name in names if request.text(name)}
     limit = request.number("limit", 50) or 50
@@ -332,7 +330,7 @@ _TAG_MEANINGS = {
 
 
 def tags(memories: "Memories", request: PageRequest) -> View:
-    """List tag keys, or the values of one, with how many memories have each."""
+    """List tag keys, or one key's values, with the number of memories for each."""
     key = request.text("key") or None
     data = shapes.tags(key, memories.tags(key, as_of=request.as_of))
     return View("tags.html", data, {"key": key, "meanings": _TAG_MEANINGS})
@@ -403,18 +401,18 @@ def health(memories: "Memories", request: PageRequest) -> View:
 def of_now(
     request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()
 ) -> View:
-    """Say that a view shows only the present, not the day that is shown elsewhere.
+    """Note that a view shows only the present, not the day that other pages show.
 
     Raises:
-        InvalidInput: JSON was requested; the API refuses a time there as well.
+        InvalidInput: The request wants JSON; the API refuses a time there as well.
     """
     if request.text("format") == "json":
-        raise InvalidInput("as_of does not go with this; it shows only the present")
+        raise InvalidInput("as_of can't be used here, because this shows only the present")
     return View("now.html", {}, {"title": title, "why": why, "figures": figures})
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Format a number of bytes for people."""
     if count is None:
         return "unknown"
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
