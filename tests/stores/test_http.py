@@ -318,7 +318,9 @@ def test_an_erasure_that_fails_on_the_server_after_its_commit_is_reported_as_one
         made = memories.create("the quixotrumpel").memory
         assert made is not None
         with monkeypatch.context() as patched:
-            full = StoreError("the disk is full; nothing was written; make room and try again")
+            full = StoreError(
+                "the disk is full; nothing was written; free some space and try again"
+            )
             patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: (_ for _ in ()).throw(full))
             with pytest.raises(
                 ErasureUnfinished, match=r"is gone, but .* \(the disk is full\); forget it again"

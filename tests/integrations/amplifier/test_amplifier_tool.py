@@ -89,7 +89,7 @@ def test_what_is_stored_cannot_pass_for_ours(call: Call) -> None:
             {"operation": "search", "query": "x", "tags": {"a": 1}},
             "tags must be an object of texts",
         ),
-        ({"operation": "search", "query": "x", "id": "y"}, "leave out 'id'"),
+        ({"operation": "search", "query": "x", "id": "y"}, "omit 'id'"),
         ({"operation": "search", "query": "x", "since": "someday"}, "someday"),
         ({"operation": "create", "content": "x", "force": "yes"}, "force must be true or false"),
         ({"operation": "create", "content": " "}, "content"),

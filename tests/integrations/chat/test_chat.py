@@ -515,7 +515,7 @@ def test_a_turn_that_was_cut_off_is_finished_by_the_next_chat(
     running.communicate(timeout=300)
     kimi.delay = 0.0
     out, err = chat(kimi, tmp_path).communicate("What is my dog?\n", timeout=300)
-    assert "finishing the turn that was cut off" in err
+    assert "finishing the interrupted turn" in err
     assert out.splitlines() == ["I will remember that.", "Your dog is Rex. (from history)"]
     assert len(facts.read_text().splitlines()) == 1
 

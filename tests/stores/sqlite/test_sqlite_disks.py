@@ -69,10 +69,7 @@ add("later"); written.append("later"); kept()
         script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700")
     )
     assert process.stderr == ""
-    sentence = (
-        f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try "
-        "again\n"
-    )
+    sentence = f"the disk of {folder / 'memories.db'} is full; nothing was written; free some space and try again\n"
     assert process.stdout == 2 * sentence
 
 
@@ -287,7 +284,7 @@ def test_a_log_in_a_read_only_folder_is_read_or_reported(path: Path, run_python:
     Path(f"{path}-shm").unlink()
     sentence = run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0]
     assert (
-        "can't be written, which reading the log of memories.db needs; copy the whole folder"
+        "is not writable, but reading the log of memories.db needs; copy the whole folder"
         in sentence
     )
 

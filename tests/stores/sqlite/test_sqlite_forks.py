@@ -88,9 +88,7 @@ with store.transaction():
 print(store.count(mine))
 """
     )
-    sentence = (
-        f"{path} was in use when this process was forked; start processes before, or by spawn"
-    )
+    sentence = f"{path} was in use when this process was forked; start processes before opening it, or use spawn"
     assert run_python(script, path).stdout.splitlines() == [sentence, sentence, sentence, "0", "2"]
 
 
@@ -206,7 +204,5 @@ go.set(); thread.join()
 print(store.count(mine))
 """
     )
-    sentence = (
-        f"{path} was in use when this process was forked; start processes before, or by spawn"
-    )
+    sentence = f"{path} was in use when this process was forked; start processes before opening it, or use spawn"
     assert run_python(script, path).stdout.splitlines() == [sentence, sentence, "1"]

@@ -43,7 +43,7 @@ def test_a_path_that_is_too_long_for_sqlite_is_reported_as_that(tmp_path: Path) 
     folder = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
     store = SQLiteStore(folder / "memories.db", None)
     with pytest.raises(
-        StoreError, match="its path is too long for SQLite; choose a folder nearer to the root"
+        StoreError, match="its path is too long for SQLite; choose a folder closer to the root"
     ):
         store.append([record("m", vectors=None)])
     store.close()

@@ -110,7 +110,8 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
     for use in (Memories.list, Memories.status, lambda memories: memories.create("x")):
         memories = Memories(f"sqlite:///{path}", embedder="fake")
         with pytest.raises(
-            SchemaTooNew, match=f"has schema {version} and this program knows {known} at most"
+            SchemaTooNew,
+            match=f"has schema {version} , but this program supports only schemas up to {known} at most",
         ):
             use(memories)
         memories.close()

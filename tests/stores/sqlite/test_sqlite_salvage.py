@@ -104,7 +104,7 @@ def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, 
 
 def test_a_file_without_records_is_reported(path: Path) -> None:
     path.write_bytes(bytes(8192))
-    with pytest.raises(StoreDamaged, match="nothing can be read of"):
+    with pytest.raises(StoreDamaged, match="cannot read anything from"):
         list(salvage(path))
 
 

@@ -1,7 +1,7 @@
-"""Copies of the store file: writing one while others write, checking it, and restoring it.
+"""Copies of the store file: write one while others write, check it, and restore it.
 
-A copy has a mark in `meta` that names the store and the time of the copy. If a file with this mark
-is beside a log, the log belongs to another file: see `put_back`.
+A copy contains a mark in `meta` that names the store and the time of the copy. If a file with this
+mark is next to a log, the log belongs to another file: see `put_back`.
 """
 
 import json
@@ -22,18 +22,19 @@ from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
-MARK = "backup"  # in `meta`
+MARK = "backup"  # the key in `meta`
 _PAGE = 500
 _COUNT = (
     "SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool "
     f"WHERE p.collection <> '{Collection.LOG}'"
 )
-_SETTLING_SECONDS = 2.0  # that a restore waits for readers before it goes on without them
+# seconds that a restore waits for readers before it continues without waiting
+_SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
 class Mark(NamedTuple):
-    """The origin of a copy: the id of the store, and the time of the copy, in ISO 8601."""
+    """The origin of a copy: the store's id, and the time of the copy in ISO 8601."""
 
     store: str
     at: str
@@ -43,20 +44,21 @@ class Mark(NamedTuple):
 
 
 def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
-    """Write a copy of one state of a store while others write; return its number of records.
+    """Copy the current state of a store while others write; return the number of records in the
+    copy.
 
     Args:
         path: The store.
         target: An empty file that no other process uses.
-        mark: The mark of the copy; None for one that only keeps the state before a repair, and may
-            be damaged.
+        mark: The mark of the copy; None for a copy that only preserves the state before a repair,
+            and may be damaged.
 
     Raises:
-        StoreDamaged: The store, or the copy, is not sound.
+        StoreDamaged: The store, or the copy, is damaged.
     """
     file = SQLiteFile(path)
     try:
-        with file.read() as db:  # migrates an older schema, as every use of the store does
+        with file.read() as db:  # migrates an older schema, as every access to the store does
             newest_before = fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record")
         file.copy_to(target)
     finally:
@@ -74,20 +76,21 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         return count
     if (newest or 0) < newest_before:
         raise StoreError(
-            f"the copy {target} is older than the store was when it began; nothing was kept"
+            f"the copy {target} is older than the state of the store when the copy began; it was "
+            "deleted"
         )
     try:
         return records_in(target)
     except StoreDamaged as exc:
         reason = str(exc).removeprefix(f"{target} is damaged").removeprefix(": ")
         raise StoreDamaged(
-            f"{path} is damaged, so no backup was made: {reason}; run memory doctor, and save what "
-            "is sound with memory doctor --salvage FILE"
+            f"{path} is damaged, so no backup was made: {reason}; run memory doctor, and save the "
+            "sound records with memory doctor --salvage FILE"
         ) from exc
 
 
 def records_in(path: Path) -> int:
-    """Read and check all of a copy; return how many memories and turns it has.
+    """Read and check an entire copy; return how many memories and turns it contains.
 
     Raises:
         StoreDamaged: The file is not a store, or is damaged.
@@ -113,7 +116,7 @@ def records_in(path: Path) -> int:
 
 
 def is_database(path: Path) -> bool:
-    """Return whether a file is a SQLite database, of any program, sound or not."""
+    """Return whether a file is a SQLite database, from any program, sound or not."""
     with sqlite_errors(path), open_apart(path) as db:
         try:
             return bool(db.pragma("schema_version")) or path.stat().st_size > 0
@@ -124,12 +127,14 @@ def is_database(path: Path) -> bool:
 
 
 def identity_of(path: Path) -> str:
-    """Return the id of a store in the marks of its copies, which depends on its place alone."""
+    """Return the id that identifies a store in the marks of its copies; it depends only on the
+    store's path.
+    """
     return digest(str(path))
 
 
 def mark_of(path: Path) -> Mark | None:
-    """Return the mark of a file; None if it isn't a copy of a store."""
+    """Return a file's mark; None if the file isn't a copy of a store."""
     try:
         with sqlite_errors(path), open_apart(path) as db:
             if db.pragma("application_id") != schema.APPLICATION_ID:
@@ -163,7 +168,7 @@ def copy_in(source: Path, target: Path) -> int:
             db.execute("VACUUM INTO ?", (str(target),))
         except apsw.FullError as exc:
             raise StoreFull(
-                f"the disk of {target} is full; make room and try again; nothing was changed"
+                f"the disk of {target} is full; free some space and try again; nothing was changed"
             ) from exc
     with sqlite_errors(target), open_apart(target, write=True) as db:
         _use_log(db)
@@ -176,30 +181,31 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse a database next to another file's log, and one whose own log is next to the store.
+    """Refuse a database next to another file's log, and a database whose own log is next to the
+    store.
 
     Args:
         source: The database to restore.
         path: The store.
 
     Raises:
-        RequestError: The restored contents would not be those of the original store.
+        RequestError: The restored contents would differ from those of the original store.
     """
     try:
         refuse_foreign_log(source, None)
     except ForeignLog as exc:
         raise RequestError(
-            f"the log {source.name}-wal beside {source} is of another file; nothing was changed; "
-            "copy the file alone to another folder and restore that"
+            f"the log {source.name}-wal next to {source} belongs to another file; nothing was "
+            f"changed; copy only {source} to another folder and restore the copy"
         ) from exc
     log = Path(f"{path}-wal")
     if _has_content(Path(f"{source}-wal")) or not continues(log, source):
         return
     if path.exists() and continues(log, path):
         return
-    first_step = f"move {path} to another folder, then " if path.exists() else ""
+    first_step = f"move {path} to another folder, then" if path.exists() else ""
     raise RequestError(
-        f"{log} is the log of {source} and has what was written last; nothing was changed; "
+        f"{log} is the log of {source} and contains its last writes; nothing was changed; "
         f"{first_step}move {source} to {path} and use it there"
     )
 
@@ -207,23 +213,22 @@ def refuse_logs(source: Path, path: Path) -> None:
 def occupied_error(path: Path) -> RequestError:
     """Return the error for a restore to the path of an existing store."""
     return RequestError(
-        f"there is a store at {path}; to put it aside and restore this one in its place, add "
-        "--replace"
+        f"there is a store at {path}; to rename it and restore this one in its place, add --replace"
     )
 
 
 def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
-    """Replace a store by a checked file, in steps that each leave the old store or the new one.
+    """Replace a store by a checked file; each step leaves either the old store or the new one.
 
     Args:
-        scratch: The file, in the folder of the store; no other process uses it.
+        scratch: The file, in the store's folder; no other process uses it.
         path: The store.
-        aside: The new name of the existing store, which keeps its log; None to refuse if there is
-            one.
-        records: How many records the file has.
-        mark: Its mark. If the log of the old store can't be emptied, it is beside the new file for
-            a moment, and the mark says that it belongs to another file; the first commit removes
-            the mark.
+        aside: The new name of the existing store, which keeps its log; None to refuse if there is a
+            store.
+        records: The number of records in the file.
+        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
+            for a moment. The mark then says that the log belongs to another file. The first commit
+            removes the mark.
 
     Raises:
         RequestError: There is a store, and no name to keep it under.
@@ -246,19 +251,19 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
             _remove_side_files(path)
         put_in_place(scratch, path)
         _remove_side_files(path)
-        sidefile.erase(side)  # its note is about the old file
+        sidefile.erase(side)  # the note in the side file describes the old file
         with open_apart(path) as db:
             count = fetch_value(db, _COUNT)
         if count != records:
             raise StoreError(
-                f"{path} has {count} records and the backup {records}; restore another one"
+                f"{path} contains {count} records and the backup {records}; restore another one"
             )
 
 
 def _empty_log_of_store(file: SQLiteFile) -> bool:
     """Move the log into the file and empty it; return whether that succeeded.
 
-    It fails while another process reads, and if the store can't be opened.
+    This fails while another process reads, or if the store can't be opened.
     """
     try:
         with sqlite_errors(file.path):
@@ -273,7 +278,9 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
 
 
 def _keep(path: Path, aside: Path) -> None:
-    """Give the store and its log second names, which keep them when the first ones are taken."""
+    """Give the store and its log second names, so that both survive when the first names are
+    reused.
+    """
     for suffix in ("", "-wal"):
         part = Path(f"{path}{suffix}")
         if _has_content(part):
@@ -314,7 +321,7 @@ def _set_mark(db: apsw.Connection, mark: Mark) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Make a file survive a power cut; it must not be open anywhere."""
+    """Flush a file so that it survives a power failure; it must not be open anywhere."""
     fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         os.fsync(fd)
@@ -323,21 +330,23 @@ def _flush(path: Path) -> None:
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Refuse another program's database: SQLite would run the code in its schema."""
+    """Refuse another program's database, because SQLite would run the code in its schema."""
     if db.pragma("application_id") != schema.APPLICATION_ID:
         raise RequestError(
-            f"{path} is a SQLite database of another program; name a backup of Memories"
+            f"{path} is another program's SQLite database; name a backup of Memories"
         )
     version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
     if not 1 <= version <= newest:
         raise SchemaTooNew(
-            f"{path} has schema {version} and this program knows {newest} at most; upgrade memories"
+            f"{path} has schema {version}, but this program supports only schemas up to {newest}; "
+            "upgrade memories"
         )
     ours = set(_read_objects(schema.empty()))
     for kind, name in _read_objects(db):
         if (kind, name) not in ours:
             raise RequestError(
-                f"{path} has a {kind} {name}, which Memories never made; it was not restored"
+                f"{path} contains a {kind} {name}, which Memories never creates; it was not "
+                "restored"
             )
 
 

@@ -1,10 +1,10 @@
-"""Checks the file of a SQLite store, and repairs the parts that are derived from the records.
+"""Checks a SQLite store file, and repairs the parts that are derived from the records.
 
-Checksums reveal damage in a record and in its vectors; everything else is compared with the
-records. A page that an older page of the same file replaced can't be noticed, because every
-checksum in it matches.
+Checksums reveal damage in a record and its vectors; everything else is compared with the records.
+If an older version of a page replaced a page, the check can't detect that, because every checksum
+in it matches.
 
-To have a derived table checked and repaired, add it to `DERIVED_TABLES`.
+Tables in `DERIVED_TABLES` are checked and repaired.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from memories.stores.sqlite.spaces import StoredVectors
 
 _Result = TypeVar("_Result")
 
-SMALL = 400  # records, up to which the cheap check reads all
-SOME = 200  # records that the cheap check reads of a larger store, in some milliseconds
-SMALL_BYTES = 2_097_152  # only a deep check reads the whole of a larger file
+SMALL = 400  # stores with up to this many records are read completely by the cheap check
+SOME = 200  # records that the cheap check reads in a larger store, within some milliseconds
+SMALL_BYTES = 2_097_152  # bytes; only a deep check reads all of a larger file
 _UNREADABLE = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -41,7 +41,7 @@ _UNREADABLE = (
     StoreDamaged,
     *NEVER_WRITTEN,
 )
-_PAGE = 500  # records in memory at once
+_PAGE = 500  # records in memory at a time
 _ALL = 2**62
 _LABELS = (
     "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' "
@@ -56,9 +56,10 @@ class Inspection:
     Attributes:
         db: A connection inside a transaction.
         damaged: The seqs of damaged records, from which nothing can be derived.
-        vectors: The vectors of the store.
+        vectors: The store's vectors.
         is_complete: Whether all records were read; otherwise nothing can be derived.
-        has_bad_words: Whether damage to the word index was reported. It is rebuilt completely.
+        has_bad_words: Whether damage to the word index was reported. If so, the entire index is
+            rebuilt.
     """
 
     db: apsw.Connection
@@ -72,11 +73,11 @@ class Part(NamedTuple):
     """A part of the file that is derived from the records.
 
     Attributes:
-        what: Its name, for people.
+        what: Its name, for users.
         check: Yields its problems.
         rebuild: Rebuilds it.
         is_cheap: Whether the cheap check of a small store includes it.
-        rows: A pattern that finds its tables in a message of SQLite's check.
+        rows: A pattern that matches its tables in a message from SQLite's check.
     """
 
     what: str
@@ -87,12 +88,12 @@ class Part(NamedTuple):
 
 
 def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Finding]:
-    """Return the problems of a store; see `Store.check`.
+    """Return a store's problems; see `Store.check`.
 
     Args:
         db: A connection inside a transaction.
-        vectors: The vectors of the store.
-        deep: Look at everything; otherwise at everything in a small store, and at some records of a
+        vectors: The store's vectors.
+        deep: Check everything. Otherwise check everything in a small store, and some records in a
             large one.
     """
     sql = "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)"
@@ -115,7 +116,7 @@ def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Fi
 
 
 def repair(db: apsw.Connection, vectors: StoredVectors) -> list[str]:
-    """Rebuild derived parts that are wrong, inside a writing transaction; return their names.
+    """Rebuild incorrect derived parts inside a writing transaction; return their names.
 
     Raises:
         StoreDamaged: SQLite can't read the records.
@@ -153,14 +154,14 @@ def _try(db: apsw.Connection, rebuild: Callable[[], object]) -> bool:
 def _guard(
     what: str, check_part: Callable[[], Iterable[Finding]], *, derived: bool = False
 ) -> Iterator[Finding]:
-    """Yield the findings of a check; one that can't read its part is a finding, too."""
+    """Yield a check's findings; a check that can't read its part also yields a finding."""
     try:
         yield from check_part()
     except _UNREADABLE as exc:
-        has_wrong_table = isinstance(exc, apsw.SQLError)  # its definition isn't as it was made
+        has_wrong_table = isinstance(exc, apsw.SQLError)  # the part's definition was changed
         can_rebuild = derived and not has_wrong_table
         remedy = FIX if can_rebuild else SALVAGE
-        yield Finding(f"{what} can't be read ({exc})", remedy, derived=can_rebuild)
+        yield Finding(f"cannot read {what} ({exc})", remedy, derived=can_rebuild)
 
 
 def _derived_finding(what: str) -> Finding:
@@ -177,18 +178,18 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
         if _WORDS_TABLES.search(message) and not _is_of_pages(message):
             continue  # see `_find_unusable_words`
         if message.startswith("NULL value in record."):
-            continue  # its checksum reveals it
+            continue  # the checksum reveals it
         is_derived = _is_of_index(message) or any(_is_of(part, message) for part in PARTS)
         remedy = FIX if is_derived else SALVAGE
         yield Finding(f"the file is damaged: {message}", remedy, derived=is_derived)
 
 
 def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
-    """Return the messages of a check by SQLite, without tables that it can't open."""
+    """Run SQLite's check; return its messages, without tables that it can't open."""
     _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
-    except apsw.SQLError:  # it can't open an index of words
+    except apsw.SQLError:  # SQLite can't open a word index
         rows = []
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
         for (name,) in fetch(db, tables):
@@ -200,7 +201,7 @@ def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
 
 
 def _is_of_pages(message: str) -> bool:
-    """Return whether a message of SQLite's check is about pages of the file, not about a table."""
+    """Return whether a message from SQLite's check concerns the file's pages, not a table."""
     return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
 
 
@@ -209,14 +210,14 @@ def _is_of_index(message: str) -> bool:
 
 
 def _is_of(part: Part, message: str) -> bool:
-    """Return whether a message of SQLite's check is about rows of a part."""
+    """Return whether a message from SQLite's check concerns rows of a part."""
     return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
 
 def _read_records(
     db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
 ) -> Iterator[dict[int, Any]]:
-    """Yield records by seq, page by page; the value of a damaged one is None."""
+    """Yield records by seq, page by page, with None for a damaged record."""
     sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
     after = -(2**62)
     while rows := fetch(db, sql, (after, *values, _PAGE)):
@@ -235,7 +236,7 @@ def _check_all_records(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield damage among the newest records and among random others."""
+    """Yield damage among the newest records and among some random others."""
     damaged = Damaged(_ALL)
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
@@ -254,10 +255,10 @@ class DerivedTable(NamedTuple):
     """A table derived from the rows of `record`.
 
     Attributes:
-        what: Its contents, for people.
+        what: Its contents, for users.
         table: Its name.
         columns: The columns to compare.
-        expected: A query for the rows that it should have.
+        expected: A query for the rows that it should contain.
     """
 
     what: str
@@ -283,7 +284,7 @@ class DerivedTable(NamedTuple):
         inspection.db.execute(f"INSERT INTO {self.table} ({self.columns}) {self.expected}")
 
     def part(self) -> Part:
-        """Return the table as a part of the file."""
+        """Return the table as a `Part`."""
         return Part(self.what, self.check, self.rebuild, rows=rf"\b{self.table}\b")
 
 
@@ -307,7 +308,7 @@ def _check_accesses(db: apsw.Connection) -> Iterator[Finding]:
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
     count = int(fetch_value(db, sql))
     if count:
-        yield _derived_finding(f"access has {count} rows of records that do not exist")
+        yield _derived_finding(f"access contains {count} rows of records that do not exist")
 
 
 def _drop_orphaned_accesses(db: apsw.Connection) -> None:
@@ -347,13 +348,13 @@ def _find_words_damage(db: apsw.Connection, check: str | None) -> str | None:
 
     Args:
         db: A connection inside a transaction.
-        check: The pragma to check it with, such as `quick_check`; None for a look that takes no
-            time.
+        check: The pragma for the check, such as `quick_check`; None for a check that takes almost
+            no time.
     """
     try:
         for table in index.TABLES:
-            # SQLite's check uses its cached view of the index, which another process may have
-            # rebuilt since; a query refreshes it.
+            # SQLite's check uses its cached view of the index, but another process may have rebuilt
+            # the index in the meantime; a query refreshes the view.
             db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
         segments = {table: index.read_segments(db, table) for table in index.TABLES}
         if check is None:
@@ -376,8 +377,8 @@ def _find_table_damage(
     )
     segments = {number for (number,) in fetch(db, sql)}
     if not first_pages.keys() >= segments:
-        return f"{table} has pages of a part that does not exist"
-    # The totals that FTS5 keeps, which it needs when a row is removed.
+        return f"{table} contains pages of a part that does not exist"
+    # FTS5's totals, which it needs when a row is removed.
     averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
     totals = [0]
     if type(averages) is bytes:
@@ -385,7 +386,7 @@ def _find_table_damage(
     rows = fetch(db, f"SELECT sz FROM {table}_docsize")
     sizes = [index.count_tokens(size) for (size,) in rows]
     if totals != [len(sizes), sum(sizes)] and (totals or sizes):
-        return f"{table} has wrong counts of its rows"
+        return f"{table} contains wrong row counts"
     for part in ("", "_data", "_idx", "_docsize", "_config"):
         for (message,) in db.execute(f"PRAGMA {check}({table}{part})").fetchall():
             if message != "ok" and not _is_of_pages(str(message)):
@@ -394,14 +395,14 @@ def _find_table_damage(
 
 
 def _find_unusable_words(inspection: Inspection, check: str | None = None) -> Iterator[Finding]:
-    """Yield the reason why the index of words can't be used, if there is one."""
+    """Yield the reason why the word index can't be used, if there is one."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
         yield _derived_finding(f"the index of words is damaged: {damage}")
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield rows of words without a record or in the wrong table, and records without words."""
+    """Yield word rows without a record or in the wrong table, and records without words."""
     for finding in _find_unusable_words(inspection, "quick_check"):
         inspection.has_bad_words = True
         yield finding
@@ -432,11 +433,11 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         expected = {(*corpus, count, tokens[corpus]) for corpus, count in documents.items()}
         sql = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
         if expected != {*fetch(inspection.db, sql)}:
-            yield _derived_finding("the counts of words of a namespace are wrong")
+            yield _derived_finding("a namespace's word counts are wrong")
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield damage of the index of words, or its differences from the texts."""
+    """Yield damage in the word index, or its differences from the texts."""
     if inspection.has_bad_words:
         return  # `_check_rows_of_words` has reported it
     findings = list(_find_unusable_words(inspection, "integrity_check"))
@@ -444,7 +445,7 @@ def _check_words(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _compare_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield how many records have other words than their text, compared with a fresh index."""
+    """Yield how many records' words differ from their text, compared with a fresh index."""
     wrong: set[int] = set()
     with contextlib.closing(scratch()) as fresh, fresh:
         for table in _TABLES_OF_WORDS.values():
@@ -458,7 +459,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
     count = len(wrong - inspection.damaged)
     if count:
-        yield _derived_finding(f"the index has other words than the text of {count} records")
+        yield _derived_finding(f"the index contains other words than the text of {count} records")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
@@ -466,7 +467,7 @@ def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
 
 
 def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
-    """Index the words of all sound records of a store."""
+    """Index the words of a store's sound records."""
     rows = fetch(db, "SELECT id, collection, namespace FROM pool")
     pools = {(collection, namespace): pool for pool, collection, namespace in rows}
     for page in _read_records(db, Damaged()):
@@ -490,7 +491,7 @@ def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
 
 
 def _recreate_words(db: apsw.Connection) -> None:
-    """Replace the index, even a damaged one, by an empty one."""
+    """Replace the index, even a damaged one, with an empty one."""
     for table in index.TABLES:
         try:
             db.execute(schema.RECREATE_WORDS.format(table=table))
@@ -526,7 +527,7 @@ def _rebuild_blocks(inspection: Inspection) -> None:
 
 
 def _with_db(function: Callable[[apsw.Connection], _Result]) -> Callable[[Inspection], _Result]:
-    """Return a function of an inspection, given one of its connection."""
+    """Return a function that passes an inspection's connection to another function."""
 
     def call(inspection: Inspection) -> _Result:
         return function(inspection.db)
@@ -535,7 +536,7 @@ def _with_db(function: Callable[[apsw.Connection], _Result]) -> Callable[[Inspec
 
 
 PARTS = (
-    # First, because the repairs below fire them.
+    # First, because the repairs below fire the triggers.
     Part(
         "triggers that count",
         _with_db(counts.find_wrong_triggers),
@@ -565,7 +566,7 @@ PARTS = (
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
-    # Last, because they count the parts above.
+    # Last, because the counts include the parts above.
     Part(
         "the counts of a namespace",
         _with_db(counts.find_wrong_counts),

@@ -1,8 +1,8 @@
-"""Opens, locks, reads, writes and erases the SQLite file. Knows nothing of records.
+"""Opens, locks, reads, writes and erases the SQLite file; knows nothing about records.
 
-Every statement in this package that touches a store file goes through apsw, whose SQLite has no
-WAL-reset bug, and the file is never opened in any other way: closing a plain file handle would
-cancel SQLite's locks in this process.
+This package accesses store files only through apsw, whose SQLite doesn't have the WAL-reset bug. It
+never opens them in any other way: closing a plain file handle would cancel SQLite's locks in this
+process.
 """
 
 import contextlib
@@ -29,16 +29,17 @@ from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
-COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # beside the file, after its name
-_ATTEMPT_MILLIS = 100  # how long an erasure, and every other writer, waits for a reader at once
-_BETWEEN_ATTEMPTS = 0.05  # seconds, for other writers
+COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # suffix of the side file's name
+# seconds that an erasure, and thus every other writer, waits for a reader at a time
+_ATTEMPT_MILLIS = 100
+_BETWEEN_ATTEMPTS = 0.05  # seconds to wait for other writers
 
-# Logged warnings: a file, and how many commits it lacks.
+# Warnings that were logged: a file, and how many commits it lacks.
 _reported: set[tuple[Path, int]] = set()
 
 
 class SQLiteFile:
-    """One store file and this process's connections to it, one for each thread."""
+    """A store file, and this process's connections to it, one for each thread."""
 
     def __init__(self, path: Path) -> None:
         """Store the path; nothing is opened yet."""
@@ -58,7 +59,8 @@ class SQLiteFile:
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         self._opened_lock = threading.Lock()
-        # The identities of the parts when they were opened; None for a part that didn't exist.
+        # The identities of the file's parts when they were opened; None for a part that didn't
+        # exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
         self._frozen_stamp: tuple[int, int, int] | None = None  # of a file opened without locks
         self._version: int | None = None
@@ -67,9 +69,9 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[apsw.Connection]:
-        """Yield a connection whose statements all see one state of the store.
+        """Yield a connection whose statements all see the same state of the store.
 
-        Without a file, the store is empty.
+        If there is no file, the store is empty.
         """
         with sqlite_errors(self.path):
             connection = self._connection()
@@ -95,18 +97,18 @@ class SQLiteFile:
     ) -> Iterator[apsw.Connection]:
         """Yield a connection in a transaction that excludes other writers; commit at the end.
 
-        The lock on the side file comes first: it lets writers queue in a fair order before SQLite's
-        own lock. Inside another `write` this is a savepoint: its failure undoes its own part, even
-        if it is caught.
+        The lock on the side file is taken before SQLite's own lock, and lets writers queue in a
+        fair order. Inside another `write`, this is a savepoint: an error undoes only the savepoint,
+        even if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
-            durable: Flush it to the disk. Otherwise a power cut may lose it until the next durable
-                commit, but nothing that was flushed before.
+            durable: Flush the commit to disk. Otherwise a power failure before the next durable
+                commit may lose it, but nothing that was flushed earlier.
 
         Raises:
-            StoreBusy: Another writer held the lock for that long.
-            CommitsMissing: Acknowledged commits are gone from the file; see `accept_loss`.
+            StoreBusy: Another writer held the lock for that time.
+            CommitsMissing: The file lacks acknowledged commits; see `accept_loss`.
         """
         with sqlite_errors(self.path):
             if self.in_write:
@@ -139,7 +141,7 @@ class SQLiteFile:
         """Begin a transaction that excludes other writers; return its connection."""
         connection = self._connection_for_writing()
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        # For programs that don't take the lock of the side file.
+        # For programs that don't take the lock on the side file.
         connection.set_busy_timeout(int(patience * 1000))
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -161,7 +163,8 @@ class SQLiteFile:
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
         engine.undo(connection, statement)
         if connection.in_transaction and not self.in_write:
-            self._local.connection = None  # even that failed; the next use opens another one
+            # even the rollback failed; the next use opens another connection
+            self._local.connection = None
 
     @property
     def in_write(self) -> bool:
@@ -169,13 +172,13 @@ class SQLiteFile:
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Empty the log into the file and overwrite free bytes, so that removed ones are gone.
+        """Empty the log into the file and overwrite free bytes, so that no removed byte is left.
 
-        Others may write between two attempts. A file that is older than the overwriting of
-        deletions is rewritten as a whole, once.
+        Others may write between two attempts. A file from before deletions were overwritten is
+        rewritten completely, once.
 
         Raises:
-            StoreBusy: A reader kept using the state before.
+            StoreBusy: A reader kept using the earlier state.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         with sqlite_errors(self.path):
@@ -183,12 +186,12 @@ class SQLiteFile:
                 if time.monotonic() > deadline:
                     raise StoreBusy(
                         f"{self.path} is being read by another process; forget it again when that "
-                        "is done"
+                        "process is done"
                     )
                 time.sleep(_BETWEEN_ATTEMPTS)
 
     def _try_to_erase(self, wait_seconds: float) -> bool:
-        """Erase unless a reader is in the way; return whether that succeeded."""
+        """Erase unless a reader prevents it; return whether that succeeded."""
         with self._exclusive(wait_seconds):
             connection = self._connection()
             if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
@@ -203,13 +206,13 @@ class SQLiteFile:
             return not busy
 
     def missing_commits(self) -> int:
-        """Return how many acknowledged commits are gone, because a log was cut or removed."""
+        """Return how many acknowledged commits are missing because a log was cut or removed."""
         _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue without missing commits, with a new history; return how many are missing."""
+        """Continue without missing commits and with a new history; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = sidefile.read_open(side)
@@ -228,20 +231,20 @@ class SQLiteFile:
             return missing
 
     def copy_to(self, target: Path) -> None:
-        """Write a consistent copy of the store into an empty file; writers continue meanwhile."""
+        """Write a consistent copy of the store into an empty file; writers are not blocked."""
         with sqlite_errors(self.path):
             connection = self._connection()
             try:
                 connection.execute("VACUUM INTO ?", (str(target),))
             except apsw.FullError as exc:
                 raise StoreFull(
-                    f"the disk of {target} is full; make room on it, or name another one"
+                    f"the disk of {target} is full; free some space on it, or name another file"
                 ) from exc
 
     def close(self) -> None:
-        """Close every connection of this process."""
+        """Close all connections of this process."""
         if self._guard.forked:
-            return  # they are the parent's
+            return  # the connections belong to the parent process
         self._close_connections()
         self._reset()
 
@@ -262,11 +265,11 @@ class SQLiteFile:
         self._local = threading.local()
 
     def size_bytes(self) -> int:
-        """Return the size of the file and its log on the disk."""
+        """Return the size of the file and its log on disk."""
         return _size(self._parts[0]) + self.log_bytes()
 
     def log_bytes(self) -> int:
-        """Return the size of the log; it grows while a reader stays in one transaction."""
+        """Return the size of the log, which grows while a reader stays in one transaction."""
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
@@ -282,7 +285,7 @@ class SQLiteFile:
     # --- connections
 
     def _connection(self) -> apsw.Connection:
-        """Return the connection of this thread, to an empty store if there is no file."""
+        """Return this thread's connection; to an empty store if there is no file."""
         if self._guard.forked:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
@@ -290,7 +293,7 @@ class SQLiteFile:
             return self._connection_to_empty_store()
         self._refuse_changed_parts()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        # A connection that isn't in the list was closed by another thread.
+        # If a connection isn't in the list, another thread closed it.
         if connection is None or all(connection is not opened for _, opened in self._opened):
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
@@ -298,7 +301,7 @@ class SQLiteFile:
         return connection
 
     def _connection_for_writing(self) -> apsw.Connection:
-        """Return the connection of this thread; create or migrate the file first if needed."""
+        """Return this thread's connection; create or migrate the file first if needed."""
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
@@ -307,7 +310,7 @@ class SQLiteFile:
         connection = self._connection()
         if self._frozen_stamp:
             raise StoreError(
-                f"{self.path} or its folder can't be written; check who owns it and its permissions"
+                f"cannot write to {self.path} or its folder; check their owner and permissions"
             )
         if self._is_outdated:
             engine.migrate(connection, self.path)
@@ -352,14 +355,16 @@ class SQLiteFile:
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
-        """Open a file for reading without locks, which SQLite can't create in a read-only folder.
+        """Open a file for reading without locks, because SQLite can't create them in a read-only
+        folder.
 
-        Each read checks that no process wrote meanwhile.
+        Each read checks that no process wrote in the meantime.
         """
         if self.log_bytes():
             raise StoreError(
-                f"{self.path.parent} can't be written, which reading the log of {self.path.name} "
-                "needs; copy the whole folder to one that can, and set MEMORY_HOME to it"
+                f"{self.path.parent} is not writable, but reading the log of {self.path.name} "
+                "requires that; copy the whole folder to a writable place, and set MEMORY_HOME to "
+                "the copy"
             )
         self._refuse_changed_meanwhile()
         self._frozen_stamp = self._stamp()
@@ -372,7 +377,7 @@ class SQLiteFile:
         return self._version is not None and self._version < len(schema.MIGRATIONS)
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
-        """Log, once in a process, that commits are missing; only writes are refused."""
+        """Log once per process that commits are missing; only writes are refused."""
         _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
@@ -390,9 +395,9 @@ class SQLiteFile:
     def _refuse_changed_parts(self) -> None:
         """Refuse to continue if a part was removed or replaced while it was open.
 
-        SQLite would go on with the parts that it has open, which no other process sees and which
-        are gone when it closes them. While this process has a connection, no other one removes a
-        log.
+        SQLite would continue with the parts that it has opened, but no other process sees them, and
+        they disappear when it closes them. While this process has a connection, no other process
+        removes a log.
         """
         if self._seen[0] is None:
             return
@@ -401,13 +406,13 @@ class SQLiteFile:
             if before is not None and before != now:
                 part = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
                 raise StoreDamaged(
-                    f"{part} was removed or replaced while it was open; nothing was written; start "
-                    "again to use what is there now"
+                    f"{part} was removed or replaced while it was open; nothing was written; "
+                    "start again to use the current files"
                 )
         self._seen = identities
 
     def _protect_foreign_files(self) -> None:
-        """Keep `close` from writing to or removing files that took the place of the open ones."""
+        """Keep `close` from writing to or removing files that replaced the open ones."""
         parts = zip(self._seen, self._identities(), strict=True)
         if any(before is not None and before != now for before, now in parts):
             for _, connection in self._opened:
@@ -417,8 +422,7 @@ class SQLiteFile:
         """Refuse a result that was read without locks while another process wrote."""
         if self._frozen_stamp and self._frozen_stamp != self._stamp():
             raise StoreError(
-                f"{self.path} was written by another process while it was read without being "
-                "writable here; start again"
+                f"another process wrote to {self.path} while it was read without locks; start again"
             )
 
     def _stamp(self) -> tuple[int, int, int]:
@@ -427,9 +431,9 @@ class SQLiteFile:
         return status.st_ino, status.st_mtime_ns, status.st_size + self.log_bytes()
 
     def _refuse_foreign_log(self) -> None:
-        """Refuse a log of another file.
+        """Refuse another file's log.
 
-        A commit in progress may look like one, so look again under the lock.
+        A commit in progress may look like one, so this checks again under the lock.
         """
         from memories.stores.sqlite import log
 
@@ -442,7 +446,9 @@ class SQLiteFile:
                 log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
     def _refuse_orphaned_log(self) -> None:
-        """Refuse to create a file next to a lost file's log, which SQLite would replay."""
+        """Refuse to create a file next to the log of a lost file, because SQLite would replay that
+        log.
+        """
         if self.log_bytes() and identity(self._parts[0]) is None:
             raise StoreDamaged(
                 f"{self.path} is gone, but its log {self.path.name}-wal is still there; put the "
@@ -450,21 +456,24 @@ class SQLiteFile:
             )
 
     def _disinherit(self) -> None:
-        """Drop the parent's connections to every store: SQLite would take its locks for ours."""
+        """Drop the parent's connections to all stores, because SQLite would take its locks for
+        ours.
+        """
         for file in list(_files):
             if not file._guard.forked:
                 continue
             is_dropped = file._drop_inherited_connections()
             if not is_dropped and file.path == self.path:
                 raise StoreError(
-                    f"{self.path} was in use when this process was forked; start processes before, "
-                    "or by spawn"
+                    f"{self.path} was in use when this process was forked; start processes before "
+                    "opening it, or use spawn"
                 )
 
     def _drop_inherited_connections(self) -> bool:
         """Close the parent's connections without touching the file; return False if one is in use.
 
-        A connection that another thread of the parent was using stays in use in the child for ever.
+        If another thread of the parent was using a connection, it stays in use in the child
+        forever.
         """
         try:
             if any(connection.in_transaction for _, connection in self._opened):
@@ -480,12 +489,12 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def _exclusive(self, wait_seconds: float) -> Iterator[int]:
-        """Hold the lock on the side file while inside; yield a descriptor of it."""
+        """Hold the lock on the side file inside the context; yield the file's descriptor."""
         if self._guard.forked:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
-            # Before the lock, which would create again a folder that was moved away.
+            # Before the lock, which would recreate a folder that was moved away.
             self._refuse_changed_parts()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
@@ -507,7 +516,9 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_marker(self, connection: apsw.Connection, side: int) -> Marker:
-        """Return the state after the transaction just begun; refuse it if commits are missing."""
+        """Return the state after the transaction that has just begun; refuse it if commits are
+        missing.
+        """
         _, commit_note = sidefile.read_open(side)
         missing = engine.count_missing_commits(connection, commit_note)
         if missing:
@@ -518,8 +529,8 @@ class SQLiteFile:
         return next_marker(marker, forked=is_restored)
 
     def _note(self, side: int, marker: Marker) -> None:
-        """Note the acknowledged commit; if that fails, a later loss of it may go unnoticed."""
-        with contextlib.suppress(OSError, apsw.Error):  # the commit itself is done
+        """Note the acknowledged commit; if that fails, its later loss may go unnoticed."""
+        with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             own = os.fstat(side).st_ino
             salt = sidefile.salt_of(Path(self._parts[1]))

@@ -1,8 +1,8 @@
-"""Counts of the SQLite store, which make tags and status cost the same in a store of any size.
+"""Row counts for the SQLite store, which make tags and status equally fast in stores of any size.
 
-Triggers update them in the transaction of each change, also if another program makes it. They count live
-records by namespace, label and label key, deleted records, and live ones without a vector.
-Everything here can be rebuilt from the records.
+Triggers update the counts in the transaction of each change, even if another program makes the
+change. They count live records by namespace, label and label key, deleted records, and live records
+without a vector. All counts can be rebuilt from the records.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, '3,17', as rows; none for damaged ones, so that the record can be
-# removed.
+# The ids of a record's labels, '3,17', as rows; no rows for damaged labels, so that the record can
+# be removed.
 _LABELS = (
     "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
 )
@@ -50,7 +50,7 @@ _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
 _NO_VECTOR = (
     "NOT EXISTS (SELECT 1 FROM vector WHERE seq = {row}.seq)"
     " AND NOT EXISTS (SELECT 1 FROM turn_vector WHERE seq = {row}.seq)"
-    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # which has no vectors
+    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # records without vectors
 )
 
 
@@ -124,7 +124,7 @@ END;
 """
 
 
-# Stores compare their triggers with this text, so it never changes, not even in its spaces.
+# Stores compare their triggers with this text, so it must never change, not even in its whitespace.
 _CREATE = "".join(
     (
         _make_added_trigger(),
@@ -135,7 +135,7 @@ _CREATE = "".join(
 )
 _DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
 
-# The true counts, to compare the stored ones with and to rebuild them from.
+# The correct counts, for comparing with the stored ones and for rebuilding them.
 _POOLS = f"""
 SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
        count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})
@@ -162,7 +162,9 @@ MIGRATION = _COLUMNS + _CREATE + _RECOUNT
 
 
 def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
-    """Return how many live records of some namespaces have each label key, or value of one key."""
+    """Return how many live records in some namespaces have each label key, or each value of one
+    key.
+    """
     condition = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
     if key is None:
         sql = f"SELECT key, sum(live) FROM key_pool WHERE {condition}"
@@ -174,7 +176,7 @@ def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> d
 
 
 def count_matching(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | None:
-    """Return how many records of some namespaces match a filter; None if it isn't counted."""
+    """Return how many records in some namespaces match a filter; None if that isn't counted."""
     if where == Filter(where.collection, where.namespaces):
         return _total(db, pools, "live")
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -183,7 +185,7 @@ def count_matching(db: apsw.Connection, pools: Sequence[int], where: Filter) -> 
 
 
 def count_without_vector(db: apsw.Connection, pools: Sequence[int]) -> int:
-    """Return how many live records of some namespaces have no vector."""
+    """Return how many live records in some namespaces have no vector."""
     return _total(db, pools, "without_vector")
 
 
@@ -198,7 +200,7 @@ def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
 
 @contextlib.contextmanager
 def suspend(db: apsw.Connection) -> Iterator[None]:
-    """Stop counting while tables of vectors are exchanged, then recount; in a transaction."""
+    """Suspend counting while vector tables are exchanged, then recount; requires a transaction."""
     db.execute(_DROP)
     yield
     count = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}"
@@ -206,7 +208,7 @@ def suspend(db: apsw.Connection) -> Iterator[None]:
 
 
 def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
-    """Return the counts that differ from the records; nothing is changed."""
+    """Yield the counts that differ from the records; change nothing."""
     comparisons = (
         ("the counts of a namespace", _POOLS, "SELECT id, live, deleted, without_vector FROM pool"),
         ("how many memories have a tag", _LABEL_POOLS, "SELECT label, pool, live FROM label_pool"),
@@ -228,7 +230,7 @@ def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
 
 
 def find_wrong_triggers(db: apsw.Connection) -> list[Finding]:
-    """Return the triggers that aren't exactly those that keep the counts."""
+    """Return the triggers that differ from those that keep the counts."""
     expected: dict[str, str] = {}
     for statement in _CREATE.replace("END;", "END\0").split("\0"):
         sql = statement.strip()
@@ -248,7 +250,7 @@ def find_wrong_triggers(db: apsw.Connection) -> list[Finding]:
 
 
 def _read_triggers(db: apsw.Connection) -> dict[str, str]:
-    """Return the SQL of each trigger in the file; bytes that aren't UTF-8 are replaced."""
+    """Return the SQL of each trigger in the file; invalid UTF-8 is replaced."""
     sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
     rows: list[Any] = db.execute(sql).fetchall()
     return {
@@ -262,7 +264,7 @@ def _derived_finding(problem: str) -> Finding:
 
 
 def recreate_triggers(db: apsw.Connection) -> None:
-    """Replace all triggers of the file by those that keep the counts, inside a transaction."""
+    """Replace all triggers in the file with those that keep the counts, inside a transaction."""
     for name in _read_triggers(db):
         quoted = name.replace('"', '""')
         db.execute(f'DROP TRIGGER "{quoted}"')

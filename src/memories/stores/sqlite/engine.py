@@ -1,7 +1,7 @@
-"""The SQLite engine: its safe versions, and how store files are opened, created and migrated.
+"""The SQLite engine: which versions are safe, and how store files are opened, created and migrated.
 
-Nothing else opens store files: closing one in any other way, even as a plain file, would cancel the
-locks of this process.
+Nothing else opens store files: closing one in any other way, even as a plain file, would cancel
+this process's locks.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from memories.stores.sqlite import schema
 from memories.stores.sqlite.sidefile import CommitNote, next_marker
 
 _BUSY_MILLIS = 30_000
-_FILE_HEADER_BYTES = 100  # before the header of the first page: https://sqlite.org/fileformat2.html
-_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # by the first byte of a page
+_FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
+_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # size of a page header by the page's first byte
 _PAGES_AT_ONCE = 256
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -47,7 +47,7 @@ def connect(path: Path) -> apsw.Connection:
 
 
 def connect_frozen(path: Path) -> apsw.Connection:
-    """Open a file for reading without its log and without locks, as if nothing could change it."""
+    """Open a file for reading without its log and without locks, as if it were immutable."""
     from urllib.parse import quote
 
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -64,7 +64,7 @@ _PRAGMAS = (
 
 
 def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
-    """Prepare a new connection to a store file; return the version of its schema.
+    """Prepare a new connection to a store file; return its schema version.
 
     After an error the connection is closed.
     """
@@ -73,9 +73,7 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         if connection.pragma("application_id") != schema.APPLICATION_ID:
-            raise StoreDamaged(
-                f"{path} is a SQLite database of another program; it was not touched"
-            )
+            raise StoreDamaged(f"{path} is another program's SQLite database; it was not touched")
         version = refuse_newer(connection, path)
         schema.prepare(connection)
     except BaseException:
@@ -85,7 +83,7 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
 
 
 def refuse_newer(connection: apsw.Connection, path: Path) -> int:
-    """Return the version of the schema; refuse one that this program doesn't know.
+    """Return the schema version; refuse a version that this program doesn't know.
 
     Every transaction checks it, because a newer program may migrate the file at any time.
     """
@@ -93,7 +91,7 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
     newest = len(schema.MIGRATIONS)
     if version > newest:
         raise SchemaTooNew(
-            f"{path} has schema {version} and this program knows {newest} at most; "
+            f"{path} has schema {version}, but this program supports only schemas up to {newest}; "
             "upgrade memories; the file was not touched"
         )
     return version
@@ -107,12 +105,12 @@ def close_without_checkpoint(connection: apsw.Connection) -> None:
 
 @contextlib.contextmanager
 def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
-    """Open a file that isn't a store in use, such as a copy.
+    """Open a file that isn't a store in use, for example a copy.
 
     Args:
         path: The file.
-        write: Open it for writing; no other process may use it then. Otherwise no other file is
-            created beside it, unless it has a log.
+        write: Open the file for writing; no other process may use it. Otherwise no other file is
+            created next to it, unless it has a log.
     """
     if write:
         connection = connect(path)
@@ -122,7 +120,7 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(f"{path.absolute().as_uri()}?{options}", flags=flags)
     try:
-        # One statement each: a pragma that returns a row ends the script.
+        # One statement per call: a pragma that returns a row ends the script.
         for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
         connection.set_busy_timeout(_BUSY_MILLIS)
@@ -132,7 +130,7 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 
 
 def scratch() -> apsw.Connection:
-    """Return an empty database for one use, which SQLite moves to the disk if it grows large."""
+    """Return an empty temporary database, which SQLite moves to disk if it grows large."""
     return apsw.Connection("")
 
 
@@ -154,17 +152,17 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 
 
 def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
-    """Overwrite the unused bytes between the list of cells and the cells of each page.
+    """Overwrite the unused bytes between the cell list and the cells of each page.
 
     SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete`
-    doesn't reach them. Only unused bytes are written, so readers need not wait; pages in their
-    caches go with the next commit.
+    doesn't reach them. Only unused bytes are written, so readers don't have to wait. The next
+    commit drops the pages in their caches.
 
     Args:
         db: A connection to the file; its page cache is dropped.
         path: The file, whose log is empty.
     """
-    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing meanwhile
+    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing in the meantime
     file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
         page_size, size = int(db.pragma("page_size")), file.xFileSize()
@@ -185,7 +183,7 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
 
 
 def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return the begin and end of a page's unused middle; empty if it isn't a page of a tree."""
+    """Return the start and end of a page's unused middle; empty if it isn't a tree page."""
     start = offset + header
     kind = pages[start]
     if kind not in _TREE_HEADER_BYTES:
@@ -198,17 +196,17 @@ def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tupl
 
 # --- where a file may be
 
-# File systems of several machines that don't see each other's locks and shared memory, which
+# File systems shared by machines that don't see each other's locks and shared memory, which
 # SQLite's log needs. Folders that a virtual machine shares with its host belong here too: their
-# locks end at the border of the machine.
+# locks end at the machine's border.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs "
     "glusterfs lustre beegfs fhgfs gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs "
     "quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs 9p virtiofs vboxsf prl_fs "
     "prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most file systems on FUSE are network or cloud drives, and new ones appear every year, so the
-# local ones are listed.
+# Most FUSE file systems are network or cloud drives, and new ones appear every year, so this lists
+# the local ones.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs "
     "gocryptfs cryfs securefs ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 "
@@ -219,7 +217,7 @@ _checked_folders: set[Path] = set()  # on local disks
 
 
 def identity(path: str) -> Identity | None:
-    """Return what distinguishes a file from another with its name, without opening it."""
+    """Return what distinguishes a file from another one of the same name, without opening it."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -230,7 +228,7 @@ def identity(path: str) -> Identity | None:
 
 
 def refuse_unsafe(path: Path) -> None:
-    """Refuse a symbolic link, and a file or folder that others own or may write to."""
+    """Refuse a symbolic link, and a file or folder that other users own or may write to."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the file itself")
     if path.is_dir():
@@ -253,8 +251,8 @@ def refuse_unsafe(path: Path) -> None:
 def refuse_network(folder: Path) -> None:
     """Refuse a folder on a file system that other machines may use at the same time.
 
-    Reading is refused too: without locks, a page may be read while another machine overwrites it. A
-    process looks up each folder once.
+    Reading is refused too, because without locks a page may be read while another machine
+    overwrites it. The result is cached for each folder.
     """
     if folder in _checked_folders or not sys.platform.startswith("linux"):
         return
@@ -270,14 +268,14 @@ def refuse_network(folder: Path) -> None:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether several machines share a kind of file system, or may share it."""
+    """Return whether several machines share, or may share, a kind of file system."""
     if kind == "fuse" or kind.startswith("fuse."):
         return kind.removeprefix("fuse.") not in _LOCAL_FUSE
     return kind.lower() in _NETWORK
 
 
 def filesystem_of(resolved: str, mounts: str) -> str:
-    """Return the kind of file system of a path, given the text of /proc/self/mounts."""
+    """Return a path's kind of file system, given the text of /proc/self/mounts."""
     best, best_kind = "", ""
     for line in mounts.splitlines():
         _, mount, kind, *_ = line.split(" ")
@@ -293,11 +291,11 @@ def filesystem_of(resolved: str, mounts: str) -> str:
 
 
 def create(path: Path) -> None:
-    """Create a store file under another name and rename it, so that it is never half made.
+    """Create a store file under another name and rename it, so that it is never incomplete.
 
-    It is written without a log, so that all of it is in the one file that is renamed, and SQLite
-    syncs it; only then does it get a log. After a failure the leftover is removed, at the latest by
-    the next attempt.
+    The file is written without a log, so that the renamed file is complete, and SQLite syncs it;
+    only then is a log added. After a failure the incomplete file is removed, at the latest by the
+    next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")
     _remove(scratch)
@@ -329,13 +327,13 @@ def _remove(scratch: Path) -> None:
 
 
 def use_log(connection: apsw.Connection, path: Path) -> None:
-    """Switch a file to a write-ahead log, which copies by VACUUM lack."""
+    """Switch a file to a write-ahead log; copies made by VACUUM lack one."""
     if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreDamaged(f"{path} can't be given a log, so several processes could not share it")
+        raise StoreDamaged(f"cannot give {path} a log, so several processes could not share it")
 
 
 def migrate(connection: apsw.Connection, path: Path) -> None:
-    """Migrate an older schema after a snapshot of the whole file; the caller holds the lock."""
+    """Migrate an older schema after a snapshot of the file; the caller holds the lock."""
     version = connection.pragma("user_version")
     if version < len(schema.MIGRATIONS):  # otherwise another process was faster
         _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
@@ -353,7 +351,7 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
-    """Return how many commits up to a noted one are not in the file."""
+    """Return how many commits up to a noted one are missing from the file."""
     if commit_note is None:
         return 0
     marker, is_restored = schema.state(connection)
@@ -363,7 +361,9 @@ def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote |
 
 
 def undo(connection: apsw.Connection, statement: str) -> None:
-    """Roll back after an error, hiding failures of the rollback: the first error is on its way."""
+    """Roll back after an error, hiding failures of the rollback, because the first error is being
+    raised.
+    """
     if connection.in_transaction:
         with contextlib.suppress(apsw.Error):
             connection.execute(statement)
@@ -371,10 +371,10 @@ def undo(connection: apsw.Connection, statement: str) -> None:
 
 def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
     if target.exists():
-        return  # of an interrupted migration; the older snapshot is the better one
+        return  # from an interrupted migration; the older snapshot is the better one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
-    # VACUUM INTO alone would create it with mode 0644.
+    # Otherwise VACUUM INTO would create it with mode 0644.
     fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         connection.execute("VACUUM INTO ?", (str(scratch),))

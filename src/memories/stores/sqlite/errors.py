@@ -1,4 +1,4 @@
-"""Translates the errors of SQLite and of the file system into `memories.errors`.
+"""Translates errors from SQLite and the file system to `memories.errors`.
 
 Each message is one clear sentence.
 """
@@ -15,17 +15,17 @@ from memories.core.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.records import Finding
 
-_DESCRIPTORS = 4  # for a file, its log, its shared memory, and one more
-_MAX_PATH_BYTES = 490  # SQLite takes 512, and the files beside the store have longer names
-_MIN_FREE_BYTES = 32_768  # shared memory comes in pieces of this size
+_DESCRIPTORS = 4  # descriptors for a file, its log, its shared memory, and one more
+_MAX_PATH_BYTES = 490  # SQLite allows 512, and the files next to the store have longer names
+_MIN_FREE_BYTES = 32_768  # size of the pieces of shared memory
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
-_FULL = "the disk of {path} is full; nothing was written; make room and try again"
+_FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
 SALVAGE = (
-    "restore a backup, or save every sound record with: memory doctor --salvage FILE, "
-    "and make the store of them with: memory restore FILE --replace"
+    "restore a backup, or save every sound record with: memory doctor --salvage FILE, and build a "
+    "store from them with: memory restore FILE --replace"
 )
-# Raised when a value that was never written is decoded; see `schema.describe_damage`.
+# Raised when invalid values are decoded; see `schema.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 # The first match counts, so general errors come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
@@ -35,7 +35,7 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.ReadOnlyError,
         StoreError,
-        "{path} or its folder can't be written; check who owns it and its permissions",
+        "cannot write to {path} or its folder; check their owner and permissions",
     ),
     (
         apsw.IOError,
@@ -48,39 +48,39 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
 
 
 class CommitsMissing(StoreDamaged):
-    """Acknowledged commits are gone; the remaining ones can be read."""
+    """Acknowledged commits are missing; the remaining ones can be read."""
 
 
 class WordsDamaged(StoreDamaged):
-    """The index of words can't be used; it can be rebuilt from the records.
+    """The word index can't be used; it can be rebuilt from the records.
 
     Attributes:
-        why: The message of SQLite.
+        why: SQLite's message.
         remedy: The advice to the user.
     """
 
     def __init__(self, path: object, error: Exception) -> None:
-        """Create the error for a file, given the exception that SQLite raised."""
+        """Create the error for a file, given SQLite's exception."""
         is_corrupt = isinstance(error, apsw.CorruptError)
         has_lost_pages = is_corrupt and _extended_code(error) == apsw.SQLITE_CORRUPT
         self.why = str(error)
-        self.remedy = "see what to do with: memory doctor" if has_lost_pages else FIX
+        self.remedy = "run memory doctor to see what to do" if has_lost_pages else FIX
         super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
 
     def finding(self) -> Finding:
-        """Return the finding for a search that goes on without the index."""
+        """Return the finding for a search that continues without the index."""
         what = f"records that only words find: the index of words is damaged ({self.why})"
         return Finding(what, self.remedy, derived=True)
 
 
 @contextlib.contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Translate the errors that SQLite raises inside."""
+    """Translate SQLite's errors inside the context."""
     try:
         yield
     except apsw.BusyError as exc:
         raise StoreBusy(
-            f"{path} was kept busy by another program; nothing was written; try again"
+            f"another program kept {path} busy; nothing was written; try again"
         ) from exc
     except apsw.CantOpenError as exc:
         kind = StoreFull if _is_full(path.parent) else StoreError
@@ -92,8 +92,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
-    """Translate an SQLite error, by its class and by the state of the files that it doesn't
-    mention."""
+    """Translate a SQLite error by its class and, because it doesn't mention files, by their
+    state.
+    """
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
     )
@@ -101,7 +102,7 @@ def _translate(path: Path, exc: apsw.Error) -> StoreError:
         problem = _find_folder_in_the_way(path)
         if problem:
             message = f"{problem}; nothing was written"
-    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite doesn't always say so
+    if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite doesn't always report it
         kind, message = StoreFull, _FULL
     if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # tables are missing
         kind, message = StoreDamaged, _DAMAGED
@@ -115,9 +116,9 @@ def _extended_code(exc: Exception) -> int:
 
 
 def _is_of_words(exc: apsw.Error) -> bool:
-    """Return whether FTS5 met damage; some of it only shows when a transaction ends."""
+    """Return whether FTS5 found damage; some damage only appears when a transaction ends."""
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # SQLite would name a table of ours
+        return str(exc) == "constraint failed"  # SQLite would name one of our tables
     if isinstance(exc, apsw.CorruptError):
         return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
     return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)
@@ -125,11 +126,11 @@ def _is_of_words(exc: apsw.Error) -> bool:
 
 @contextlib.contextmanager
 def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
-    """Translate the errors that the file system raises inside.
+    """Translate the file system's errors inside the context.
 
     Args:
         path: The file in use.
-        what: A description of it for the message, if its name isn't enough.
+        what: A description of the file for the message, if its name isn't enough.
     """
     try:
         yield
@@ -148,17 +149,18 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def decoding_errors(file: str = "the store") -> Iterator[None]:
-    """Report undecodable values as damage; use it around nothing but their decoding."""
+    """Report undecodable values as damage; use this only around their decoding."""
     try:
         yield
     except NEVER_WRITTEN as exc:
         raise StoreDamaged(
-            f"{file} is damaged: it has values that were never written ({exc}); restore a backup"
+            f"{file} is damaged: it contains values that were never written ({exc}); restore a "
+            "backup"
         ) from exc
 
 
 def refuse_folder_in_the_way(path: Path) -> None:
-    """Raise StoreError if a folder has the name of a part of a store."""
+    """Raise StoreError if a folder has the name of one of a store's files."""
     problem = _find_folder_in_the_way(path)
     if problem:
         raise StoreError(f"{problem}; nothing was written")
@@ -172,11 +174,16 @@ def refuse_full(path: Path) -> None:
 
 
 def _find_folder_in_the_way(path: Path) -> str:
-    """Return a sentence about a folder with the name of a part of the store; empty without one."""
+    """Return a sentence about a folder with the name of one of the store's files; empty if there is
+    none.
+    """
     for suffix in ("-wal", "-shm", "-journal"):
         part = Path(f"{path}{suffix}")
         if part.is_dir():
-            return f"{part} is a folder in the place of a part of the store; move it elsewhere"
+            return (
+                f"{part} is a folder, but the store needs a file with this name; move the folder "
+                "elsewhere"
+            )
     return ""
 
 
@@ -186,18 +193,18 @@ def _why_it_cannot_open(path: Path) -> str:
     if problem:
         return problem
     if _is_full(folder):
-        return "no room is left on its disk, which even reading needs; make room and try again"
+        return "its disk is full, and even reading needs some space; free some and try again"
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        return "its path is too long for SQLite; choose a folder nearer to the root"
+        return "its path is too long for SQLite; choose a folder closer to the root"
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
-        return "it or its folder can't be written; check who owns it and its permissions"
+        return "it or its folder is not writable; check their owner and permissions"
     if _is_out_of_descriptors():
-        return "this process has too many files open; close some, or raise its limit (ulimit -n)"
-    return "the system did not say why; check the permissions and the room of its folder"
+        return "this process has too many open files; close some, or raise the limit (ulimit -n)"
+    return "the system did not report a reason; check the folder's permissions and free space"
 
 
 def _is_out_of_descriptors() -> bool:
-    """Return whether the process can't open a file, its log and its shared memory at once."""
+    """Return whether the process can't open a file, its log and its shared memory."""
     opened: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
@@ -211,7 +218,7 @@ def _is_out_of_descriptors() -> bool:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether a disk has no space for shared memory, or no inode."""
+    """Return whether a disk has no space for shared memory, or no free inode."""
     if not hasattr(os, "statvfs"):
         return False
     try:
@@ -228,10 +235,10 @@ def _is_full(folder: Path) -> bool:
 
 
 def loss_message(path: Path, missing: int) -> str:
-    """Return the message about a store that lacks acknowledged commits."""
+    """Return the message for a store that lacks acknowledged commits."""
     return (
         f"{missing} commits that were acknowledged are missing from {path}: its log was cut or "
-        "removed, or an older copy was put in its place; it can be read, but nothing was written; "
-        "put the lost file back, restore a backup (memory restore FILE --replace), or go on "
-        "without them: memory doctor --fix"
+        "removed, or an older copy replaced it; it can be read, but nothing was written; put the "
+        "lost file back, restore a backup (memory restore FILE --replace), or continue without "
+        "them: memory doctor --fix"
     )

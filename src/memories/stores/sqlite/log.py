@@ -1,9 +1,10 @@
-"""Finds out whether a log next to a store file belongs to it.
+"""Checks whether a log next to a store file belongs to it.
 
-SQLite doesn't check: it replays any log into any file. Only the contents decide, since copying and
-moving change times and inodes. Each commit writes the row of the table `store`, whose id follows
-from the one before, so the database alone has one of the states in its log, or the one just before
-the first. And the pages that the log changes have to be where the database has them.
+SQLite doesn't check this: it replays any log into any file. Only the contents are reliable, since
+copying and moving change times and inodes. Each commit writes the row of the table `store`, whose
+id follows from the previous one. So the database file must contain one of the states in its log, or
+the state just before the first. The pages that the log changes must also be at the same positions
+in the database.
 """
 
 import os
@@ -23,7 +24,7 @@ from memories.stores.sqlite.sidefile import LOG_MAGIC, CommitNote, Marker, salt_
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _ID, _COUNT = 32, 20
-# How the only row of the table `store` begins: its length, its number, and the types of two texts
+# The start of the only row of the table `store`: its length, its number, and the types of two texts
 # of 32 and 20 bytes.
 _ROW = bytes((3 + _ID + _COUNT, 1, 3, 13 + 2 * _ID, 13 + 2 * _COUNT))
 _LEAF, _CELLS, _FIRST_CELL = 13, slice(3, 5), slice(8, 10)
@@ -38,10 +39,10 @@ class Log(NamedTuple):
     """The part of a log that SQLite would replay.
 
     Attributes:
-        page_size: The length of a page.
-        page_count: How many pages the database has afterwards.
-        markers: The states that it leads to, each with the number of the page that has it.
-        pages: The first content of each page, by its number.
+        page_size: The size of a page.
+        page_count: The number of pages in the database after the replay.
+        markers: The states that the log leads to, each with the number of its page.
+        pages: The first content of each page, by page number.
         first_pages: Each content of page 1.
     """
 
@@ -58,9 +59,10 @@ class _Database(NamedTuple):
     Attributes:
         is_restored: Whether it is marked as a backup.
         marker: Its state; None in older schemas.
-        has_moved: Whether its state is in another page than in the log.
-        is_unreadable: Whether SQLite can't read its state: it is damaged, or has half of the log.
-        pages: Its contents of the pages in the log.
+        has_moved: Whether its state is on another page than in the log.
+        is_unreadable: Whether SQLite can't read its state, because it is damaged or contains half
+            of the log.
+        pages: Its contents for the pages in the log.
     """
 
     is_restored: bool
@@ -102,9 +104,9 @@ def read_log(path: Path) -> Log | None:
 def _read_commits(
     fd: int, header: bytes, page_size: int
 ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-    """Yield each commit: the size of the database after it, and its pages with their numbers.
+    """Yield each commit: the database size after it, and its pages with their numbers.
 
-    The file is read, not mapped: SQLite may shorten it meanwhile.
+    The file is read, not mapped, because SQLite may shorten it in the meantime.
     """
     order = "<>"[header[3] & 1]
     weights = _checksum_weights(page_size // 4 + 3)
@@ -122,13 +124,15 @@ def _read_commits(
             return
         frames.append((int.from_bytes(frame[:4], "big"), page))
         page_count = int.from_bytes(frame[4:8], "big")
-        if page_count:  # set in the last frame of a commit
+        if page_count:  # set in a commit's last frame
             yield page_count, frames
             frames = []
 
 
 def _checksum_weights(count: int) -> list[int]:
-    """Return Fibonacci numbers, the last first: the weight of each word in SQLite's checksum."""
+    """Return Fibonacci numbers in descending order: the weight of each word in SQLite's
+    checksum.
+    """
     weights = [0, 1]
     while len(weights) <= count:
         weights.append((weights[-1] + weights[-2]) & 0xFFFFFFFF)
@@ -138,7 +142,7 @@ def _checksum_weights(count: int) -> list[int]:
 def _checksum(
     before: tuple[int, int], content: bytes, order: str, weights: list[int]
 ) -> tuple[int, int]:
-    """Return SQLite's checksum of a part of a log, given the previous part's checksum."""
+    """Return SQLite's checksum for a part of a log, given the previous part's checksum."""
     first, *rest = struct.unpack(f"{order}{len(content) // 4}I", content)
     words = (before[1], first + before[0], *rest)
     start = len(weights) - len(words)
@@ -163,14 +167,14 @@ def marker_in(page: bytes | None) -> Marker | None:
 
 
 def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
-    """Refuse a file whose log belongs to another file; nothing is changed.
+    """Refuse a file whose log belongs to another file; change nothing.
 
     Args:
         path: The file.
         commit_note: The note in the side file.
 
     Raises:
-        ForeignLog: The log is of another store or another time.
+        ForeignLog: The log belongs to another store or another time.
         StoreDamaged: The file is too damaged to decide.
     """
     log_path = Path(f"{path}-wal")
@@ -179,7 +183,7 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
         noted_file = commit_note.inode, commit_note.changed
         is_same_file = noted_file == (status.st_ino, status.st_mtime_ns)
         if is_same_file and commit_note.log == salt_of(log_path):
-            return  # nearly always
+            return  # the usual case
     log = read_log(log_path)
     if log is None:
         return
@@ -189,15 +193,15 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
     change = "is a backup" if database.is_restored else "was replaced"
     error = StoreDamaged if database.is_unreadable else ForeignLog
     raise error(
-        f"{path} {change}, but the log {log_path.name} beside it is of the file that was there "
-        "before; nothing was changed; save what the file itself has with: memory doctor --salvage "
-        "FILE, and make the store of that with: memory restore FILE --replace; or put the file "
-        "that was there before back, for what is in the log"
+        f"{path} {change}, but the log {log_path.name} next to it belongs to the previous file; "
+        "nothing was changed; to save the contents of the file itself, run memory doctor "
+        "--salvage FILE, then memory restore FILE --replace; to save the contents of the log, put "
+        "the previous file back"
     )
 
 
 def continues(log_path: Path, path: Path) -> bool:
-    """Return whether a log has commits that lead on from a database, wherever both are."""
+    """Return whether a log contains commits that continue a database, wherever both are."""
     log = read_log(log_path)
     if log is None:
         return False
@@ -207,11 +211,11 @@ def continues(log_path: Path, path: Path) -> bool:
 
 
 def _leads_on(database: _Database, log: Log) -> bool:
-    """Return whether a log begins where a database ends, or is partly in it already."""
+    """Return whether a log begins where a database ends, or is already partly in it."""
     if not _has_layout(database, log):
         return False
     first, marker = next(iter(log.markers), None), database.marker
-    if marker is None:  # an older schema: the log of its migration brings the row
+    if marker is None:  # an older schema: the log of its migration adds the row
         return first is None or first.commits <= 1
     if first is None:
         return False
@@ -221,12 +225,14 @@ def _leads_on(database: _Database, log: Log) -> bool:
 
 
 def _has_layout(database: _Database, log: Log) -> bool:
-    """Return whether a database has its pages where the log has them; a VACUUM copy doesn't."""
+    """Return whether a database's pages have the positions that the log expects; in a VACUUM copy
+    they don't.
+    """
     if len(log.pages) >= log.page_count:
         return True  # the log replaces every page
     if database.has_moved:
         return False
-    if 1 not in log.pages:  # no page was added or freed, so each is of the same kind as before
+    if 1 not in log.pages:  # no page was added or freed, so each page has the same kind as before
         return all(database.pages[number][:1] == page[:1] for number, page in log.pages.items())
     before, after = database.pages[1], log.pages[1]
     if before in log.first_pages:
@@ -236,7 +242,9 @@ def _has_layout(database: _Database, log: Log) -> bool:
 
 
 def _read_database(path: Path, log: Log) -> _Database:
-    """Read a database alone, by the same SQLite: closing it otherwise would cancel our locks."""
+    """Read a database without its log, with the same SQLite: closing it otherwise would cancel our
+    locks.
+    """
     pages = read_pages(path, log.page_size, log.pages)
     marker = None
     for number in log.markers.values():

@@ -1,8 +1,8 @@
-"""Vectors in fewer bytes: int8 or 5 bits for precise scores, sign bits for finding candidates fast.
+"""Quantized vectors: int8 or 5 bits for precise scores, sign bits for fast candidate search.
 
-A vector is first turned by a fixed rotation, which spreads its length evenly over its numbers. Then
-int8 loses less (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits
-are about equally informative.
+A fixed rotation first spreads a vector's length evenly over its numbers. Then int8 loses less
+(recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits are about
+equally informative.
 """
 
 import math
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_PIECE = 16_384  # codes at once, so that they stay in the processor's cache
-_SCORED_AT_LEAST = 4_096  # codes; of more,
-_SCORED_SHARE = 64  # one in this many is scored
+_PIECE = 16_384  # codes per step, so that they stay in the processor's cache
+_SCORED_AT_LEAST = 4_096  # up to this many codes, all are scored; of more,
+_SCORED_SHARE = 64  # only one in this many is scored
 _SAMPLE = 65_536  # codes from which the distance of that share is estimated, at least
-# The positive levels that lose least of normally distributed numbers (Max, Quantizing for minimum
-# distortion, 1960). After the rotation the numbers of a vector are nearly so, with a variance of
-# 1 / dimension.
+# The positive levels with the smallest loss for normally distributed numbers (Max, Quantizing for
+# minimum distortion, 1960). After the rotation a vector's numbers are nearly normal, with a
+# variance of 1 / dimension.
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
-_MIN_TOGETHER = 4  # vectors; fewer are encoded one by one
-_WORDS_OF_A_BYTE = 3  # words whose bits are counted in a byte: 192 at most
+_MIN_TOGETHER = 4  # smaller batches of vectors are encoded individually
+_WORDS_OF_A_BYTE = 3  # words whose bits are counted in one byte: 192 at most
 
 
 class Quantizer:
     """Codes and scores for vectors of one dimension.
 
-    A code is a float32 scale followed by a signed byte per dimension. A compact code has 5 bits per
-    dimension instead, the number of a level: first the highest bits of all dimensions, then the
+    A code is a float32 scale followed by one signed byte per dimension. A compact code uses 5 bits
+    per dimension instead, the number of a level: first the highest bits of all dimensions, then the
     next ones, each group in whole bytes. A bit code is one sign bit per dimension, padded with
     zeros to whole 64-bit words.
     """
@@ -59,7 +59,7 @@ class Quantizer:
         return self._spread(turned * self._signs[1])
 
     def rotate_query(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Return a query, shape (dimension,), unit length, rotated as the codes are."""
+        """Return a unit query of shape (dimension,), rotated like the codes."""
         rotated: NDArray[np.float32] = self.rotate(query[np.newaxis, :])[0]
         return rotated
 
@@ -69,11 +69,13 @@ class Quantizer:
         return blocks.reshape(-1, self.dimension)
 
     def encode(self, vectors: "NDArray[np.float32]") -> bytes:
-        """Return the codes of unit vectors, shape (n, dimension), one after the other."""
+        """Return the codes of unit vectors of shape (n, dimension), concatenated."""
         return self._encode(self.rotate(vectors))
 
     def encode_each(self, vectors: "Sequence[NDArray[np.float32]]") -> list[bytes]:
-        """Return what `encode` returns for each, several times faster for many single vectors."""
+        """Return the result of `encode` for each array, several times faster for many single
+        vectors.
+        """
         has_only_single = all(len(windows) == 1 for windows in vectors)
         if len(vectors) < _MIN_TOGETHER or not has_only_single:
             return [self.encode(windows) for windows in vectors]
@@ -84,7 +86,9 @@ class Quantizer:
         ]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Rotate each vector as `rotate` does alone; a product of all is rounded differently."""
+        """Rotate each vector exactly as `rotate` would on its own; a product of all vectors is
+        rounded differently.
+        """
         stacked = len(vectors), -1, self._block
         signed = (vectors * self._signs[0]).reshape(stacked)
         spread = (signed @ self._hadamard).reshape(vectors.shape)
@@ -112,11 +116,11 @@ class Quantizer:
         return np.concatenate([scales[:, None].view(np.uint8), packed], axis=1).tobytes()
 
     def scores(self, query: "NDArray[np.float32]", codes: bytes) -> "NDArray[np.float32]":
-        """Return the cosine of a rotated unit query and each code, shape (n,).
+        """Return the cosine between a rotated unit query and each code, shape (n,).
 
         Args:
             query: The rotated query, shape (dimension,).
-            codes: The codes, one after the other.
+            codes: The codes, concatenated.
         """
         scales, numbers = self._split(codes)
         result = np.empty(len(scales), dtype=np.float32)
@@ -127,7 +131,7 @@ class Quantizer:
         return result * scales
 
     def bits(self, codes: bytes) -> "NDArray[np.uint64]":
-        """Return the bit codes of codes, word by word: shape (words, n)."""
+        """Return the codes' bit codes, word by word: shape (words, n)."""
         _, numbers = self._split(codes)
         padded = np.zeros((len(numbers), self.words * 64), dtype=bool)
         padded[:, : self.dimension] = numbers > 0
@@ -135,14 +139,14 @@ class Quantizer:
         return np.ascontiguousarray(packed.T).astype(np.uint64, copy=False)
 
     def numbers(self, codes: bytes) -> "NDArray[np.float64]":
-        """Return the numbers of codes without their scales: shape (n, dimension), still rotated."""
+        """Return the codes' numbers without their scales: shape (n, dimension), still rotated."""
         return self._split(codes)[1].astype(np.float64)
 
     def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
-        """Return the vectors of each row, shape (windows, dimension), given its codes.
+        """Return each row's vectors, shape (windows, dimension), given its codes.
 
-        They depend only on the numbers of their own codes, and are rounded to 24 bits: encoded
-        again they give the same numbers, and so the same vectors.
+        The vectors depend only on the numbers in their own codes, and are rounded to 24 bits. So
+        encoding them again gives the same numbers and vectors.
         """
         owners, joined = windows_of(codes, self.code_bytes)
         rotated = self.numbers(joined)
@@ -177,16 +181,16 @@ class Quantizer:
         among: "NDArray[np.int64] | None",
         least: int,
     ) -> "NDArray[np.int64] | None":
-        """Return the indexes of the bit codes that may be among the best, in their order.
+        """Return the indexes of the bit codes that may be among the best, in order.
 
-        These are the share of the codes that differ least from the signs of the query. If there are
-        few codes, `among` is returned.
+        These are the codes that differ least from the query's signs, up to a fixed share. If there
+        are few codes, `among` is returned.
 
         Args:
             query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
             among: The indexes to choose from, in order; None for all.
-            least: The least number to return.
+            least: The minimum number to return.
         """
         count = bits.shape[1] if among is None else len(among)
         share = max(least, _SCORED_AT_LEAST, count // _SCORED_SHARE)
@@ -210,11 +214,12 @@ class Quantizer:
     def coarse_scores(
         self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", counts: "NDArray[np.uint16]"
     ) -> "NDArray[np.float32]":
-        """Return a score for each bit code, shape (n,), that orders them nearly as the cosine does.
+        """Return a score for each bit code, shape (n,), that orders the codes nearly as the cosine
+        does.
 
-        The query is cut to 8 levels, 3 bits per number. For each bit plane of the query, the
-        numbers that meet a set bit of a code are counted; the counts of the planes, weighted by 1,
-        2 and 4, add up to the dot product with the signs.
+        The query is reduced to 8 levels, 3 bits per number. For each bit plane of the query, this
+        counts the bits that are also set in a code. The counts, weighted by 1, 2 and 4, add up to
+        the dot product with the signs.
 
         Args:
             query: The rotated query, shape (dimension,).
@@ -239,17 +244,17 @@ class Quantizer:
 
 
 def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return the row of each window, and the codes of all windows; a row may have none.
+    """Return each window's row, and the codes of all windows; a row may have none.
 
     Args:
-        codes: The codes of each row's windows, one after the other.
-        size: The bytes of a window.
+        codes: The codes of each row's windows, concatenated.
+        size: The bytes per window.
     """
     only_bytes = cast("Sequence[bytes]", codes)
     if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
         return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and a fast one
     with decoding_errors():
-        # Records with damaged codes are found by words alone; `check` reports them.
+        # Records with damaged codes are found only by words; `check` reports them.
         intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]
         window_counts = np.array([len(code) // size for code in intact], dtype=np.int64)
         return np.repeat(np.arange(len(intact)), window_counts), b"".join(intact)
@@ -260,8 +265,8 @@ def _count_bits(
 ) -> "NDArray[np.uint16]":
     """Return how many bits are set in the results of an operation on codes and another code.
 
-    Counts are added up in bytes as long as they can't overflow, which is several times as fast as
-    in wider numbers.
+    Counts are added in bytes as long as they can't overflow, which is several times faster than in
+    wider integers.
 
     Args:
         operation: A bitwise operation.
@@ -278,7 +283,7 @@ def _count_bits(
 
 
 def _noise(count: int) -> "NDArray[np.uint64]":
-    """Return fixed scrambled numbers (splitmix64); importing numpy.random would take 20 ms."""
+    """Return fixed pseudorandom numbers (splitmix64); importing numpy.random would take 20 ms."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -286,7 +291,7 @@ def _noise(count: int) -> "NDArray[np.uint64]":
 
 
 def _hadamard(size: int) -> "NDArray[np.float32]":
-    """Return the orthonormal Hadamard matrix of a power of two, by Sylvester's construction."""
+    """Return the orthonormal Hadamard matrix for a power of two, by Sylvester's construction."""
     matrix = np.ones((1, 1), dtype=np.float32)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

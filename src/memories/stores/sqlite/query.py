@@ -1,6 +1,6 @@
-"""Rows of records: filters as SQL conditions, and reading, adding and deleting rows.
+"""Record rows: filters as SQL conditions, and reading, adding and deleting rows.
 
-One damaged record costs one record: a row that can't be decoded or doesn't match its checksum is
+Damage affects only its own record: a row that can't be decoded or doesn't match its checksum is
 left out and noted.
 """
 
@@ -40,14 +40,14 @@ class ReadCache(Generic[_Name, _Value]):
     """
 
     def __init__(self, max_values: int) -> None:
-        """Create a cache for about that many values of each connection."""
+        """Create a cache for about this many values per connection."""
         self._max_values = max_values
         self._lock = threading.Lock()
         self._cached: weakref.WeakKeyDictionary[apsw.Connection, tuple[Any, dict[_Name, _Value]]]
         self._cached = weakref.WeakKeyDictionary()
 
     def current(self, db: apsw.Connection) -> dict[_Name, _Value]:
-        """Return the values that are valid in the transaction of a connection.
+        """Return the values that are valid in a connection's transaction.
 
         The caller looks values up and adds new ones. A transaction that has written gets an empty
         dict that isn't cached, because its changes may be rolled back.
@@ -78,7 +78,7 @@ SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ende
        r.key, r.labels, r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
 """
 READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
-# Also rows whose namespace is damaged.
+# Also returns rows whose namespace is damaged.
 READ_ANY = READ.replace("JOIN pool", "LEFT JOIN pool", 1)
 _AT_REFS = """
 json_each(?) wanted
@@ -94,11 +94,12 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# The name that stands for the group of a record whose own group can't be passed as an argument,
-# because of damage in it or in its namespace.
+# The name that stands for a record's group if the group can't be passed as an argument, because of
+# damage in it or in its namespace.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-_RARER = 4  # times rarer than a namespace: then beginning at the label is faster
+# if a label is this many times rarer than the namespace, starting at the label is faster
+_RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -108,7 +109,7 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows, each a tuple. A damaged text, one that isn't UTF-8, is returned as bytes."""
+    """Return all rows as tuples. Damaged text, which isn't valid UTF-8, is returned as bytes."""
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError:
@@ -116,7 +117,7 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
 
 
 def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return what `fetch` returns, by asking SQLite for the bytes of each text."""
+    """Return the result of `fetch`, asking SQLite for the bytes of each text."""
     names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
     parts: list[str] = []
     for name in names:
@@ -153,7 +154,7 @@ def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
-    """Return the first value of the first row; None without a row."""
+    """Return the first value of the first row; None if there is no row."""
     rows = fetch(db, sql, values)
     return rows[0][0] if rows else None
 
@@ -169,7 +170,7 @@ def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
 
 
 def refs_json(refs: Iterable[Ref]) -> str:
-    """Return refs in the form that `READ_REFS` and `CODES_OF_REFS` take."""
+    """Return refs in the format for `READ_REFS` and `CODES_OF_REFS`."""
     rows: list[tuple[Any, ...]] = []
     for ref in refs:
         group = encode_group(ref.group)
@@ -182,7 +183,7 @@ def refs_json(refs: Iterable[Ref]) -> str:
 def records_of(
     db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged
 ) -> dict[int, Record]:
-    """Return the records of rows of `READ` by their seq, in the same order.
+    """Return the records for rows of `READ` by their seq, in the same order.
 
     Damaged records are left out and noted.
     """
@@ -203,7 +204,7 @@ def records_of(
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
-    """Return the address by which the record of a row of `READ` can be found although damaged."""
+    """Return the address at which a row's record can be found although it is damaged."""
     seq, collection, namespace, group, position = row[:5]
     kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
     is_named = isinstance(namespace, str)
@@ -215,7 +216,9 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
 
 
 def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the sort key of a row of `READ`: SQLite sorts numbers before texts before bytes."""
+    """Return the sort key of a row of `READ`: SQLite sorts numbers before texts, and texts before
+    bytes.
+    """
     namespace, group, position = row[2:5]
     kind = 0
     if isinstance(group, str):
@@ -226,7 +229,7 @@ def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_group(group: Any) -> bool:
-    """Return whether a group has a name, by which its records can be requested."""
+    """Return whether a group has a name, so that its records can be requested."""
     return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
 
 
@@ -252,9 +255,9 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return the labels with the ids in these sets, written as '3,17', and maybe others.
+    """Return the labels whose ids are in these sets, written as '3,17', possibly with others.
 
-    Damaged ones are left out.
+    Damaged labels are left out.
     """
     labels = _LABELS.current(db)
     new_ids: set[int] = set()
@@ -276,20 +279,20 @@ def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tu
 
 
 class Selection(NamedTuple):
-    """A filter as conditions on `record r`.
+    """A filter as SQL conditions on `record r`.
 
     Attributes:
-        find: The condition for finding all matching records: it starts at the rarest part.
-        check: The same for checking given records one by one.
-        values: The SQL values of either condition.
-        labels: The ids of the labels, and how many live records of the namespaces have each, the
-            rarest first.
-        live: How many live records the namespaces have.
-        pools: The ids of the namespaces.
-        is_broad: Whether most records of the namespaces match.
-        is_plain: Whether namespaces, labels and being live are the only conditions.
+        find: The condition for finding all matching records; it starts at the rarest part.
+        check: The same condition for checking given records individually.
+        values: The SQL values for either condition.
+        labels: The labels' ids, each with its number of live records in the namespaces, the rarest
+            first.
+        live: The number of live records in the namespaces.
+        pools: The namespaces' ids.
+        is_broad: Whether most records in the namespaces match.
+        is_plain: Whether the filter has no other conditions than namespaces, labels and being live.
         collection: Memories or turns.
-        includes_ended: Whether records that ended match as well.
+        includes_ended: Whether ended records match as well.
     """
 
     find: str
@@ -305,20 +308,20 @@ class Selection(NamedTuple):
 
     @property
     def rarest(self) -> int:
-        """The most live records that can match."""
+        """The maximum number of live records that can match."""
         return self.labels[0][1] if self.labels else self.live
 
     def in_order(self, count: int) -> str:
-        """Return the condition for finding the first `count` records in the order of the index.
+        """Return the condition for finding the first `count` records in index order.
 
-        If many records have the label, walking along the index of namespaces is faster than sorting
-        the records of the label.
+        If many records have the label, walking along the namespace index is faster than sorting the
+        label's records.
         """
         return self.check if count * self.live < self.rarest**2 else self.find
 
 
 def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
-    """Return the ids of those namespaces of a filter that exist."""
+    """Return the ids of a filter's namespaces that exist."""
     sql = (
         "SELECT id FROM pool WHERE collection = ? "
         "AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"
@@ -327,12 +330,12 @@ def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
 
 
 def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = None) -> Selection:
-    """Return a filter as conditions on `record r`.
+    """Return a filter as SQL conditions on `record r`.
 
     Args:
         db: A connection inside a transaction.
         where: The filter.
-        pools: The ids of the namespaces to select from; by default those of the filter.
+        pools: The ids of the namespaces to select from; by default the filter's.
     """
     ids = namespace_ids(db, where) if pools is None else pools
     in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
@@ -353,7 +356,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
         for label, _ in labels
     ]
     if labels and labels[0][1] * _RARER < live:
-        # The plus keeps SQLite from using the index of the namespaces.
+        # The plus keeps SQLite from using the namespace index.
         find = [f"+{in_namespaces}", _LABELLED.format(labels[0][0]), *conditions, *having[1:]]
     else:
         find = [in_namespaces, *having[:1], *conditions, *having[1:]]
@@ -373,7 +376,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
 
 
 def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return the seqs of these that are selected, in the same order."""
+    """Return those of the seqs that are selected, in the same order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"WHERE {selected.check}"
@@ -384,9 +387,9 @@ def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -
 def _count_live(
     db: apsw.Connection, pools: Sequence[int], where: Filter
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Return how many live records the namespaces have, and each label with its count.
+    """Return the number of live records in the namespaces, and each label's count.
 
-    The labels are those of the filter, each as its id and how many live records have it.
+    Each of the filter's labels is returned as its id and its number of live records.
     """
     ids = ",".join(map(str, pools))
     live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({ids})"))
@@ -402,7 +405,7 @@ def _count_live(
 
 
 def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition on a group's name, and its values."""
+    """Return the condition for a group's name, and its values."""
     if not is_prefix:
         return "r.grp = ?", (encode_group(group),)
     text_condition = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?"
@@ -410,11 +413,11 @@ def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ..
     first = encode_group(group + _LOWEST_UUID[len(group) :])
     last = encode_group(group + _HIGHEST_UUID[len(group) :])
     if isinstance(first, str) or isinstance(last, str):
-        return text_condition, text_values  # no UUID begins with it
+        return text_condition, text_values  # no UUID starts with it
     return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
 
 
-# --- adding and deleting rows; one statement for many rows costs a third of one for each
+# --- adding and deleting rows; one statement for many rows takes a third of the time
 
 _INSERT = f"INSERT INTO record ({ROW}) VALUES ({', '.join('?' * len(ROW.split(',')))})"
 _DELETE_UNUSED = """
@@ -429,7 +432,7 @@ UPDATE pool SET namespace = '~' || id
 
 
 class AddedRow(NamedTuple):
-    """A record with its seq and the id of its namespace."""
+    """A record with its seq and its namespace's id."""
 
     seq: int
     pool: int
@@ -437,10 +440,10 @@ class AddedRow(NamedTuple):
 
 
 def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow]:
-    """Add records with their labels and counts of accesses, in order.
+    """Add records with their labels and access counts, in order.
 
     Raises:
-        Conflict: The position or the key of a record is taken.
+        Conflict: A record's position or key is already taken.
     """
     ids: dict[tuple[str, ...], int] = {}
 
@@ -458,8 +461,8 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
         labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
     rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
     _insert_records(db, records, rows)
-    # AUTOINCREMENT gives each row the number after the highest there ever was, and no other
-    # connection writes meanwhile.
+    # AUTOINCREMENT numbers each row after the highest number that was ever used, and no other
+    # connection writes in the meantime.
     last = db.last_insert_rowid()
     seqs = range(last - len(records) + 1, last + 1)
     label_rows: list[tuple[int, int]] = []
@@ -488,15 +491,15 @@ def _insert_records(
     except apsw.ConstraintError as exc:
         assert last_ref is not None  # a row was taken before it could be refused
         raise Conflict(
-            f"version {last_ref.position} of {last_ref.group} or its key was written by somebody "
-            "else first; read it again"
+            f"another writer was first to write version {last_ref.position} of {last_ref.group} "
+            "or its key; read it again"
         ) from exc
 
 
 def _find_or_insert(
     db: apsw.Connection, table: str, columns: tuple[str, str], values: tuple[str, str]
 ) -> int:
-    """Return the id of a pair of values; usually it already exists."""
+    """Return the id of a pair of values, which usually already exists."""
     first, second = columns
     sql = f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?"
     row_id = fetch_value(db, sql, values)

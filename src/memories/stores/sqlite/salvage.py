@@ -1,7 +1,7 @@
-"""Reads the readable records of a damaged store file, row by row, around the lost pages.
+"""Reads the readable records in a damaged store file, row by row, around the lost pages.
 
-Nothing in the file is trusted: every record is compared with its checksum. Nothing is written to
-it.
+Nothing in the file is trusted: every record is compared with its checksum. The file is never
+written to.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
-# The table and the column of each part of a row of `READ`.
+# The table and column for each part of a row of `READ`.
 _READ_COLUMNS = tuple(re.findall(r"\b([rpa])\.(\w+)", READ.partition(" FROM ")[0]))
 _TEXTS = ("ended_by", "key", "labels", "fields", "text")
 _KINDS = tuple(map(str, Collection))
@@ -37,7 +37,7 @@ class Lost(NamedTuple):
 
     Attributes:
         seq: Its number.
-        ref: Its address, if that is known.
+        ref: Its address, if known.
         why: The reason.
     """
 
@@ -47,10 +47,10 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn of a store, but not the audit log, which no other store can use.
+    """Yield every memory and turn in a store, but not the audit log, which no other store can use.
 
     Args:
-        path: The store; no process may use it meanwhile. Its write-ahead log is included as far as
+        path: The store; no other process may use it. Its write-ahead log is included as far as
             SQLite can read it.
 
     Raises:
@@ -67,7 +67,10 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     with sqlite_errors(path):
         without_log = _has_foreign_log(path)
         if without_log:
-            why = f"the log {path.name}-wal is of another file, so what only it has was not read"
+            why = (
+                f"the log {path.name}-wal belongs to another file, so records that are only in "
+                "this log were not read"
+            )
             lost[0] = Lost(0, None, why)
         opened = contextlib.closing(connect_frozen(path)) if without_log else open_apart(path)
         try:
@@ -82,11 +85,11 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
             if not saved:
                 yield from _salvage_without_sqlite(path, exc)
                 return
-            lost[-1] = Lost(0, None, f"it is unknown how many more there were: {exc}")
+            lost[-1] = Lost(0, None, f"an unknown number of further records is lost: {exc}")
     lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
     if not lost:
         return
-    # Lost records that are in any page, then the losses of the others.
+    # First lost records whose data is in any page, then the losses of the others.
     records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
     yield from records.values()
     for seq, loss in lost.items():
@@ -95,7 +98,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
 
 
 def _has_foreign_log(path: Path) -> bool:
-    """Return whether the log next to a store certainly isn't its own.
+    """Return whether the log next to a store certainly belongs to another file.
 
     SQLite would replay it, and spoil the sound records.
     """
@@ -111,12 +114,12 @@ def _has_foreign_log(path: Path) -> bool:
 def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
     """Yield the records in the pages of a file that SQLite can't read at all.
 
-    How many are lost may be unknown then.
+    The number of lost records may then be unknown.
     """
     records = dict(_find_in_pages(path))
     if not records:
         raise StoreDamaged(
-            f"nothing can be read of {path} ({reason}); restore a backup"
+            f"cannot read anything from {path} ({reason}); restore a backup"
         ) from reason
     yield from records.values()
     last = 0
@@ -126,13 +129,13 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
             last = max(last, values[1])
     if last > len(records):
         count = last - len(records)
-        yield Lost(0, None, f"{count} records are lost or were removed before: {reason}")
+        yield Lost(0, None, f"{count} records are lost or were removed earlier: {reason}")
     elif not last:
-        yield Lost(0, None, f"it is unknown how many more there were: {reason}")
+        yield Lost(0, None, f"an unknown number of further records is lost: {reason}")
 
 
 class _Names(NamedTuple):
-    """The small tables that rows of records refer to, by their ids."""
+    """The small tables to which record rows refer by id."""
 
     pools: Mapping[int, Row]
     labels: Mapping[str, tuple[str, str]]
@@ -140,7 +143,9 @@ class _Names(NamedTuple):
 
 
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the sound records in any page, by their seqs; an ended state comes after a live one."""
+    """Yield the sound records in any page, with their seqs; an ended state comes after a live
+    one.
+    """
     columns = _record_columns()
     names = _find_names_in_pages(path)
     has_ended: dict[int, bool] = {}
@@ -173,18 +178,19 @@ def _find_names_in_pages(path: Path) -> _Names:
         elif len(values) == 2 and isinstance(values[1], int):
             accesses[number] = values[1]
     for number, (collection, namespace) in pools.items():
-        labels.setdefault(str(number), (collection, namespace))  # it may be a label of that name
+        # this may be a label with that name
+        labels.setdefault(str(number), (collection, namespace))
     return _Names(pools, labels, accesses)
 
 
 def _record_columns() -> list[str]:
-    """Return the columns of the table of records in this program's schema, in order."""
+    """Return the columns of the record table in this program's schema, in order."""
     db = schema.empty()
     return [row[1] for row in db.execute("PRAGMA table_info(record)")]
 
 
 def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
-    """Return the record of a row, given its columns by their names."""
+    """Return a row's record, given its columns by name."""
     collection, namespace = names.pools[values["pool"]]
     joined = {
         "collection": collection,
@@ -198,7 +204,7 @@ def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
 
 
 class _Tables:
-    """Reads the table of records and the tables that it refers to, through SQLite."""
+    """Reads the record table and the tables that it refers to, through SQLite."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -249,7 +255,9 @@ class _Tables:
         return Ref(Collection(collection), namespace, schema.decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
-        """Return pool, group and position of each record from the index, from both of its ends."""
+        """Return each record's pool, group and position from the index, reading it from both
+        ends.
+        """
         places: dict[int, Row] = {}
         for order in ("ASC", "DESC"):
             columns = f"pool {order}, grp {order}, position {order}"
@@ -263,7 +271,7 @@ class _Tables:
         return places
 
     def _find_last_seq(self) -> int:
-        """Return the highest seq, or one beyond it if the file doesn't reveal it."""
+        """Return the highest seq, or a higher number if the file doesn't reveal it."""
         seqs: list[Any] = [0, *self._places]
         seqs += [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name='record'")]
         seqs += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
@@ -272,19 +280,19 @@ class _Tables:
         return last or size // 16
 
     def _read_small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table, and those of the index that holds all of them, too."""
+        """Yield the rows of a small table, and the rows of the index that contains all of them."""
         for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
     def _try(self, sql: str) -> Iterator[Row]:
-        """Yield rows up to the first that can't be read."""
+        """Yield rows until one can't be read."""
         try:
             yield from self._db.execute(sql)
         except _UNREADABLE:
             return
 
     def _read_rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
-        """Yield the rows of a table in order.
+        """Yield a table's rows in order.
 
         An unreadable range is halved until only single rows are lost.
         """
@@ -304,20 +312,19 @@ class _Tables:
                     first = row[0] + 1
             except _UNREADABLE as exc:
                 if first >= last:
-                    yield Lost(last, None, f"its page can't be read ({exc})")
+                    yield Lost(last, None, f"cannot read its page ({exc})")
                 else:
                     middle = (first + last) // 2
                     ranges += [(middle + 1, last), (first, middle)]
 
 
-# --- pages
-#
-# For rows that SQLite no longer finds, every leaf of a table is read, whether a tree leads to it or
-# not. It may have rows of any table, and replaced states of a row: the caller has to know what it
-# looks for, and to compare checksums. The format: https://sqlite.org/fileformat2.html
+# --- pages  For rows that SQLite no longer finds, every leaf of a table is read, whether a tree
+# leads to it or not. A leaf may contain rows of any table, and replaced states of a row, so the
+# caller must recognize its rows and compare checksums. The format:
+# https://sqlite.org/fileformat2.html
 
-_LEAF = 13  # the first byte of a page with rows of a table
-_HEADER = 100  # bytes before the header of the first page
+_LEAF = 13  # first byte of a page that contains table rows
+_HEADER = 100  # bytes before the first page's header
 _PAGE_SIZE = slice(16, 18)
 _PAGE_SIZES = (512, 1024, 2048, 8192, 16384, 32768)
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -326,14 +333,14 @@ _MAX_COLUMNS = 100
 
 
 class PageRow(NamedTuple):
-    """A row: its number and its columns. Texts that aren't UTF-8 have surrogates."""
+    """A row's number and columns. Texts with invalid UTF-8 contain surrogates."""
 
     number: int
     values: tuple[Any, ...]
 
 
 def page_rows(path: Path) -> Iterator[PageRow]:
-    """Yield every row that can be read from a leaf; the process must not have the file open."""
+    """Yield every readable row in a leaf; the process must not have the file open."""
     fd = os.open(path, os.O_RDONLY | (CREATING & ~os.O_CREAT))
     try:
         pages = _Pages(fd)
@@ -352,7 +359,7 @@ class _Pages:
         self.count = -(-self._length // self._size)
 
     def rows(self, number: int) -> Iterator[PageRow]:
-        """Yield the rows of a page, counted from 0, if it is a leaf of a table."""
+        """Yield the rows in a page, counted from 0, if it is a table leaf."""
         page = self._read(number)
         start = 0 if number else _HEADER
         if len(page) < self._size or page[start] != _LEAF:
@@ -375,8 +382,9 @@ class _Pages:
         return PageRow(number, _values(self._payload(page, offset, length)))
 
     def _payload(self, page: bytes, offset: int, length: int) -> bytes:
-        """Return the content of a row; the part that doesn't fit its page is in a chain of
-        pages."""
+        """Return a row's content; the part that doesn't fit into its page is in a chain of
+        pages.
+        """
         if length > self._length:
             raise ValueError
         most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23
@@ -398,7 +406,7 @@ class _Pages:
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:
-    """Return the columns of a row, given its whole content."""
+    """Return a row's columns, given its complete content."""
     end, offset = _varint(payload, 0)
     kinds: list[int] = []
     while offset < end:
@@ -438,7 +446,7 @@ def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return a number of SQLite's variable length and the offset after it."""
+    """Return a variable-length number of SQLite and the offset after it."""
     value = 0
     for _ in range(8):
         byte = data[offset]

@@ -1,4 +1,4 @@
-"""The tables of the SQLite store, the numbered migrations that create them, and a record as a row.
+"""The tables of the SQLite store, the numbered migrations that create them, and records as rows.
 
 A migration is a script, or a function of the connection if it has to compute rows. It runs in the
 transaction that also writes its number to `user_version`. Released migrations never change; to
@@ -21,7 +21,8 @@ from memories.stores.records import SPEAKER, Collection, Record, Ref
 from memories.stores.sqlite import counts
 from memories.stores.sqlite.sidefile import Marker
 
-_CACHE_KIB = 16_384  # of pages in memory: searches read rows from all over the file
+# kibibytes of pages in memory, because searches read rows from all over the file
+_CACHE_KIB = 16_384
 _MISMATCH = "it does not match its checksum"
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
@@ -155,11 +156,11 @@ DROP TABLE IF EXISTS {table}_config;
 CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
 INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word goes out of its page at once
 """
-WORDS_EPOCH = "words_epoch"  # in `meta`: how often the index of words was rebuilt
+WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index was rebuilt
 
 
 def _make_words_erasable(db: apsw.Connection) -> None:
-    """Rebuild the index of words so that FTS5 can erase a word without rewriting all of it."""
+    """Rebuild the word index so that FTS5 can erase a word without rewriting all of it."""
     for table in (*WORDS.values(), WORDS_ENDED):
         db.execute(RECREATE_WORDS.format(table=table))
     db.execute("DELETE FROM corpus")
@@ -167,7 +168,7 @@ def _make_words_erasable(db: apsw.Connection) -> None:
 
 
 def _index_words(db: apsw.Connection) -> None:
-    """Fill the empty index of words and its counts, as far as damaged records can be read."""
+    """Fill the empty word index and its counts, as far as damaged records can be read."""
     from memories.stores.words import tokens  # as in `words.insert`
 
     sql = "SELECT id, value FROM label WHERE key = ?"
@@ -204,7 +205,7 @@ def _index_words(db: apsw.Connection) -> None:
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
-    """Write the namespace of each window into the blocks of a table."""
+    """Write each window's namespace into a table's blocks."""
     import struct
 
     rows: list[Any] = db.execute(
@@ -228,13 +229,13 @@ def _note_pools(db: apsw.Connection, table: str) -> None:
         db.execute(f"UPDATE {table} SET pools = ? WHERE hi = ?", (packed_pools, hi))
 
 
-# Marks a file in which every deletion has been overwritten since the first write: see
+# Marks a file in which every deletion since the first write has been overwritten; see
 # `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 
 
 def _add_checksums(db: apsw.Connection) -> None:
-    """Add checksums of the changing parts of records and of vector codes, also to old rows."""
+    """Add checksums for the changing parts of records and for vector codes, also to old rows."""
 
     def codes_crc(*columns: Any) -> int:
         [codes] = columns
@@ -261,12 +262,12 @@ def _add_checksums(db: apsw.Connection) -> None:
 def _add_counts_and_checksums(db: apsw.Connection) -> None:
     _add_checksums(db)
     db.execute(_COUNTED)
-    # Index the words of each namespace separately, and note the namespaces in blocks.
+    # Index each namespace's words separately, and note the namespaces in blocks.
     db.execute(_OWN_WORDS)
     _index_words(db)
     for table in BLOCKS.values():
         _note_pools(db, table)
-    db.execute(counts.MIGRATION)  # last, since its triggers go with a table that is dropped
+    db.execute(counts.MIGRATION)  # last, since its triggers are dropped together with a table
 
 
 Migration = str | Callable[[apsw.Connection], None]
@@ -278,7 +279,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _make_words_erasable,
 )
 
-# Faster than a call of the enum.
+# Faster than calling the enum.
 _COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
 
 ROW = (
@@ -304,7 +305,7 @@ def build(db: apsw.Connection) -> apsw.Connection:
 
 
 def empty() -> apsw.Connection:
-    """Return an empty in-memory store of the newest schema, with its own id."""
+    """Return an empty in-memory store with the newest schema and its own id."""
     db = apsw.Connection(":memory:")
     db.deserialize("main", _empty_file())
     db.execute("UPDATE store SET id = ?", (os.urandom(16).hex(),))
@@ -320,17 +321,17 @@ def _empty_file() -> bytes:
 
 
 def state(db: apsw.Connection) -> tuple[Marker, bool]:
-    """Return the state of a store, and whether it is a restored backup without later writes."""
+    """Return a store's state, and whether it is a restored backup without later writes."""
     sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
     rows = db.execute(sql).fetchall()
     if len(rows) != 1 or not str(rows[0][1]).isdigit():
-        raise apsw.CorruptError("the count of its commits is gone")
+        raise apsw.CorruptError("the commit count is missing")
     store, commits, backup = rows[0]
     return Marker(str(store), int(str(commits))), bool(backup)
 
 
 def counts_commits(db: apsw.Connection) -> bool:
-    """Return whether the schema of a store has the count of commits."""
+    """Return whether a store's schema includes the commit count."""
     return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall())
 
 
@@ -339,9 +340,9 @@ def set_state(db: apsw.Connection, marker: Marker) -> None:
     db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
 
 
-# A condition on a counting row of `meta` that isn't damaged.
+# A condition for an undamaged counter row in `meta`.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
-# A damaged number continues anywhere: it only has to differ from the one before.
+# A damaged number may continue anywhere; it only has to differ from the previous one.
 COUNT_ONE = f"""
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
 SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
@@ -349,17 +350,16 @@ SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
 
 
 def count_epoch(db: apsw.Connection, name: str) -> None:
-    """Invalidate what connections have cached, after a change other than an addition."""
+    """Invalidate the connections' caches after a change other than an addition."""
     db.execute(COUNT_ONE, (name,))
 
 
 def view_of(table: str, kind: str) -> str:
-    """Return the name of FTS5's view of an index of words.
+    """Return the name of FTS5's view of a word index.
 
     Args:
         table: The index.
-        kind: `instance`, with a row for each occurrence of a token, or `row`, with a row for each
-            token.
+        kind: `instance` for one row per occurrence of a token, or `row` for one row per token.
     """
     return f"temp.{table}_{kind}"
 
@@ -375,7 +375,7 @@ def _create_views(db: apsw.Connection) -> None:
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a whole file that is older than the overwriting of deletions."""
+    """Rewrite a file from before deletions were overwritten."""
     db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
     try:
         db.execute("VACUUM")
@@ -393,7 +393,7 @@ def prepare(db: apsw.Connection) -> None:
         return row.inst_count
 
     def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
-        """Return how often each of the first phrases of a search occurs, a byte each.
+        """Return how often each of a search's first phrases occurs, one byte for each.
 
         The only argument is the number of phrases.
         """
@@ -408,7 +408,7 @@ def prepare(db: apsw.Connection) -> None:
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
-    """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
+    """Return a record's columns for `ROW`, given the ids of its namespace and labels."""
     created_at = to_millis(record.created_at)
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
     fields = fields_json(record.fields)
@@ -431,12 +431,12 @@ def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
 
 
 def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the index of words has them, with the id of their namespace in each."""
+    """Return tokens as the word index stores them, each with its namespace's id."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
 def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:
-    """Return the record of a row of `query.READ`, given the labels by their ids.
+    """Return the record of a row of `query.READ`, given the labels by id.
 
     Raises:
         ValueError: The row does not match its checksums.
@@ -464,18 +464,18 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
 
 
 def describe_damage(error: Exception) -> str:
-    """Return why a record can't be read, given the exception that decoding raised."""
-    return str(error) if type(error) is ValueError else "it has values that were never written"
+    """Return why a record can't be read, given the exception raised while decoding it."""
+    return str(error) if type(error) is ValueError else "it contains values that were never written"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:
-    """Return fields as their column has them; None if there are none."""
+    """Return fields in the format of their column; None if there are none."""
     values = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(values, separators=(",", ":")) if values else None
 
 
 def encode_group(group: str) -> bytes | str:
-    """Return a UUID as its 16 bytes, which sort like its text, and any other name unchanged."""
+    """Encode a UUID as its 16 bytes, which sort like its text; return any other name unchanged."""
     if len(group) == 36 and group.count("-") == 4:
         with contextlib.suppress(ValueError):
             packed = bytes.fromhex(group.replace("-", ""))
@@ -485,7 +485,7 @@ def encode_group(group: str) -> bytes | str:
 
 
 def decode_group(group: bytes | str) -> str:
-    """Return the name of a group; the inverse of `encode_group`."""
+    """Return a group's name; the inverse of `encode_group`."""
     if isinstance(group, str):
         return group
     digits = group.hex()
@@ -495,13 +495,15 @@ def decode_group(group: bytes | str) -> str:
 def state_crc(
     crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
 ) -> int:
-    """Return the checksum of the changing columns of a record, bound to the others by `crc`."""
+    """Return the checksum of a record's changing columns, bound to the others by `crc`."""
     content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
     return zlib.crc32(content.encode("utf-8", "surrogateescape"))
 
 
 def _state_crc_of_bytes(*columns: Any) -> int:
-    """Return `state_crc` given texts as bytes: invalid UTF-8 must not stop a migration."""
+    """Return `state_crc` for texts given as bytes, because invalid UTF-8 must not stop a
+    migration.
+    """
     crc, ended_at, ended_by, fields, session = columns
     return state_crc(crc, ended_at, _decode(ended_by), _decode(fields), session)
 
@@ -511,7 +513,7 @@ def _decode(text: bytes | None) -> str | None:
 
 
 def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of the parts of a record that never change."""
+    """Return the checksum of a record's constant parts."""
     ref = record.ref
     parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
     for pair in record.labels.items():
@@ -525,5 +527,5 @@ COMPACT_BITS = 5
 
 
 def code_bytes(dimension: int, *, compact: bool) -> int:
-    """Return the length of the code of a vector."""
+    """Return the length of a vector's code."""
     return SCALE_BYTES + (COMPACT_BITS * -(-dimension // 8) if compact else dimension)

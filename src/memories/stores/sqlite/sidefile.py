@@ -1,7 +1,7 @@
-"""The side file of a store: its lock, who holds it, and the last acknowledged commit.
+"""A store's side file: its lock, the lock's holder, and the last acknowledged commit.
 
-It reveals that a log was cut, or belongs to another file. A store works without it. It is never
-flushed, so after a power cut it may name an earlier commit, never a later one.
+The file reveals that a log was cut, or belongs to another file. A store works without it. The file
+is never flushed, so after a power failure it may name an earlier commit, but never a later one.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from typing import NamedTuple, Self
 from memories.core.disk import CREATING, write_all
 from memories.errors import StoreBusy
 
-_SIGNATURE_BYTES = 20  # at the beginning: the process that holds the lock, and since when
+_SIGNATURE_BYTES = 20  # at the start: the process that holds the lock, and since when
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
-LOG_MAGIC = (0x377F0682, 0x377F0683)  # one of them begins a log of SQLite
+LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
 _HISTORY, _LINKED = 16, 24  # where these parts of a marker's id end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -26,11 +26,11 @@ _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 class Marker(NamedTuple):
     """The id of one state of a store, unique among all states of all stores.
 
-    It is the row of the table `store`.
+    The table `store` contains it as its only row.
 
     Attributes:
-        store: 16 digits for the store, 8 derived from the state before, and 8 random ones.
-        commits: How many commits the store has had.
+        store: 16 digits for the store, 8 digits derived from the previous state, and 8 random ones.
+        commits: The number of commits in the store's history.
     """
 
     store: str
@@ -38,13 +38,13 @@ class Marker(NamedTuple):
 
     @property
     def history(self) -> str:
-        """The part that all states of a store share until it is forked."""
+        """The part that a store's states share until its history forks."""
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
         """Return whether a state directly follows this one.
 
-        Two copies of a store part with their first commits.
+        Two copies of a store diverge with their first commits.
         """
         is_of_older_program = after.store == self.store
         is_linked = is_of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
@@ -56,8 +56,8 @@ def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
 
     Args:
         marker: The previous state.
-        forked: Whether a new history begins, since other commits with the same numbers may exist:
-            after the restore of a backup, or after a loss of commits.
+        forked: Whether a new history begins, because other commits with the same numbers may exist.
+            This happens when a backup is restored, or after a loss of commits.
     """
     history = os.urandom(_HISTORY // 2).hex() if forked else marker.history
     return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
@@ -72,10 +72,10 @@ class CommitNote(NamedTuple):
 
     Attributes:
         marker: The state after the commit.
-        log: Distinguishes the log from earlier ones; empty without a log.
+        log: Distinguishes the log from earlier logs; empty without a log.
         inode: The inode of the database.
         changed: When the database itself was last changed, in nanoseconds.
-        own: The inode of the side file, which differs in a copy of it.
+        own: The side file's inode, which differs in a copy.
     """
 
     marker: Marker
@@ -86,7 +86,7 @@ class CommitNote(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
-        """Return the note in a line; None if the line isn't intact."""
+        """Return the note in a line; None if the line is damaged."""
         text, _, checksum = line.rpartition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             return None
@@ -94,7 +94,7 @@ class CommitNote(NamedTuple):
         return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own))
 
     def line(self) -> bytes:
-        """Return the note as the line that `parse` reads."""
+        """Return the note as a line for `parse`."""
         parts = (*self.marker, self.log or "-", self.inode, self.changed, self.own, "-")
         text = " ".join(map(str, parts)).encode("ascii")
         return b"%b %08x\n" % (text, zlib.crc32(text))
@@ -105,7 +105,7 @@ class Holder(NamedTuple):
 
     Attributes:
         process: Its process id; empty if unknown.
-        seconds: For how long.
+        seconds: How long it has held the lock.
     """
 
     process: str
@@ -114,11 +114,12 @@ class Holder(NamedTuple):
 
 @contextlib.contextmanager
 def sign(lock: Path) -> Iterator[int]:
-    """Write that this process now holds the lock; yield a descriptor of the side file."""
+    """Record that this process now holds the lock; yield the side file's descriptor."""
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
         signature = f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNATURE_BYTES)
-        with contextlib.suppress(OSError):  # on a full disk, waiting processes get a poorer message
+        # on a full disk, waiting processes get a less precise message
+        with contextlib.suppress(OSError):
             os.write(fd, signature.encode()[:_SIGNATURE_BYTES])
         yield fd
     finally:
@@ -137,7 +138,7 @@ def erase(fd: int) -> None:
 
 
 def read(lock: Path) -> tuple[Holder, CommitNote | None]:
-    """Return the contents of a side file; empty values for missing or damaged parts."""
+    """Return a side file's contents; empty values for missing or damaged parts."""
     try:
         fd = os.open(lock, os.O_RDONLY | _OPEN)
     except OSError:
@@ -149,7 +150,7 @@ def read(lock: Path) -> tuple[Holder, CommitNote | None]:
 
 
 def read_open(fd: int) -> tuple[Holder, CommitNote | None]:
-    """Return the contents of an open side file; empty values for missing or damaged parts."""
+    """Return an open side file's contents; empty values for missing or damaged parts."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         content = os.read(fd, _MAX_BYTES)
@@ -173,19 +174,20 @@ def _parse_signature(signature: str) -> Holder:
 
 
 def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None) -> StoreBusy:
-    """Return the error that says whether many writers, or a single one, kept the lock.
+    """Return the error for a busy store; it says whether many writers or a single one held the
+    lock.
 
     Args:
         path: The store.
         lock: Its side file.
-        waited: For how many seconds.
+        waited: How many seconds the writer waited.
         before: The note when the waiting began.
     """
     holder, now = read(lock)
     commits = now.marker.commits - before.marker.commits if before and now else 0
     if commits > 0:
         return StoreBusy(
-            f"{path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; "
+            f"{path} is busy: others made {commits} commits in the {waited:.0f} s of waiting; "
             "nothing was written; try again"
         )
     reason = f"for {waited:.0f} s"
@@ -195,7 +197,9 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
 
 
 def salt_of(log: Path) -> str:
-    """Return what distinguishes a log from earlier ones; empty without a log or its header."""
+    """Return a value that distinguishes a log from earlier ones; empty without a log or its
+    header.
+    """
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
     except OSError:

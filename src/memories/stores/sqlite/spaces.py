@@ -1,6 +1,7 @@
-"""The embedding spaces of the SQLite store: the vectors in use, the staged ones, and the switch.
+"""The embedding spaces of the SQLite store: the vectors in use, the staged vectors, and the switch
+between them.
 
-Also checks vectors and blocks, and repairs them.
+This module also checks and repairs vectors and blocks.
 """
 
 import functools
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class StoredSpace(NamedTuple):
-    """A space as the rows of `meta` describe it.
+    """An embedding space as the rows of `meta` describe it.
 
     Attributes:
-        model: The name of the model; empty if it can't be read.
-        dimension: The length of a vector; 0 if it can't be read.
+        model: The model's name; empty if it can't be read.
+        dimension: The vectors' dimension; 0 if it can't be read.
         compact: Whether the codes are compact.
     """
 
@@ -63,16 +64,16 @@ class StoredSpace(NamedTuple):
 
     @property
     def form(self) -> tuple[int, bool]:
-        """The dimension of the codes and whether they are compact."""
+        """The codes' dimension, and whether they are compact."""
         return self.dimension, self.compact
 
 
-IN_USE, STAGED_PREFIX = "", "staged_"  # before the names of the rows of `meta`
+IN_USE, STAGED_PREFIX = "", "staged_"  # prefix of names in `meta`
 _TABLES: tuple[tuple[str, Mapping[Collection, str]], ...] = (
     (IN_USE, VECTORS),
     (STAGED_PREFIX, STAGED),
 )
-# The rows of `meta` that count something.
+# The rows of `meta` that contain counts.
 _COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))
 _NO_MODEL = "the model of its vectors can't be read"
 _NO_DIMENSION = "the length of its vectors can't be read"
@@ -81,12 +82,14 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return the stored form of a space."""
+    """Return a space as the store records it."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
 def read_space(db: apsw.Connection, prefix: str = IN_USE) -> StoredSpace | None:
-    """Return the space in use, or the staged one, as far as it can be read; None without one."""
+    """Return the space in use, or the staged one, as far as it can be read; None if there is
+    none.
+    """
     names = _names(prefix)
     rows = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
     if not rows:
@@ -100,7 +103,7 @@ def read_space(db: apsw.Connection, prefix: str = IN_USE) -> StoredSpace | None:
 
 
 def space_in_use(db: apsw.Connection) -> StoredSpace | None:
-    """Return the space of the vectors in the store, if it has any.
+    """Return the space of the store's vectors, if there are any.
 
     Raises:
         StoreDamaged: The space's rows can't be read.
@@ -112,7 +115,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def form_in_use(db: apsw.Connection) -> StoredSpace | None:
-    """Return the space in use to decode its vectors, for which the model isn't needed.
+    """Return the space in use for decoding its vectors, which doesn't require the model.
 
     Raises:
         StoreDamaged: The dimension can't be read.
@@ -124,10 +127,10 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
-    """Check that vectors of this space may be added; the first one decides for the store.
+    """Check that vectors from this space may be added; the first vector decides for the store.
 
     Raises:
-        EmbedderMismatch: The store's vectors are of another space.
+        EmbedderMismatch: The store's vectors are from another space.
     """
     stored = space_in_use(db)
     if stored is None:
@@ -143,17 +146,17 @@ class StoredVectors:
     """The vectors of one store file, with an index for each collection and form of codes."""
 
     def __init__(self, space: Space | None, *, compact: bool) -> None:
-        """Prepare; nothing is read yet.
+        """Initialize; nothing is read yet.
 
         Args:
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store that gets its first vectors keeps them in less room.
+            compact: Whether a store stores its first vectors in compact form.
         """
         self._space, self._compact = space, compact
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
 
     def insert(self, db: apsw.Connection, rows: Sequence[AddedRow]) -> None:
-        """Add the vectors of records that were just added."""
+        """Add the vectors for records that were just added."""
         embedded: dict[Collection, list[tuple[int, NDArray[np.float32]]]] = {}
         for seq, _, record in rows:
             if record.vectors is not None:
@@ -166,11 +169,11 @@ class StoredVectors:
             index.seal(db, added=len(rows))
 
     def read(self, db: apsw.Connection, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return the vectors of those records that have sound ones; see `Store.vectors`."""
+        """Return the vectors for those records that have sound ones; see `Store.vectors`."""
         vectors: dict[Ref, NDArray[np.float32]] = {}
         space = read_space(db)
         if space is None or not space.model or not space.dimension:
-            return vectors  # none, or damaged ones
+            return vectors  # missing or damaged vectors
         for collection, table in VECTORS.items():
             wanted_refs = [ref for ref in refs if ref.collection == collection]
             rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted_refs),))
@@ -184,10 +187,10 @@ class StoredVectors:
         return vectors
 
     def index_to_search(self, db: apsw.Connection, collection: Collection) -> "VectorIndex | None":
-        """Return the index to search; None if the store has no vectors.
+        """Return the index to search; None if the store contains no vectors.
 
         Raises:
-            EmbedderMismatch: The vectors are of another space.
+            EmbedderMismatch: The store's vectors are from another space.
         """
         if space_in_use(db) is None:
             return None
@@ -195,7 +198,9 @@ class StoredVectors:
         return self.index(db, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened for another one."""
+        """Return the index of the vectors in use, even if the store was opened for another
+        space.
+        """
         space = form_in_use(db)
         if space is None:
             space = storage_space(require_space(self._space), compact=self._compact)
@@ -217,13 +222,13 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records without vectors of this space, staged or in use, by their seq and in order.
+    """Return records that lack vectors in this space, staged or in use, by seq and in order.
 
     Args:
         db: A connection inside a transaction.
         space: The space.
         collection: Memories or turns.
-        limit: At most this many.
+        limit: The maximum number of records.
         damaged: Receives the damaged records, which are left out.
         after: Only records with a greater seq.
     """
@@ -232,7 +237,7 @@ def find_without(
     if space in tables:
         table = tables[space][collection]
         condition += f" AND NOT EXISTS (SELECT 1 FROM {table} v WHERE v.seq = r.seq)"
-    # NOT INDEXED: the table is read in order up to the limit; an index would be read as a whole and
+    # NOT INDEXED: the table is read in order up to the limit; an index would be read completely and
     # sorted.
     sql = f"SELECT r.seq FROM record r NOT INDEXED WHERE {condition} ORDER BY r.seq LIMIT ?"
     records: dict[int, Record] = {}
@@ -251,14 +256,14 @@ def stage(
     space: StoredSpace,
     vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]",
 ) -> None:
-    """Add vectors of records, staged or in use.
+    """Add record vectors, either staged or in use.
 
-    They are in use at once if the store has vectors of this space, or none.
+    They are used immediately if the store's vectors are from this space, or if it has none.
 
     Args:
         db: A connection inside a transaction that writes.
         space: The space.
-        vectors: For each collection the vectors of each seq.
+        vectors: The vectors of each seq, for each collection.
     """
     if read_space(db) is None:
         _write_space(db, IN_USE, space)
@@ -271,27 +276,27 @@ def stage(
 
 
 def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
-    """Replace the vectors in use by the staged ones, and build their blocks.
+    """Replace the vectors in use with the staged ones, and build their blocks.
 
-    Damaged records may lack them.
+    Damaged records may lack staged vectors.
 
     Raises:
-        Conflict: Records have no vectors of this space yet.
+        Conflict: There are records without vectors in this space.
     """
     for collection in SEARCHED:
         if find_without(db, space, collection, 1, damaged):
             raise Conflict(
-                f"there are records without vectors of {space.model}; run memory reembed again, it "
-                "continues where it was"
+                f"there are records without vectors from {space.model}; run memory reembed again, "
+                "it continues where it stopped"
             )
     if read_space(db) in (None, space):
         return
     if read_space(db, STAGED_PREFIX) != space:
-        drop_staged_vectors(db)  # of a third space, in a store without records
+        drop_staged_vectors(db)  # from a third space, in a store without records
     with counts.suspend(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
-            # Renamed, not copied: other writers wait meanwhile.
+            # Renamed, not copied, because other writers are waiting.
             db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
             db.execute(
                 f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)"
@@ -303,7 +308,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
 
 
 def drop_staged_vectors(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
-    """Remove all staged vectors, or only these records'."""
+    """Drop all staged vectors, or only those of these records."""
     for table in STAGED.values():
         if seqs is None:
             db.execute(f"DELETE FROM {table}")
@@ -319,7 +324,7 @@ def _index(space: StoredSpace, collection: Collection) -> "VectorIndex":
 
 @functools.lru_cache(4)
 def _quantizer(dimension: int, compact: bool) -> "Quantizer":
-    """Return a shared quantizer; making one for 1,024 dimensions takes up to 0.1 s."""
+    """Return a shared quantizer; creating one for 1,024 dimensions takes up to 0.1 s."""
     from memories.stores.sqlite.quantize import Quantizer
 
     return Quantizer(dimension, compact=compact)
@@ -350,7 +355,7 @@ def _names(prefix: str) -> tuple[str, str, str]:
 
 
 def find_problems(db: apsw.Connection) -> list[Finding]:
-    """Return the damaged rows of `meta`: those that describe the vectors or count something."""
+    """Return the damaged rows in `meta` that describe the vectors or contain counts."""
     names = ", ".join("?" * len(_COUNTS))
     sql = f"SELECT name FROM meta WHERE name IN ({names}) AND NOT ({COUNTED}) ORDER BY 1"
     findings = [
@@ -392,7 +397,7 @@ def _detect_form(
 ) -> tuple[int, bool] | None:
     """Return the dimension of most codes and whether they are compact; None if no form fits.
 
-    The stored form comes first.
+    The stored form is tried first.
     """
     space = read_space(db, prefix)
     if space is None:
@@ -422,7 +427,7 @@ def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -
 
 
 def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the stored form, then those that would give codes of these lengths."""
+    """Return the stored form, then those that match codes of these lengths."""
     forms: list[tuple[int, bool]] = []
     if space.dimension:
         forms += [space.form, (space.dimension, not space.compact)]
@@ -438,7 +443,7 @@ def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int
 
 
 def find_damaged_vectors(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield the tables with vectors that don't match their checksum or have no record."""
+    """Yield the tables with vectors that don't match their checksum or belong to no record."""
     space = read_space(db)
     if space is not None and not space.dimension:
         return  # see `find_problems`
@@ -453,7 +458,7 @@ def find_damaged_vectors(db: apsw.Connection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(db: apsw.Connection) -> None:
-    """Remove damaged vectors; their records are found by words until they are embedded again."""
+    """Remove damaged vectors; until their records are embedded again, only words find them."""
     space = read_space(db)
     for collection, table in _vector_tables():
         if space is None:
@@ -471,7 +476,7 @@ def _vector_tables() -> Iterator[tuple[Collection, str]]:
 def _damaged_seqs(
     db: apsw.Connection, space: StoredSpace, collection: Collection, table: str
 ) -> list[int]:
-    # Staged vectors may be of another dimension.
+    # Staged vectors may have another dimension.
     size = 1
     if table in VECTORS.values():
         size = code_bytes(space.dimension, compact=space.compact)
@@ -488,14 +493,14 @@ def _damaged_seqs(
 
 
 def find_wrong_blocks(db: apsw.Connection, vectors: StoredVectors) -> Iterator[Finding]:
-    """Yield the tables with blocks that differ from the ones their vectors give."""
+    """Yield the tables whose blocks differ from the blocks for their vectors."""
     space = read_space(db)
     if space is not None and not space.dimension:
         return  # see `find_problems`
     for collection, table in BLOCKS.items():
         blocks = fetch(db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
         if blocks and space is None:
-            what = f"{table} has blocks of vectors that do not exist"
+            what = f"{table} contains blocks of vectors that do not exist"
             yield Finding(what, FIX, derived=True)
             continue
         sql = (
@@ -508,12 +513,12 @@ def find_wrong_blocks(db: apsw.Connection, vectors: StoredVectors) -> Iterator[F
                 wrong += 1
             previous = hi
         if wrong:
-            what = f"{wrong} blocks in {table} are not those of their vectors"
+            what = f"{wrong} blocks in {table} do not match their vectors"
             yield Finding(what, FIX, derived=True)
 
 
 def rebuild_blocks(db: apsw.Connection, vectors: StoredVectors) -> None:
-    """Build all blocks again from the vectors."""
+    """Rebuild all blocks from the vectors."""
     for collection, table in BLOCKS.items():
         db.execute(f"DELETE FROM {table}")
         if read_space(db) is not None:

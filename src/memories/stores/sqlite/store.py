@@ -1,4 +1,4 @@
-"""The SQLite store: records, words and vectors in one file, shared by processes of one machine."""
+"""The SQLite store: records, words and vectors in one file, shared by processes on one machine."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import RowCache
 
 
-_REHEARSAL_BYTES = 131_072  # twice what a short memory adds to the log
+_REHEARSAL_BYTES = 131_072  # twice as many bytes as a short memory adds to the log
 
 
 class _RollBack(Exception):
@@ -67,16 +67,16 @@ class _RollBack(Exception):
 
 
 class SQLiteStore:
-    """Implements `Store` on one SQLite file, with every rule, also for several processes."""
+    """Implements all rules of `Store` on one SQLite file, also for several processes."""
 
     def __init__(self, path: Path, space: Space | None, *, compact: bool = False) -> None:
-        """Prepare; nothing is opened or written yet.
+        """Initialize; nothing is opened or written yet.
 
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store that gets its first vectors, or new ones for all records, keeps
-                them in less room.
+            compact: Whether a store that gets its first vectors, or new vectors for all records,
+                stores them in compact form.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
@@ -99,11 +99,11 @@ class SQLiteStore:
         if not self._file.path.exists():
             refuse_full(self._file.path)
             return  # the first write creates it
-        # Only a new connection would notice it, and this thread may have one.
+        # Only a new connection would notice it, and this thread may already have one.
         refuse_folder_in_the_way(self._file.path)
-        # SQLite writes at the end of a transaction. Flushed pages reach the log before, in the
-        # place of the next commit, which writes over them; no reader sees them, and no other cache
-        # is dropped.
+        # SQLite writes at the end of a transaction. Pages flushed earlier go into the log at the
+        # next commit's position, and that commit overwrites them. No reader sees them, and no other
+        # cache is dropped.
         with contextlib.suppress(StoreBusy, _RollBack), self._file.write(wait_seconds=0) as db:
             db.execute("INSERT INTO meta VALUES ('rehearsal', zeroblob(?))", (_REHEARSAL_BYTES,))
             db.cache_flush()
@@ -140,9 +140,9 @@ class SQLiteStore:
             db.execute(sql, (ended_at, patch.ended_by, fields, state_crc, seq))
         except apsw.ConstraintError as exc:
             raise Conflict(
-                f"another record has the key of {patch.ref.group} now; read it again"
+                f"another record now has the key of {patch.ref.group}; read it again"
             ) from exc
-        if (before.ended_at is None) != (ended_at is None):  # it goes to the other index of words
+        if (before.ended_at is None) != (ended_at is None):  # its words move to the other index
             index.remove(db, [(seq, before)])
             index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
@@ -158,14 +158,14 @@ class SQLiteStore:
                 if batch:
                     sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)"
                     db.execute(sql, (batch,))
-            # A search reads these counts each time, so the caches stay valid.
+            # Each search reads these counts, so the caches stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
             return False  # the rest can be read; writes and the status report it
         except StoreDamaged:
             raise
         except StoreError:
-            return False  # busy, full or read-only: nothing fails for its statistic
+            return False  # busy, full or read-only: no search fails because of its statistics
         return True
 
     def _count_accesses(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
@@ -190,7 +190,7 @@ class SQLiteStore:
             self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
         self._file.erase_free_pages()
-        with self._file.write() as db:  # unless another erasure has begun meanwhile
+        with self._file.write() as db:  # unless another erasure has begun in the meantime
             db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
         self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
@@ -198,7 +198,8 @@ class SQLiteStore:
     def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
         """Delete records.
 
-        Until the free pages are erased, their bytes are in the file, which `info` reports.
+        Until the free pages are erased, the file still contains their bytes, and `info` reports
+        this.
         """
         refs_by_seq: dict[int, Ref] = {}
         for ref in refs:
@@ -227,7 +228,7 @@ class SQLiteStore:
         with self._file.read() as db:
             after = self._staged_up_to.get(key, 0)
             records = spaces.find_without(db, stored, collection, limit, self.damaged, after=after)
-            if after and len(records) < limit:  # staged vectors before it may have been dropped
+            if after and len(records) < limit:  # earlier staged vectors may have been dropped
                 records = spaces.find_without(db, stored, collection, limit, self.damaged)
             self._staged_up_to[key] = min(records) - 1 if records else 0
             return list(records.values())
@@ -269,7 +270,7 @@ class SQLiteStore:
         with self._file.read() as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                for namespace_id in namespace_ids(db, where):  # each in the order of its index
+                for namespace_id in namespace_ids(db, where):  # each in its index's order
                     selected = selection(db, where, [namespace_id])
                     condition, values = selected.in_order(wanted), selected.values
                     if after is not None:
@@ -280,7 +281,7 @@ class SQLiteStore:
                 records = list(records_of(db, rows[:wanted], self.damaged).values())
                 if len(records) >= limit or len(rows) < wanted:
                     return records[:limit]
-                wanted *= 2  # damaged ones are left out
+                wanted *= 2  # damaged records are left out
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""

@@ -1,4 +1,4 @@
-"""Search of turns in the SQLite store: `Store.matches`, in columns and term by term."""
+"""Turn search in the SQLite store: `Store.matches`, column by column and term by term."""
 
 import json
 import weakref
@@ -33,14 +33,14 @@ from memories.stores.words import WordHits
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MAX_CACHED_BYTES = 8_388_608  # of vector codes
+_MAX_CACHED_BYTES = 8_388_608  # bytes of vector codes
 _PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
 
 
 class _Rows(NamedTuple):
-    """Places of records, the codes of their windows, and the row of each window."""
+    """The positions of records, the codes of their windows, and each window's row."""
 
     places: Places
     codes: bytes
@@ -48,9 +48,9 @@ class _Rows(NamedTuple):
 
 
 class RowCache:
-    """The rows that were read last, valid until the file changes.
+    """Cache for the rows that were read last, valid until the file changes.
 
-    Searches mostly repeat the same filter.
+    Most searches repeat the same filter.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class RowCache:
         vectors: VectorIndex | None,
         damaged: Damaged,
     ) -> _Rows:
-        """Return the rows of a query, from the cache if nothing has been written since.
+        """Return a query's rows, from the cache if nothing has been written in the meantime.
 
         `data_version` changes with commits by others, the count of changes with those by this
         connection. A transaction that has written neither uses nor fills the cache, because its
@@ -79,7 +79,7 @@ class RowCache:
                 return rows
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
-        # With a damaged row missing, each search has to note it again.
+        # If a damaged row is missing, each search has to note it again.
         is_complete = len(rows.places.seqs) == len(found)
         if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows
@@ -92,10 +92,10 @@ class TurnSearch(NamedTuple):
     Attributes:
         db: A connection inside a transaction.
         selected: Selects the records.
-        vectors: The vectors; None to search by words alone.
+        vectors: The vectors; None to search by words only.
         query: The query.
-        postings: The cache of the index of words.
-        rows: The cache of rows.
+        postings: The word index's cache.
+        rows: The row cache.
         damaged: Receives the damaged parts, which are left out.
     """
 
@@ -108,7 +108,9 @@ class TurnSearch(NamedTuple):
     damaged: Damaged
 
     def run(self) -> Matches:
-        """Return all selected records if they are few, else the best by words and by vector."""
+        """Return all selected records if there are only a few, else the best by words and by
+        vectors.
+        """
         if is_large(self.db, self.selected):
             words = self._search_words()
             rows = self._read_seqs(self._find_best(words))
@@ -133,14 +135,15 @@ class TurnSearch(NamedTuple):
         return _read_sound(self.db, rows, self.vectors, self.damaged)
 
     def _codes(self) -> tuple[str, str]:
-        """Return the column of codes, and the join that provides it."""
+        """Return the column that contains the codes, and the join that provides it."""
         if self.vectors is None:
             return "NULL", ""
         return "v.codes", f"LEFT JOIN {self.vectors.table} v ON v.seq = r.seq"
 
     def _search_words(self, among: Sequence[int] | None = None) -> WordHits:
         """Return the hits by words; none if the word index is damaged and vectors can be
-        searched."""
+        searched.
+        """
         terms = self.query.terms
         try:
             return index.rank(self.db, self.postings, self.selected, terms, among)
@@ -151,7 +154,9 @@ class TurnSearch(NamedTuple):
             return WordHits({}, {term: [] for term in terms})
 
     def _find_best(self, words: WordHits) -> set[int]:
-        """Return the best by words and by vector, their neighbours, and turns of the days."""
+        """Return the best hits by words and by vectors, their neighbours, and turns from the
+        days.
+        """
         query, selected = self.query, self.selected
         similar: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:
@@ -177,7 +182,7 @@ class TurnSearch(NamedTuple):
         return {*words.scores, *similar, *(seq for (seq,) in rows)}
 
     def _similarity(self, rows: _Rows) -> "NDArray[np.float64]":
-        """Return the cosine of the best window of each row; NaN without a vector."""
+        """Return the cosine of each row's best window; NaN without a vector."""
         similarity = np.full(len(rows.places.seqs), np.nan)
         if self.vectors is not None and self.query.vector is not None and rows.codes:
             vector = self.vectors.quantizer.rotate_query(self.query.vector)
@@ -190,7 +195,7 @@ class TurnSearch(NamedTuple):
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Return rows of `_PLACE` and codes as columns; damaged ones are left out and noted."""
+    """Return rows of `_PLACE` and their codes as columns; damaged rows are left out and noted."""
     try:
         return _to_columns(db, rows, vectors)
     except StoreDamaged:
@@ -201,7 +206,7 @@ def _read_sound(
 
 
 def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
-    """Return rows of `_PLACE` and codes as columns."""
+    """Return rows of `_PLACE` and their codes as columns."""
     *columns, codes = zip(*rows, strict=True) if rows else [()] * 8
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     windows, joined = windows_of(codes, vectors.quantizer.code_bytes if vectors else 1)

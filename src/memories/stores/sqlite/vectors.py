@@ -1,6 +1,7 @@
-"""Vector search in the SQLite store: exact over few rows, in two steps over many.
+"""Vector search in the SQLite store: exact for few rows, in two steps for many.
 
-Over many rows, the sign bits in blocks find candidates, and the int8 codes score the best of them.
+For many rows, the sign bits in the blocks find candidates, and the int8 codes score the best of
+them.
 """
 
 import json
@@ -33,25 +34,29 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 BLOCK_ROWS = 1024
-_LOOK_EVERY = 64  # vectors, on average, between two looks whether a block is full
-# Its multiples, modulo 2**32, are spread evenly for every pattern of writing.
+_LOOK_EVERY = 64  # average number of vectors between two checks whether a block is full
+# Its multiples, modulo 2**32, are spread evenly for every pattern of writes.
 _SCRAMBLE = 2_654_435_761
-EXACT_ROWS = 4096  # up to this many rows are scored one by one; more go through the blocks
+EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
-# If fewer than one candidate in this many matches, the rows of the filter are scored instead.
+# If fewer than one in this many candidates matches, the filter's rows are scored instead.
 RARE = 50
-# With the share below, this includes 99.8 % of the true ten best of 100,000 rows, and of more.
+# Together with the share below, this includes 99.8 % of the true ten best among 100,000 or more
+# rows.
 MIN_RESCORED = 300
-RESCORED_SHARE = 2000  # one more for every this many rows
+RESCORED_SHARE = 2000  # one more for this many rows
 
-_WINDOWS_PER_RECORD = 20  # of the nearest, scored coarsely for each wanted record, at least
-_MAX_LABELLED = 2_000_000  # cached indexes of windows with a label
+# how many of the nearest are scored coarsely for each wanted record, at least
+_WINDOWS_PER_RECORD = 20
+_MAX_LABELLED = 2_000_000  # number of cached indexes of windows with a label
 
 Scores = dict[int, float]
 
 
 class _Windows(NamedTuple):
-    """Windows as columns: the seq of the record, its namespace, the bit code and its set bits."""
+    """Windows as columns: the record's seq and namespace, the bit code and its number of set
+    bits.
+    """
 
     seqs: "NDArray[np.int64]"
     pools: "NDArray[np.unsignedinteger[Any]]"
@@ -75,12 +80,13 @@ class _Windows(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Cached windows.
+    """Cached blocks of windows.
 
     Attributes:
-        hi: The seq of the last one.
+        hi: The last window's seq.
         windows: The windows.
-        labelled: For each label, the seq up to which it was looked up, and its windows' indexes.
+        labelled: For each label, the seq up to which it was looked up, and the indexes of its
+            windows.
     """
 
     hi: int
@@ -88,12 +94,14 @@ class _Blocks(NamedTuple):
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
     def count_label_indexes(self) -> int:
-        """Return how many indexes are cached by label."""
+        """Return the number of cached indexes of labelled windows."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
 class VectorIndex:
-    """The vectors of one store file. Caches blocks that it has read; only erasures shrink them."""
+    """The vectors in one store file. Caches the blocks that it has read; only erasures shrink
+    them.
+    """
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
         """Prepare for the vectors of memories or of turns."""
@@ -105,9 +113,9 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
-        # Windows after the last block, and the epoch and the last block for which they are valid.
+        # Windows after the last block, and the epoch and last block for which they are valid.
         self._newest: tuple[Any, _Blocks] = None, self._blocks
-        # The connection that has changed blocks and may not have committed.
+        # The connection that has changed blocks and may not have committed yet.
         self._changing: apsw.Connection | None = None
 
     def _no_blocks(self) -> "_Blocks":
@@ -119,12 +127,12 @@ class VectorIndex:
     # --- writing
 
     def insert(self, db: apsw.Connection, vectors: "Sequence[tuple[int, Vector]]") -> None:
-        """Add the vectors of records, each with its seq, shape (windows, dimension)."""
+        """Add record vectors, each with its seq, shape (windows, dimension)."""
         sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
         db.executemany(sql, self._encode(vectors))
 
     def stage(self, db: apsw.Connection, vectors: "Mapping[int, Vector]", *, in_use: bool) -> None:
-        """Add or replace the vectors of these seqs, staged or in use."""
+        """Add or replace the vectors for these seqs, staged or in use."""
         table = self.table if in_use else self._staged_table
         sql = f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)"
         db.executemany(sql, self._encode(list(vectors.items())))
@@ -133,7 +141,7 @@ class VectorIndex:
             self.seal(db, added=len(vectors))
 
     def _encode(self, vectors: "Sequence[tuple[int, Vector]]") -> list[tuple[int, bytes, int]]:
-        """Return rows of the table of vectors."""
+        """Return rows for the vector table."""
         seqs = [seq for seq, _ in vectors]
         codes = self.quantizer.encode_each([windows for _, windows in vectors])
         return list(zip(seqs, codes, map(zlib.crc32, codes), strict=True))
@@ -144,13 +152,13 @@ class VectorIndex:
         self._count_epoch(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Build whole blocks from the vectors that aren't in a block yet.
+        """Build full blocks from the vectors that aren't in a block yet.
 
         Args:
             db: A connection inside a transaction.
-            added: How many were just inserted. After only a few it mostly doesn't look, so that an
-                append costs the same whether many or few vectors wait for their block, and as often
-                for many as if each came alone.
+            added: How many vectors were just inserted. After only a few, the method usually skips
+                the check, so that an append costs the same whether few or many vectors wait for
+                their block. A large batch is checked as often as its vectors would be individually.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -158,7 +166,7 @@ class VectorIndex:
             if newest - hi < BLOCK_ROWS or not _should_look(newest, added):
                 return
             waiting = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            # Seqs of the other collection lie between, so the rows are counted, without reading
+            # Seqs of the other collection lie in between, so the rows are counted, without reading
             # their codes.
             sql = f"SELECT count(*) FROM (SELECT seq {waiting})"
             if fetch_value(db, sql, (hi, BLOCK_ROWS)) < BLOCK_ROWS:
@@ -174,7 +182,9 @@ class VectorIndex:
     def pack_block(
         self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
     ) -> tuple[bytes, bytes, bytes]:
-        """Return seqs, bits and namespaces of the block of these rows, each seq and codes."""
+        """Return the seqs, bits and namespaces for a block of these rows, each a seq and its
+        codes.
+        """
         if not rows:
             return b"", b"", b""
         windows = self._windows_of(db, rows)
@@ -188,9 +198,9 @@ class VectorIndex:
         )
 
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
-        """Return the windows of rows, each seq and codes."""
+        """Return the windows of rows, each a seq and its codes."""
         seqs, codes = self._unpack(rows)
-        sql = (  # one row for each window, also if its record is damaged or gone
+        sql = (  # one row per window, even if its record is damaged or was removed
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
             "LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
         )
@@ -206,7 +216,7 @@ class VectorIndex:
         self._rebuild_blocks(db, [seq])
 
     def _rebuild_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
-        """Rebuild the blocks that span these seqs from the current vectors."""
+        """Rebuild the blocks that contain these seqs from the current vectors."""
         sql = f"SELECT hi FROM {self._block_table} WHERE hi >= ? ORDER BY hi LIMIT 1"
         outdated = {fetch_value(db, sql, (seq,)) for seq in seqs} - {None}
         for hi in sorted(outdated):
@@ -221,7 +231,7 @@ class VectorIndex:
             self._count_epoch(db)
 
     def _count_epoch(self, db: apsw.Connection) -> None:
-        """Invalidate cached blocks, which changed in another way than by growing."""
+        """Invalidate cached blocks after a change other than growth."""
         self._changing = db
         count_epoch(db, self._epoch_name)
 
@@ -236,21 +246,21 @@ class VectorIndex:
         *,
         large: bool | None = None,
     ) -> Scores:
-        """Return the `k` best records, by the cosine of their best window with the query.
+        """Return the `k` best records, by the cosine between the query and their best window.
 
         Args:
             db: A connection inside a transaction.
             selected: Selects the records.
-            query: From `Quantizer.rotate_query`.
-            k: How many.
-            large: The result of `is_large`, if the caller has it.
+            query: The result of `Quantizer.rotate_query`.
+            k: The number of records.
+            large: The result of `is_large`, if the caller has already computed it.
         """
         if large is None:
             large = is_large(db, selected)
         if large:
             try:
                 scores = self._best_by_blocks(db, selected, query, k)
-            except StoreDamaged:  # a block, which can be rebuilt; `check` reports it
+            except StoreDamaged:  # a damaged block, which can be rebuilt; `check` reports it
                 scores = None
             if scores is not None:
                 return scores
@@ -266,7 +276,7 @@ class VectorIndex:
         return highest(self.score(fetch(db, sql, selected.values), query), k)
 
     def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
-        """Return the score of each of these records that has a vector, with a rotated query."""
+        """Return the score for each of these records that has a vector, given a rotated query."""
         if not seqs:
             return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
@@ -275,9 +285,9 @@ class VectorIndex:
     def _best_by_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
-        """Return the `k` best by the blocks; None if few enough match that scoring all is faster.
+        """Return the `k` best by the blocks; None if so few match that scoring all is faster.
 
-        The candidates and their order depend on the selected namespaces alone, so the contents of
+        The candidates and their order depend only on the selected namespaces, so the contents of
         others can't change a result.
         """
         least = _WINDOWS_PER_RECORD * k if selected.is_plain else None
@@ -291,7 +301,7 @@ class VectorIndex:
                 candidates = seqs[np.argpartition(-coarse, wanted)[:wanted]]
             new_seqs = sorted(set(candidates.tolist()) - scored)
             scores.update(self._score_selected_records(db, selected, new_seqs, query, k))
-            # If the filter left few of the candidates, go further down the list.
+            # If the filter left few of the candidates, continue further down the list.
             enough = k if selected.is_plain else min(wanted, max(MIN_MATCHING, 4 * k))
             if wanted >= window_count or len(scores) >= enough:
                 return highest(scores, k)
@@ -305,14 +315,14 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Return the scores of those records that are selected, by their int8 codes.
+        """Return the scores of the selected records among these, by their int8 codes.
 
-        If nearly all match, as their namespaces and labels were checked before, only the `k` best
-        are returned.
+        If nearly all match because their namespaces and labels were already checked, only the `k`
+        best are returned.
         """
         if not selected.is_plain:
-            # CROSS keeps the order: first the seqs, then each record. Otherwise SQLite would read a
-            # whole index.
+            # CROSS keeps the order: first the seqs, then each record. Otherwise SQLite would read
+            # an entire index.
             sql = (
                 "SELECT v.seq, v.codes FROM json_each(?) wanted "
                 "CROSS JOIN record r ON r.seq = wanted.value "
@@ -335,7 +345,7 @@ class VectorIndex:
     def _score_coarsely(
         self, db: apsw.Connection, selected: Selection, query: "Vector", least: int | None
     ) -> "tuple[NDArray[np.int64], Vector, int]":
-        """Return seqs and coarse scores of the selected windows, and how many these are.
+        """Return seqs and coarse scores for the selected windows, and the number of windows.
 
         Only namespaces and labels are checked.
 
@@ -343,7 +353,7 @@ class VectorIndex:
             db: A connection inside a transaction.
             selected: Selects the records.
             query: The rotated query.
-            least: Return the nearest windows, at least this many; None for all.
+            least: Return at least this many of the nearest windows; None for all.
         """
         blocks = self._load_blocks(db)
         windows = blocks.windows
@@ -365,7 +375,9 @@ class VectorIndex:
     def _find_selected_windows(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
     ) -> "NDArray[np.int64] | None":
-        """Return the indexes of windows with these namespaces and labels; None for all windows."""
+        """Return the indexes of the windows with these namespaces and labels; None for all
+        windows.
+        """
         indexes: NDArray[np.int64] | None = None
         for label, _ in selected.labels:
             having = self._find_labelled_windows(db, blocks, label)
@@ -381,9 +393,9 @@ class VectorIndex:
     def _find_labelled_windows(
         self, db: apsw.Connection, blocks: "_Blocks", label: int
     ) -> "NDArray[np.int64]":
-        """Return the indexes of windows with a label, from the cache as far as it goes.
+        """Return the indexes of the windows with a label, from the cache as far as possible.
 
-        Labels of a record never change, and blocks only grow until they are read again.
+        A record's labels never change, and blocks only grow until they are read again.
         """
         with self._lock:
             hi, indexes = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))
@@ -426,9 +438,9 @@ class VectorIndex:
     def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
         """Return the windows that aren't in a block yet, from the cache as far as it is valid.
 
-        Some of their records may have been removed since: a caller that reads the codes doesn't
-        find them. A transaction that has written neither uses nor fills the cache, because its
-        changes may be rolled back and its seqs used again.
+        Some of their records may have been removed in the meantime; callers that read the codes
+        don't find these. A transaction that has written neither uses nor fills the cache, because
+        its changes may be rolled back and its seqs used again.
         """
         is_writing = has_written(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
@@ -448,7 +460,9 @@ class VectorIndex:
         return newest.windows
 
     def _read_new_blocks(self, db: apsw.Connection, cached: "_Blocks") -> "_Blocks":
-        """Return the cached blocks with later ones, read one at a time to save memory."""
+        """Return the cached blocks together with later ones, which are read one at a time to save
+        memory.
+        """
         sql = (
             f"SELECT hi, length(bits), length(pools) FROM {self._block_table} "
             "WHERE hi > ? ORDER BY hi"
@@ -486,7 +500,7 @@ class VectorIndex:
         return _Blocks(sizes[-1][0], windows, cached.labelled)
 
     def score(self, rows: Sequence[tuple[int, bytes]], query: "Vector") -> Scores:
-        """Return the cosine of the best window of each row, seq and codes, with a rotated query."""
+        """Return the cosine of each row's best window, given seqs, codes and a rotated query."""
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
@@ -499,7 +513,7 @@ class VectorIndex:
         return best
 
     def _unpack(self, rows: Sequence[tuple[int, bytes]]) -> "tuple[NDArray[np.int64], bytes]":
-        """Return the seq of each window, and the codes of all windows."""
+        """Return each window's seq, and the codes of all windows."""
         seqs, codes = zip(*rows, strict=True)
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
         with decoding_errors():
@@ -509,7 +523,7 @@ class VectorIndex:
 def _is_of_pools(
     pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection
 ) -> "NDArray[np.bool_]":
-    """Return for each window whether it is of a selected namespace."""
+    """Return for each window whether it belongs to a selected namespace."""
     is_own = np.zeros(len(pools), dtype=np.bool_)
     for pool in selected.pools:
         is_own |= pools == pool
@@ -531,8 +545,8 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 def _should_look(newest: int, added: int) -> bool:
     """Return whether one of the seqs just added, up to the newest, is one in `_LOOK_EVERY`.
 
-    The high bits of the product decide: the low ones repeat those of the seq, and memories written
-    one by one have only odd seqs, because entries of the log come in between.
+    The high bits of the product decide, because the low bits repeat those of the seq. Memories that
+    are written one by one have only odd seqs, because log entries come in between.
     """
     if added >= _LOOK_EVERY:
         return True
@@ -541,7 +555,7 @@ def _should_look(newest: int, added: int) -> bool:
 
 
 def is_large(db: apsw.Connection, selected: Selection) -> bool:
-    """Return whether too many records match to score them one by one."""
+    """Return whether too many records match to score them individually."""
     most = BLOCK_ROWS if selected.is_broad else EXACT_ROWS
     if not selected.includes_ended:
         if selected.rarest <= most:

@@ -1,9 +1,10 @@
-"""Word search in the SQLite store: FTS5 finds the records with a word, BM25 is computed here.
+"""Word search in the SQLite store: FTS5 finds the records with a word, and this module computes
+BM25.
 
-The words are the tokens of `stores.words`, the same in every store, in three tables: of current
-memories, of turns, of ended records. In each of them every namespace has tokens of its own
-(`schema.own_tokens`), and `corpus` counts its records and their tokens. So neither a score nor the
-time of a search depends on other namespaces, and old versions and turns don't change how rare a
+The words are the tokens of `stores.words`, as in every store. There are three tables: for current
+memories, turns and ended records. In each table, every namespace has its own tokens
+(`schema.own_tokens`), and `corpus` counts its records and their tokens. So neither the scores nor
+the duration of a search depend on other namespaces. Nor do old versions and turns affect how rare a
 word is in current memories.
 """
 
@@ -35,19 +36,21 @@ from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_o
 from memories.stores.words import best as highest
 
 _MAX_TOKENS = 2**32
-_MAX_COUNTS = 2_000  # of terms, cached for each connection
-_MAX_GAP = 1_000_000  # between seqs: a larger one is checked, since it is more likely damage
-# In namespaces of more records than this, a search leaves out words that very many have: ranking
-# takes time for every record that matches, and such words are the least informative.
+_MAX_COUNTS = 2_000  # number of terms cached for each connection
+# distance between seqs; a larger one is checked, since it is more likely damage
+_MAX_GAP = 1_000_000
+# In namespaces with more records than this, a search leaves out words that very many records
+# contain. Ranking takes time for every matching record, and such words are the least informative.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-_SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
-_MAX_COLLECTED = 4_096  # records of a label, up to which looking at them alone is faster
-_MAX_SPREAD = 4  # times as many seqs as records, up to which the whole range is looked at
+# `k` times this many hits are looked at before applying a filter that most records match
+_SURPLUS = 4
+_MAX_COLLECTED = 4_096  # up to this many records with a label, looking only at them is faster
+_MAX_SPREAD = 4  # up to this many times as many seqs as records, the entire range is looked at
 
 TABLES = (*WORDS.values(), WORDS_ENDED)
-SEGMENT_SHIFT = 37  # the id of a page has the number of its segment above these bits
+SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment
 
 Scores = dict[int, float]
 
@@ -56,11 +59,11 @@ Scores = dict[int, float]
 
 
 class Postings:
-    """Cache of how many records have a term, and how many tokens a record has, of one store file.
+    """Cache for one store file: how many records contain a term, and how many tokens a record has.
 
-    The counts of terms are valid until any commit. The number of tokens of a record never changes,
-    except by a repair; a transaction that has written doesn't fill the cache, because its changes
-    may be rolled back.
+    Term counts are valid until any commit. A record's number of tokens never changes, except by a
+    repair. A transaction that has written doesn't fill the cache, because its changes may be rolled
+    back.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,7 @@ class Postings:
         self._sizes: tuple[int | None, array.array[int]] = None, array.array("I")
 
     def snapshot(self, db: apsw.Connection) -> "Snapshot":
-        """Return the index in the transaction of a connection, with its cached values."""
+        """Return the index in a connection's transaction, with its cached values."""
         cached_epoch, sizes = self._sizes
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (WORDS_EPOCH,))
         is_writing = has_written(db)
@@ -80,12 +83,12 @@ class Postings:
 
 
 class Snapshot(NamedTuple):
-    """The index of words in one transaction.
+    """The word index in one transaction.
 
     Attributes:
         db: A connection inside a transaction.
-        counts: How many records match, by the table, the FTS5 query and a limit.
-        sizes: How many tokens a record has, by its seq; 0 if that isn't known.
+        counts: How many records match, by table, FTS5 query and limit.
+        sizes: The number of tokens in a record, by seq; 0 if unknown.
     """
 
     db: apsw.Connection
@@ -93,14 +96,14 @@ class Snapshot(NamedTuple):
     sizes: "array.array[int]"
 
     def count_holders(self, table: str, match: str, tokens: Sequence[str], limit: int) -> int:
-        """Return how many records have a term.
+        """Return how many records contain a term.
 
         Args:
             table: The index.
-            match: The FTS5 query of the term.
-            tokens: For a term of one whole token, the token in each namespace; counting all of them
-                takes half the time.
-            limit: Count no more than this; -1 for all.
+            match: The term's FTS5 query.
+            tokens: For a term of one complete token, the token in each namespace; counting all of
+                them takes half the time.
+            limit: Stop counting at this number; -1 for no limit.
         """
         key = table, match, limit
         count = self.counts.get(key)
@@ -117,15 +120,15 @@ class Snapshot(NamedTuple):
     def count_occurrences(
         self, table: str, tokens: Sequence[str], condition: str, values: Sequence[str | int]
     ) -> dict[int, int]:
-        """Return how often records have a token, by their seq and in its order.
+        """Return how often records contain a token, by seq and in seq order.
 
-        FTS5's table of instances has a record once for each occurrence, and is walked without a
-        call into Python.
+        FTS5's instance table contains one row for each occurrence, and is walked without calling
+        Python.
 
         Args:
             table: The index.
             tokens: The token in each namespace.
-            condition: The end of an SQL condition on `doc`, the seq.
+            condition: The end of a SQL condition on `doc`, the seq.
             values: Its SQL values.
         """
         sql = (
@@ -142,7 +145,7 @@ class Snapshot(NamedTuple):
         return Counter(seqs)
 
     def load_sizes(self, table: str, seqs: Iterable[int]) -> None:
-        """Look up how many tokens these records have, if that isn't known yet."""
+        """Look up the number of tokens in these records, unless already known."""
         sizes = self.sizes
         length = len(sizes)
         unknown_record = apsw.CorruptError(f"fts5: {table} has a row of a record that never was")
@@ -173,7 +176,7 @@ class Snapshot(NamedTuple):
 def varints_in(block: bytes) -> Iterator[int]:
     """Yield FTS5's variable-length numbers.
 
-    They have seven bits a byte; the eighth is set in all bytes but the last.
+    Each byte contains seven bits; the eighth bit is set in all bytes except the last.
     """
     number = length = 0
     for byte in block:
@@ -187,7 +190,7 @@ def varints_in(block: bytes) -> Iterator[int]:
 
 @functools.lru_cache(4096)
 def count_tokens(size: bytes) -> int:
-    """Return how many tokens a row has, from FTS5's table of sizes; 0 if that is damaged."""
+    """Return the number of tokens in a row, from FTS5's size table; 0 if that is damaged."""
     if type(size) is not bytes:
         return 0
     count = next(varints_in(size), 0)
@@ -196,7 +199,7 @@ def count_tokens(size: bytes) -> int:
 
 @contextlib.contextmanager
 def _words_errors(db: apsw.Connection) -> Iterator[None]:
-    """Report SQLite's errors as damage of the index; use it around nothing but its statements."""
+    """Report SQLite's errors as index damage; use this only around the index's statements."""
     try:
         yield
     except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
@@ -207,7 +210,7 @@ def _words_errors(db: apsw.Connection) -> Iterator[None]:
 
 
 def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None:
-    """Index the words of records, each with its seq and the id of its namespace."""
+    """Index the words of records, each with its seq and its namespace's id."""
     texts: dict[str, list[tuple[int, str]]] = {}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
@@ -227,12 +230,12 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
 
 
 def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> None:
-    """Erase the words of records from the index, so that no byte of them is left in its pages.
+    """Erase records' words from the index, so that its pages contain no byte of them.
 
     Args:
         db: A connection in a transaction.
-        rows: The seq and the record of each; None for a damaged record, whose words are collected
-            from the whole index.
+        rows: The seq and record for each; None for a damaged record, whose words are collected from
+            the entire index.
     """
     rows = list(rows)
     with _words_errors(db):
@@ -246,7 +249,7 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
 
 def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None) -> list[str]:
-    """Remove the row of a record from one table, if it has one; return its tokens."""
+    """Remove a record's row from one table, if there is one; return its tokens."""
     sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
     removed: list[str] = []
     for pool, size in fetch(db, sql, (seq,)):
@@ -265,7 +268,9 @@ def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None
 def _has_words(
     db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int
 ) -> bool:
-    """Return whether a row has exactly these tokens; other Unicode versions split differently."""
+    """Return whether a row consists of exactly these tokens; other Unicode versions split
+    differently.
+    """
     if len(tokens) != count:
         return False
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
@@ -276,12 +281,12 @@ def _has_words(
 def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> None:
     """Erase the copies of removed tokens that FTS5's secure-delete leaves behind.
 
-    The table of pages has a key for each page, the beginning of its first token, which stays after
-    that token is removed, and after a merge has moved the page away. And a segment that a merge has
-    used up keeps its pages until the merge ends.
+    The page table contains a key for each page: the start of its first token. The key stays after
+    that token is removed, and after a merge has moved the page. A segment that a merge has used up
+    also keeps its pages until the merge ends.
     """
     first_pages = read_segments(db, table)
-    # In the pages of FTS5, a 0 is before every token.
+    # In FTS5's pages, a 0 precedes every token.
     sql = f"""
         WITH segment AS (SELECT DISTINCT segid FROM {table}_idx),
         token AS (SELECT CAST('0' || value AS BLOB) AS token FROM json_each(?))
@@ -308,9 +313,9 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
 
 
 def _first_token(page: bytes) -> bytes:
-    """Return the first token of a page.
+    """Return a page's first token.
 
-    Its offset is the first number of the footer, and the offset of the footer is in the header.
+    The header contains the footer's offset, and the footer's first number is the token's offset.
     """
     footer = int.from_bytes(page[2:4], "big")
     text = page[next(varints_in(page[footer:])) :]
@@ -320,11 +325,11 @@ def _first_token(page: bytes) -> bytes:
 
 
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return the first page of each segment of an index, 0 for one that a merge has used up.
+    """Return the first page of each segment in an index, 0 for a segment that a merge has used up.
 
-    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, then
-    numbers of seven bits a byte: levels, segments, writes; for each level how many segments are
-    merged, how many there are, and for each of these its number, first page and last page.
+    They are in the structure record, row 10 of the data table: a cookie of 4 bytes, then numbers of
+    seven bits a byte: levels, segments, writes; for each level how many segments are merged, how
+    many there are, and for each of these its number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
     numbers = varints_in(structure[4:] if type(structure) is bytes else b"")
@@ -362,13 +367,13 @@ def best(
 
     Args:
         db: A connection inside a transaction.
-        postings: The cache of the index.
+        postings: The index's cache.
         selected: Selects the records.
         terms: See `Store.candidates`.
-        k: How many.
+        k: The number of records.
     """
     scores = rank(db, postings, selected, terms).scores
-    # A filter has to look up the record of each match, which for all matches takes as long again as
+    # A filter must look up the record of each match. For all matches, that takes as long again as
     # ranking them.
     count = k if selected.is_broad else _SURPLUS * k
     while True:
@@ -386,16 +391,16 @@ def rank(
     terms: Sequence[str],
     among: Sequence[int] | None = None,
 ) -> WordHits:
-    """Return the hits of the terms in the selected namespaces and labels.
+    """Return the terms' hits in the selected namespaces and labels.
 
-    Other conditions of the filter are ignored.
+    The filter's other conditions are ignored.
 
     Among many records, only the rarer terms are looked for; if no term is rare, see
     `_score_common`.
 
     Args:
         db: A connection inside a transaction.
-        postings: The cache of the index.
+        postings: The index's cache.
         selected: Selects the records.
         terms: The terms.
         among: The only seqs to consider, if few records are selected.
@@ -424,12 +429,12 @@ def rank(
 
 
 def document_count(db: apsw.Connection, selected: Selection) -> int:
-    """Return how many records of the selected namespaces are searched."""
+    """Return how many records in the selected namespaces are searched."""
     return sum(corpus.documents for corpus in _read_corpora(db, selected))
 
 
 class _Corpus(NamedTuple):
-    """The live or the ended records of the selected namespaces, and the table of their words."""
+    """The live or the ended records in the selected namespaces, and the table of their words."""
 
     table: str
     pools: tuple[int, ...]
@@ -438,7 +443,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The records to consider: an SQL condition on `{seq}`, its values, and the maximum number."""
+    """The records to consider: a SQL condition on `{seq}`, its values, and the maximum number."""
 
     condition: str
     values: tuple[str | int, ...]
@@ -451,8 +456,8 @@ class _TermQuery(NamedTuple):
     Attributes:
         term: The term.
         match: Its FTS5 query.
-        tokens: The token in each namespace if the term is a single whole one, else empty.
-        holders: How many records have it.
+        tokens: The token in each namespace if the term is a single complete token, else empty.
+        holders: How many records contain it.
     """
 
     term: str
@@ -464,11 +469,12 @@ class _TermQuery(NamedTuple):
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
     """Return the records to consider.
 
-    SQLite collects the values of an IN once for a term; then a record takes 0.1 µs.
+    SQLite collects the values of an IN once per term; after that, a record takes 0.1 µs.
     """
     if among is not None:
         first, last = (min(among), max(among)) if among else (0, -1)
-        if last - first < _MAX_SPREAD * len(among):  # the caller drops the others in the range
+        # the caller drops the other records in the range
+        if last - first < _MAX_SPREAD * len(among):
             return _Scope(" AND {seq} BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
         condition = " AND +{seq} IN (SELECT value FROM json_each(?))"
         return _Scope(condition, (json.dumps(among),), _RANK_ALL_ROWS)
@@ -500,9 +506,9 @@ def _read_corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
 def _make_queries(
     snapshot: Snapshot, corpus: _Corpus, terms: Mapping[str, Term | None], max_rows: int
 ) -> list[_TermQuery]:
-    """Return the terms that any record has, the rarest first.
+    """Return the terms that any record contains, the rarest first.
 
-    In a large corpus the count of a term stops just above `max_rows`.
+    In a large corpus, counting a term stops just above `max_rows`.
     """
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else max_rows + 1
     queries: list[_TermQuery] = []
@@ -511,7 +517,8 @@ def _make_queries(
             continue
         own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
         star = "*" if parsed.open_ended else ""
-        match = " OR ".join([f'"{tokens}"{star}' for tokens in own])  # quoted: none is an operator
+        # quoted, so that no term is an operator
+        match = " OR ".join([f'"{tokens}"{star}' for tokens in own])
         is_whole_token = len(parsed.tokens) == 1 and not parsed.open_ended
         tokens = own if is_whole_token else ()
         holders = snapshot.count_holders(corpus.table, match, tokens, limit)
@@ -521,9 +528,9 @@ def _make_queries(
 
 
 def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float]:
-    """Return the BM25 of a term as a function of its occurrences and the size of the record.
+    """Return a term's BM25 as a function of its occurrences and the record's size.
 
-    It is the formula of `stores.words.score`.
+    The formula is the one in `stores.words.score`.
     """
     idf = rarity(corpus.documents, query.holders)
 
@@ -538,7 +545,7 @@ def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float
 def _score(
     snapshot: Snapshot, corpus: _Corpus, query: _TermQuery, scope: _Scope, hits: WordHits
 ) -> None:
-    """Add the gain of a term to the scores of the records that have it."""
+    """Add a term's gain to the scores of the records that contain it."""
     table = corpus.table
     if query.tokens:
         condition = scope.condition.format(seq="doc")
@@ -551,7 +558,8 @@ def _score(
         occurrences = dict(fetch(snapshot.db, sql, (query.match, *scope.values)))
     snapshot.load_sizes(table, occurrences)
     gain, scores, sizes = _make_gain(corpus, query), hits.scores, snapshot.sizes
-    holders = [seq for seq in occurrences if sizes[seq]]  # without a size, the index is damaged
+    # the size is missing, so the index is damaged
+    holders = [seq for seq in occurrences if sizes[seq]]
     for seq in holders:
         scores[seq] = scores.get(seq, 0.0) + gain(occurrences[seq], sizes[seq])
     hits.holders.setdefault(query.term, []).extend(holders)
@@ -560,9 +568,9 @@ def _score(
 def _score_common(
     snapshot: Snapshot, corpus: _Corpus, queries: list[_TermQuery], scope: _Scope, hits: WordHits
 ) -> None:
-    """Score the newest records that have all of some common terms, the two rarest or the rarest.
+    """Score the newest records that contain all of some common terms, the two rarest or the rarest.
 
-    Ranking every record that has such a term would take a second among a million.
+    Ranking every record that contains such a term would take a second among a million records.
     """
     table, pool_count = corpus.table, len(corpus.pools)
     exact = [
@@ -579,7 +587,7 @@ def _score_common(
             continue  # the index is damaged
         hits.scores[seq] = 0.0
         for number, (term, gain) in enumerate(gains):
-            # One for each namespace; a record contains only its own namespace's words.
+            # One for each namespace, because a record contains only its own namespace's words.
             own = frequencies[number * pool_count : (number + 1) * pool_count]
             occurrences = max(own)
             if occurrences:
@@ -590,9 +598,10 @@ def _score_common(
 def _find_newest(
     db: apsw.Connection, corpus: _Corpus, queries: Sequence[_TermQuery], scope: _Scope
 ) -> dict[int, bytes]:
-    """Return the newest records with all terms, the two rarest or the rarest, up to a limit.
+    """Return the newest records that contain all terms, the two rarest or the rarest, up to a
+    limit.
 
-    Each has the frequencies of all terms, one byte for each term in each namespace.
+    Each record comes with the frequencies of all terms, one byte for each term in each namespace.
     """
     table = corpus.table
     sql = (
