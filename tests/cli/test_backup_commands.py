@@ -332,7 +332,7 @@ def test_salvage_ignores_the_log_of_another_file(
         "the log memories.db-wal"
     ]
     assert (
-        "is of another file"
+        "belongs to another file"
         in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
     )
     kept = Path(memory("restore", "saved.jsonl", "--replace").json["kept"])
@@ -383,7 +383,7 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
         ("empty.db", 2, "no records"),
         ("text.db", 2, "neither a SQLite backup nor an export"),
         ("random.db", 2, "neither a SQLite backup nor an export"),
-        ("foreign.db", 1, "is a SQLite database of another program"),
+        ("foreign.db", 1, "is another program's SQLite database"),
         (
             "newer.db",
             1,

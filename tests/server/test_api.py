@@ -127,7 +127,7 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("POST", "/api/memories", {"content": "a", "tags": {"": "b"}}, 400, ""),
     ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
     ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
-    ("POST", "/api/review/accept", {}, 400, "give ids"),
+    ("POST", "/api/review/accept", {}, 400, "give either ids"),
     ("DELETE", "/api/memories", None, 405, "DELETE is not supported for this path"),
     ("GET", "/nowhere", None, 404, "there is nothing at this path"),
 )

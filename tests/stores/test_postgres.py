@@ -120,7 +120,7 @@ def test_a_wrong_password_is_refused_and_never_shown(
         assert "check both" in refusal(
             opened(server.url(user="guarded", options="password=secret"))
         )
-        assert "wants a password" in refusal(opened(server.url(user="guarded")))
+        assert "requires a password" in refusal(opened(server.url(user="guarded")))
         store = opened(server.url(user="guarded:right"))
         assert store.count(pool()) == 0
         assert "right" not in store.info(pool()).url
@@ -133,9 +133,9 @@ def test_a_wrong_password_is_refused_and_never_shown(
     [
         ({"host": "no-such-host.invalid"}, "host is not known"),
         ({"port": 0}, "nothing listens"),
-        ({"database": "missing"}, "no such database"),
-        ({"user": "nobody-known"}, "no such user"),
-        ({"user": "nobody-known:secret"}, "no such user"),
+        ({"database": "missing"}, "does not have this database"),
+        ({"user": "nobody-known"}, "does not have this user"),
+        ({"user": "nobody-known:secret"}, "does not have this user"),
     ],
     ids=str,
 )
@@ -430,7 +430,7 @@ def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
     store: PostgresStore, stop_sessions: Callable[[], None]
 ) -> None:
     store.append([record("m")])
-    with pytest.raises(StoreUnreachable, match="may be stored or not"), store.transaction():
+    with pytest.raises(StoreUnreachable, match="may or may not be stored"), store.transaction():
         store.append([record("n")])
         stop_sessions()
     assert store.count(pool()) == 1
@@ -624,7 +624,7 @@ print(said[0])
 @pytest.mark.parametrize(
     ("by", "kind", "expected"),
     [
-        ("terminate", StoreUnreachable, "may be stored or not"),
+        ("terminate", StoreUnreachable, "may or may not be stored"),
         ("cancel", StoreError, "not on its replicas"),
     ],
 )
@@ -1301,7 +1301,7 @@ def test_a_load_is_stored_even_if_analyzing_fails(
     monkeypatch.setattr(postgres_server, "_GROWN", "SELECT 1 / 0")
     store.append([record(f"m{number:03}", vectors=None) for number in range(200)])
     assert store.count(pool()) == 200
-    assert "statistics were not updated" in caplog.text
+    assert "cannot update the planner's statistics" in caplog.text
 
 
 # --- removal

@@ -222,7 +222,7 @@ def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
     with (
         psycopg.connect(plain),
         psycopg.connect(plain),
-        pytest.raises(StoreUnreachable, match="no connection left"),
+        pytest.raises(StoreUnreachable, match="no free connection"),
     ):
         opened(limited, None).count(pool())
 

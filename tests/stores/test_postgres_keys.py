@@ -107,7 +107,7 @@ class Process:
         """Send it until it is not being done elsewhere."""
         until = time.monotonic() + WAIT
         while (answer := self.ask(path, body, key))[0] == 409 and time.monotonic() < until:
-            assert "the same request is being done" in answer[1]["detail"]
+            assert "the same request is in progress" in answer[1]["detail"]
             time.sleep(0.05)
         return answer
 

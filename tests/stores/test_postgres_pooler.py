@@ -126,6 +126,6 @@ def test_the_index_of_vectors_is_made_through_a_pooler(
 def test_options_that_a_pooler_refuses_are_named_in_the_error(server: Node, opened: Opened) -> None:
     with (
         postgres_pooler.pgbouncer(server) as url,
-        pytest.raises(StoreError, match="a connection pooler stands before it"),
+        pytest.raises(StoreError, match="its connection pooler refuses"),
     ):
         opened(f"{url}?options=-csearch_path%3Dother").count(pool())

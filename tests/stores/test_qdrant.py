@@ -851,7 +851,7 @@ def test_a_write_whose_answer_is_lost_may_be_stored(server: ApiServer) -> None:
         driver.count(RECORDS)
         server.cut = 2
         with pytest.raises(
-            StoreUnreachable, match="may be stored or not: read it before you write it again"
+            StoreUnreachable, match="may or may not be stored; read it before you write it again"
         ):
             write()
     assert payloads(driver) == {"b": {"body": "b", "ended": 1}}
@@ -1051,7 +1051,7 @@ def test_a_write_that_a_full_disk_interrupted_is_completed_by_the_next_writer(
     with monkeypatch.context() as patched:
         patched.setattr(kept, "persist", full)
         with pytest.raises(
-            StoreError, match=r"can't be written: database or disk is full; see whether"
+            StoreError, match=r"can't be written: database or disk is full; check whether"
         ):
             store.append([record(f"m{number}", vectors=None) for number in range(3)])
     store.append([record("after")])

@@ -217,7 +217,7 @@ def test_a_conversation_that_had_not_begun_says_since_when_it_is(
 ) -> None:
     assert one
     answer = asking.get("/conversations/talk?as_of=2026-04-30")
-    assert (answer.status_code, "said on 1 May 2026 12:00 UTC" in text_of(answer)) == (404, True)
+    assert (answer.status_code, "is from 1 May 2026 12:00 UTC" in text_of(answer)) == (404, True)
     then = text_of(asking.get(f"/conversations/talk?{THEN}"))
     assert "2 turns" in then
     assert "said 20" not in then

@@ -115,7 +115,7 @@ def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        (5, 6, "busy: 1 commits in the 3 s"),
+        (5, 6, "made 1 commits in the 3 s"),
         (5, 5, "kept busy by process"),
         (None, 5, "kept busy by"),
     ],

@@ -201,7 +201,7 @@ def test_the_first_error_of_a_transaction_is_reported(path: Path, opened: OpenPa
 
 
 def refused(
-    path: Path, sentence: str = "was replaced, but the log memories.db-wal beside it"
+    path: Path, sentence: str = "was replaced, but the log memories.db-wal next to it"
 ) -> None:
     """Assert that a store is refused by reads and writes, and that no byte of it changes."""
     before = contents(path)

@@ -98,7 +98,7 @@ def test_a_row_missing_from_its_page_counts_as_lost(path: Path, kept: dict[Ref, 
     left, lost = saved(path)
     assert len(left) == len(kept) - 2
     assert [entry.why.partition(":")[0] for entry in lost] == [
-        "2 records are lost or were removed before"
+        "2 records are lost or were removed earlier"
     ]
 
 

@@ -1,4 +1,6 @@
-"""Writing to a document server: a transaction's changes, the writer lock, the order of requests."""
+"""Writing to a document server: a transaction's changes, the writer lock, and the order of
+requests.
+"""
 
 import contextlib
 import hashlib
@@ -38,27 +40,27 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_DEAD_AFTER_SECONDS = 60  # a transaction that takes longer has died
-_MAX_CLOCK_DIFFERENCE = 86_400  # seconds between the clocks of two machines
+_DEAD_AFTER_SECONDS = 60  # seconds after which a transaction counts as dead
+_MAX_CLOCK_DIFFERENCE = 86_400  # seconds between two machines' clocks
 _SINCE, _MACHINE = "pending.since", "pending.machine"
 _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """The lock of this machine's writers, while it is held. Knows which pending writes have died.
+    """The lock for this machine's writers, while it is held. Knows which pending writes have died.
 
-    The clocks of two machines may differ by hours. So a record that another machine has begun is
-    dead if it was pending for a minute by the clock of this machine. The time when it was first
-    seen is kept in a file beside the lock, for the next process.
+    The clocks of two machines may differ by hours. So a record that another machine has begun
+    counts as dead if it was pending for a minute by this machine's clock. A file next to the lock
+    stores when it was first seen, for the next process.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
-        """Prepare; nothing is read.
+        """Initialize; nothing is read yet.
 
         Args:
             machine: Identifies the writers who share this lock.
-            seen: The file with the pending writes that were seen; only the holder of the lock
-                touches it.
+            seen: The file that lists the pending writes seen so far; only the lock's holder
+                accesses it.
         """
         self.machine = machine
         self._file = seen
@@ -67,7 +69,7 @@ class WriterLock:
     def has_died(self, point: Point) -> bool:
         """Return whether a record is pending and its transaction has died.
 
-        While this lock is held, no other transaction of this machine is alive.
+        While this lock is held, no other transaction on this machine is alive.
         """
         payload: Any = point.payload
         if payload.get("ended") != PENDING:
@@ -89,12 +91,13 @@ class WriterLock:
                     file.write(json.dumps(self._seen).encode())
         except OSError as exc:
             raise StoreError(
-                f"cannot note in {self._file} what others are writing: {exc.strerror or exc}"
+                f"cannot write {self._file}, which lists the writes of other machines: "
+                f"{exc.strerror or exc}"
             ) from exc
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, without those too old to matter."""
+        """Return when each pending write was first seen, without writes too old to matter."""
         try:
             seen = json.loads(read_file(self._file))
             return {
@@ -104,13 +107,13 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
+        except (ValueError, TypeError, AttributeError):  # torn by a crash: they wait another minute
             return {}
 
 
 @contextlib.contextmanager
 def writer_lock(url: str) -> Iterator[WriterLock]:
-    """Exclude other writers of this machine."""
+    """Exclude other writers on this machine."""
     import platform
 
     path = _lock_file(url)
@@ -120,7 +123,7 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
             status = path.stat()
         except OSError as exc:
             raise StoreError(
-                f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}"
+                f"cannot take {path}, the lock for writers to {url}: {exc.strerror}"
             ) from exc
         if not is_locked:
             raise StoreBusy(
@@ -131,31 +134,31 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file of a user's writers on this machine, in a folder of that user.
+    """Return the lock file for a user's writers on this machine, in a folder of that user.
 
     Raises:
-        StoreError: Others may write to that folder, and so could replace our files.
+        StoreError: Other users may write to that folder, and so could replace our files.
     """
     folder = cache_folder() / "locks"
     try:
         make_folder(folder)
         if doubt := others_may_write(folder):
-            raise StoreError(f"the folder of locks, {folder}, {doubt}")
+            raise StoreError(f"the folder for locks, {folder}, {doubt}")
     except OSError as exc:
         raise StoreError(
-            f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME"
+            f"cannot create the folder for locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME"
         ) from exc
     return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
 
 
 @dataclass
 class Changes:
-    """The changes of a transaction: an overlay on the records of the server.
+    """A transaction's changes: an overlay on the server's records.
 
     Attributes:
         new: Records to add, with their vectors.
-        patched: Records of the server, as they will be.
-        updates: The changes of their payloads.
+        patched: Records on the server, in their new state.
+        updates: The changes to their payloads.
     """
 
     new: dict[Ref, Record] = field(default_factory=dict)
@@ -169,22 +172,22 @@ class Changes:
         return ref in self.new or ref in self.patched
 
     def copy(self) -> "Changes":
-        """Return a copy to go back to."""
+        """Return a copy, for undoing later changes."""
         updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of the overlay, without vectors."""
+        """Yield the overlay's records, without vectors."""
         for record in self.new.values():
             yield record._replace(vectors=None)
         yield from self.patched.values()
 
     def matching(self, where: Filter) -> list[Record]:
-        """Return the records of the overlay that match a filter."""
+        """Return the overlay's records that match a filter."""
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record of the overlay, without its vectors."""
+        """Return a record in the overlay, without its vectors."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
@@ -196,7 +199,7 @@ class Changes:
         self._put(patched, changes_of(patch))
 
     def touch(self, record: Record, count: int) -> None:
-        """Count accesses of a record."""
+        """Count accesses to a record."""
         accesses = record.accesses + count
         self._put(record._replace(accesses=accesses), {"accesses": accesses})
 
@@ -210,27 +213,27 @@ class Changes:
 
 
 class Flush:
-    """Writes the changes of one transaction, in an order that an interruption can't harm.
+    """Writes the changes of one transaction, in an order that makes interruptions harmless.
 
-    Labels and vectors come first, since nothing refers to them yet. Then the records: at once if
-    nothing else changes and they fit into one step, otherwise as pending, which no reader sees.
-    They are read back, since the server silently skips records that another writer wrote first.
-    Then one update completes the transaction: pending records become live, others end. An
-    interruption before that leaves pending records, which the next writer of these refs removes.
-    Finally the labels are added again, since a removal by another machine may have deleted them
-    meanwhile. That machine checks again, too.
+    Labels and vectors come first, since nothing refers to them yet. Then come the records: as live
+    ones if nothing else changes and they fit into one step, otherwise as pending ones, which no
+    reader sees. They are read back, since the server silently skips records that another writer
+    wrote first. Then one update completes the transaction: pending records become live, others end.
+    An interruption before that leaves pending records, which the next writer of these refs removes.
+    Finally the labels are added again, since a removal by another machine may have deleted them in
+    the meantime. That machine checks again, too.
     """
 
     def __init__(
         self, driver: Driver, changes: Changes, lock: WriterLock, space: str | None
     ) -> None:
-        """Prepare.
+        """Initialize; nothing is written yet.
 
         Args:
             driver: The server.
             changes: The changes to write.
             lock: The lock that is held.
-            space: The id of the space of the vectors; None if there are none.
+            space: The id of the vectors' space; None if there are no vectors.
         """
         self._driver = driver
         self._changes = changes
@@ -256,8 +259,8 @@ class Flush:
             self._write_records(pending=not self._is_one_step())
         except StoreUnreachable as exc:
             raise StoreUnreachable(
-                f"{self._driver.url} stopped answering in the middle of a write, which may be "
-                "stored or not: read it before you write it again"
+                f"{self._driver.url} stopped answering in the middle of a write, which may or may "
+                "not be stored; read it before you write it again"
             ) from exc
 
     def _is_one_step(self) -> bool:
@@ -303,7 +306,7 @@ class Flush:
             self._driver.add(labels, [Point(name, {}) for name in sorted(missing)])
 
     def _windows(self, refs: Sequence[Ref]) -> "Iterator[tuple[str, NDArray[np.float32]]]":
-        """Yield the id and the vector of each window."""
+        """Yield each window's id and vector."""
         for ref in refs:
             vectors = self._changes.new[ref].vectors
             if vectors is not None:
@@ -321,7 +324,7 @@ class Flush:
         return Point(record_id(ref), payload, words=tokens_of(record))
 
     def _check(self, part: Part, refs: Sequence[Ref]) -> None:
-        """Check that no other writer has taken a position or a key meanwhile.
+        """Check that no other writer has taken a position or a key in the meantime.
 
         Raises:
             Conflict: Another writer has taken one.
@@ -335,7 +338,7 @@ class Flush:
             holder = self._changes.get(decoded[0].ref) if decoded else None
             if holder is None or holder.ended_at is None:
                 raise Conflict(
-                    f"another record of {part.namespace} has the same key now; read it again"
+                    f"another record in {part.namespace} now has the same key; read it again"
                 )
         self._check_writers(part, refs)
 
@@ -347,7 +350,7 @@ class Flush:
                 raise _already_written(ref)
 
     def _withdraw(self) -> None:
-        """Remove the points of this write, and no others."""
+        """Remove only the points of this write."""
         for part, refs in self._new.items():
             points = self._driver.get(part, record_ids(refs))
             own_ids = [point.id for point in points if write_id_of(point) == self._write_id]
@@ -359,7 +362,7 @@ class Flush:
 
 def _already_written(ref: Ref) -> Conflict:
     return Conflict(
-        f"version {ref.position} of {ref.group} was written by another writer first; read it again"
+        f"another writer was first to write version {ref.position} of {ref.group}; read it again"
     )
 
 
@@ -368,7 +371,7 @@ def check_free(
 ) -> None:
     """Check that the positions and keys of records are free, and remove dead writes there.
 
-    Looks on the server, in the overlay, and among the records themselves.
+    This checks the server, the overlay, and the records themselves.
 
     Raises:
         Conflict: A position is taken.
@@ -382,8 +385,8 @@ def check_free(
                 driver.delete(part, [point.id])
             elif not decode(part, [point]):
                 raise Conflict(
-                    f"another writer is writing a record of {part.namespace} there; "
-                    "try again in a minute"
+                    f"another writer is writing a record of {part.namespace} there; try again in "
+                    "a minute"
                 )
             elif point.id in refs_by_id:
                 taken.add(refs_by_id[point.id])
@@ -425,7 +428,7 @@ def check_keys(
         for record in part_records:
             if holders.setdefault((part, record.key), record.ref) != record.ref:
                 raise Conflict(
-                    f"another record has the key of {record.ref.group} now; read it again"
+                    f"another record now has the key of {record.ref.group}; read it again"
                 )
 
 
@@ -434,7 +437,7 @@ def _has_live_key(record: Record) -> bool:
 
 
 def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
-    """Return the live or pending records of the server that have the key of a live record."""
+    """Return the live or pending records on the server that have a live record's key."""
     keys = {str(record.key) for record in records if _has_live_key(record)}
     if not keys:
         return []
@@ -445,7 +448,7 @@ def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[P
 def find_pending(
     driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock
 ) -> tuple[list[Stored], list[Stored]]:
-    """Return the pending records in the groups of these refs: dead ones, and those in progress."""
+    """Return the pending records in these refs' groups: dead ones, and those in progress."""
     in_groups = Condition("group", "in", sorted({ref.group for ref in refs}))
     dead: list[Point] = []
     alive: list[Point] = []
@@ -455,7 +458,7 @@ def find_pending(
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
-    """Return refs by the part that their records are in."""
+    """Return refs by the part that contains their records."""
     refs_by_part: dict[Part, list[Ref]] = {}
     for ref in refs:
         refs_by_part.setdefault(part_of(ref), []).append(ref)

@@ -1,4 +1,4 @@
-"""The protocol of a driver: the requests that the store for a document server needs."""
+"""The protocol for drivers: the requests that the store for document servers needs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +16,7 @@ Value = str | int | list[str]
 
 MAX_TEXT = 4_000_000  # characters of text in one request
 
-# The fields of a record's payload that conditions can name, and their types. All other fields are
+# The fields in a record's payload that conditions can name, and their types. All other fields are
 # only returned.
 FIELDS: Mapping[str, type] = {
     "group": str,
@@ -24,13 +24,13 @@ FIELDS: Mapping[str, type] = {
     "by": str,
     "created": int,  # milliseconds since 1970; from the year 1 to 9999
     "ended": int,
-    "labels": list,  # of texts
+    "labels": list,  # list of texts
     "spaces": list,
 }
 
 
 class Kind(StrEnum):
-    """Kind of the points of a part: records, windows of vectors, or labels that records had."""
+    """The kind of the points in a part: records, windows of vectors, or labels that records had."""
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -40,15 +40,15 @@ class Kind(StrEnum):
 class Part(NamedTuple):
     """A set of points that is read and searched separately, isolated from all other parts.
 
-    A server that supports many collections should have one for each part; another server keeps
-    several parts in one collection and narrows every request to a part.
+    A server that supports many collections should have one for each part. Another server keeps
+    several parts in one collection and limits every request to a part.
 
     Attributes:
         kind: The kind of its points.
         collection: Memories or turns.
         namespace: The namespace.
-        space: For vectors, the id of their space; empty for other kinds. Spaces may differ in their
-            dimension.
+        space: For vectors, the id of their space; empty for other kinds. Spaces may have different
+            dimensions.
     """
 
     kind: Kind
@@ -58,14 +58,14 @@ class Part(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One document of a server.
+    """A document on a server.
 
     Attributes:
         id: Its name in its part: any text, up to some thousand characters. If a server takes only
             numbers or UUIDs, its driver derives one from part and name and keeps the name in the
             payload.
-        payload: Its content; never empty for records, empty for vectors and labels. Besides
-            `FIELDS` it has texts and integers under names with a dot, which must be returned
+        payload: Its content; never empty for records, empty for vectors and labels. In addition to
+            `FIELDS`, it contains texts and integers under names with a dot, which must be returned
             unchanged.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
         words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
@@ -79,7 +79,7 @@ class Point(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition on a field of the payload; a missing field never meets it.
+    """A condition on a field in the payload; a missing field never meets it.
 
     Attributes:
         field: One of `FIELDS`.
@@ -93,11 +93,11 @@ class Condition(NamedTuple):
     value: Value
 
 
-Where = Sequence[Condition]  # all must hold; if empty, every point of the part matches
+Where = Sequence[Condition]  # all must be met; if empty, every point in the part matches
 
 
 class Driver(Protocol):
-    """Talks to one server about the parts of one store.
+    """Sends one server requests about the parts of one store.
 
     Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in
     memory:
@@ -123,7 +123,7 @@ class Driver(Protocol):
 
     @property
     def collection(self) -> str:
-        """Name of the store on the server."""
+        """The store's name on the server."""
 
     @property
     def remains(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Driver(Protocol):
         """The maximum number of points that one `add` or `update` writes in one step."""
 
     def state(self) -> Mapping[str, str]:
-        """Return the state of the store; empty if the store doesn't exist yet.
+        """Return the store's state; empty if the store doesn't exist yet.
 
         It is one small document, which every search reads, so this must be fast.
 
@@ -145,12 +145,12 @@ class Driver(Protocol):
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Create the store, set the values that are not set yet, and return the resulting state.
 
-        If two clients do this at once, one wins, and both get the resulting state, as far as the
-        server allows it.
+        If two clients do this at the same time, one wins, and both get the resulting state, as far
+        as the server allows it.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:
-        """Replace the whole state, in one step."""
+        """Replace the complete state, in one step."""
 
     def parts(self) -> list[Part]:
         """Return the parts that exist; some may be empty."""
@@ -161,8 +161,8 @@ class Driver(Protocol):
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """Add points. A point whose id exists is silently skipped, and the existing one is kept.
 
-        To learn whose point it is, read it back: the payload of a record contains the id of the
-        write that made it.
+        To find out whose point it is, read it back: a record's payload contains the id of the write
+        that made it.
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
@@ -187,24 +187,24 @@ class Driver(Protocol):
         """Return the ids of all points that meet the conditions, in any order, quickly."""
 
     def count(self, part: Part) -> int:
-        """Return how many points a part has; may be a few too many."""
+        """Return how many points a part contains; the number may be slightly too high."""
 
     def holders(self, part: Part, term: "Term") -> list[str]:
-        """Return the ids of the records whose words include a term, and perhaps a few others.
+        """Return the ids of the records whose words include a term, and possibly a few others.
 
-        For a term of several tokens, return the records that have all of them, in any order. The
+        For a term of several tokens, return the records that contain all of them, in any order. The
         caller checks the records.
         """
 
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """Return the ids and the cosines of the `k` nearest windows; 99 in 100 must be right.
+        """Return the ids and cosines of the `k` nearest windows; 99 in 100 must be correct.
 
         Args:
             part: The part of the windows.
             vector: The query, shape (dimension,), unit length.
-            k: How many windows; fewer only if there are no more.
+            k: The number of windows; fewer only if there are no more.
         """
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":

@@ -1,4 +1,4 @@
-"""Reading and checking the records of a document server, as the running transaction sees them."""
+"""Reads and checks a document server's records, as the running transaction sees them."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,34 +25,36 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# The namespace and the id of a record; lighter than a `Ref`, since there are thousands for each
-# record that is read.
+# A record's namespace and id; smaller than a `Ref`, since there are thousands for each record that
+# is read.
 Place = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # records that are read at once
+_PAGE = 1_000  # records that are read at a time
 
 
 class View:
-    """The records of a server, overlaid with the changes of a transaction.
+    """A server's records, overlaid with a transaction's changes.
 
-    Every record is checked against the filter, whatever the server returns.
+    Every record that the server returns is checked against the filter.
     """
 
     def __init__(self, driver: Driver, changes: Changes, damaged: Damaged) -> None:
-        """Prepare.
+        """Initialize; nothing is read yet.
 
         Args:
             driver: The server.
             changes: The changes of the running transaction; empty outside one.
-            damaged: Takes records that are not as they were written.
+            damaged: Receives damaged records.
         """
         self.driver = driver
         self.changes = changes
         self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of matching records; more conditions aren't checked on the overlay."""
+        """Return the places of matching records; conditions in `more` aren't checked on the
+        overlay.
+        """
         places: set[Place] = set()
         for part in parts_of(where):
             names = self.driver.ids(part, [*conditions(where), *more])
@@ -71,11 +73,13 @@ class View:
         return places | matching
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the refs of matching records; more conditions aren't checked on the overlay."""
+        """Return the refs of matching records; conditions in `more` aren't checked on the
+        overlay.
+        """
         return {ref_at(where, place) for place in self.places(where, *more)}
 
     def refs_to_check(self, where: Filter) -> set[Ref]:
-        """Return refs that include all matching records, and perhaps others.
+        """Return refs that include all matching records, and possibly others.
 
         Most records are live. A server takes longer to check a condition that most records meet
         than to list all ids.
@@ -95,7 +99,7 @@ class View:
         return self._overlay(where, points_by_part)
 
     def matching_if_few(self, where: Filter, max_count: int) -> list[Stored] | None:
-        """Return all matching records; None if a part has more than `max_count` of them."""
+        """Return all matching records; None if a part contains more than `max_count` of them."""
         points_by_part: list[tuple[Part, list[Point]]] = []
         for part in parts_of(where):
             points = self.driver.find(part, conditions(where), limit=max_count + 1)
@@ -133,7 +137,7 @@ class View:
         return records + new
 
     def vectors(self, records: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
-        """Return the vectors of records in a space, shape (windows, dimension).
+        """Return records' vectors in a space, shape (windows, dimension).
 
         Records without vectors are left out.
         """
@@ -164,12 +168,12 @@ def parts_of(where: Filter) -> Sequence[Part]:
 
 
 def place_of(ref: Ref) -> Place:
-    """Return the place of a record."""
+    """Return a record's place."""
     return ref.namespace, record_id(ref)
 
 
 def ref_at(where: Filter, place: Place) -> Ref:
-    """Return the ref of the record at a place, in the collection of a filter."""
+    """Return the ref of the record at a place, in a filter's collection."""
     return ref_of(Part(Kind.RECORDS, where.collection, place[0]), place[1])
 
 

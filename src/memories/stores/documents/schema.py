@@ -1,4 +1,4 @@
-"""Records as documents of a server: ids, payloads, and filters as conditions. Pure functions."""
+"""Records as documents on a server: ids, payloads, and filters as conditions. Pure functions."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
-# The state of a record is one number, so that every filter is a plain conjunction: the millisecond
-# at which the record ended, or one of these two, which are later than any time.
+# A record's state is one number, so that every filter is a plain conjunction: the millisecond at
+# which the record ended, or one of these two values, which are later than any time.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written, but its transaction has not ended, so it doesn't exist yet
 
@@ -27,7 +27,7 @@ class Windows(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record as it was read.
+    """A record as it was read from the server.
 
     Attributes:
         record: The record.
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
 
 def part_of(ref: Ref) -> Part:
-    """Return the part that a record is in."""
+    """Return the part that contains a record."""
     return Part(Kind.RECORDS, ref.collection, ref.namespace)
 
 
@@ -59,7 +59,7 @@ def record_ids(refs: Iterable[Ref]) -> list[str]:
 
 
 def ref_of(part: Part, point_id: str) -> Ref:
-    """Return the ref of the record with this id, or of the record that a window belongs to."""
+    """Return the ref of the record with this id, or of the record that owns this window."""
     try:
         if part.kind is Kind.VECTORS:
             _, _, position, group = point_id.split("/", 3)
@@ -113,7 +113,7 @@ def encode(
 
 
 def ended_of(record: Record) -> int:
-    """Return the state of a record as a number."""
+    """Return a record's state as a number."""
     return LIVE if record.ended_at is None else to_millis(record.ended_at)
 
 
@@ -126,7 +126,7 @@ def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
 
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
-    """Return a patch as changes of a payload."""
+    """Return a patch as changes to a payload."""
     ended = LIVE if patch.ended_at is None else to_millis(patch.ended_at)
     changes: dict[str, Value | None] = {"ended": ended, "by": patch.ended_by}
     for name, value in patch.fields.items():
@@ -137,16 +137,16 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
 def decode(
     part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
 ) -> list[Stored]:
-    """Return the records of points.
+    """Return the records in points.
 
     Args:
-        part: The part of the points.
+        part: The points' part.
         points: The points, as the server returned them.
-        damaged: Takes records that are not as they were written.
+        damaged: Receives damaged records.
         pending: Return the records whose transaction has not ended, instead of all others.
 
     Raises:
-        StoreDamaged: A record is not as it was written, and `damaged` is None.
+        StoreDamaged: A record is damaged, and `damaged` is None.
     """
     records: list[Stored] = []
     for point in points:
@@ -213,17 +213,17 @@ def write_id_of(point: Point) -> str:
 
 
 def label_of(key: str, value: str) -> str:
-    """Return a label as one text."""
+    """Return a label as one string."""
     return json.dumps([key, value], ensure_ascii=False)
 
 
 def labels_of(record: Record) -> set[str]:
-    """Return the labels of a record, each as one text."""
+    """Return a record's labels, each as one string."""
     return {label_of(key, value) for key, value in record.labels.items()}
 
 
 def pair_of(label: str) -> tuple[str, str]:
-    """Return the key and the value of a label."""
+    """Return a label's key and value."""
     key, value = json.loads(label)
     return key, value
 
@@ -236,7 +236,7 @@ def _damage_error(part: Part, point_id: str) -> StoreDamaged:
 
 
 def conditions(where: Filter) -> list[Condition]:
-    """Return a filter as conditions on the payload, without a prefix of a group."""
+    """Return a filter as conditions on the payload, without its group prefix."""
     conditions: list[Condition] = []
     if where.as_of is not None:
         moment = to_millis(where.as_of)
@@ -264,7 +264,7 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter selects more closely than all live records, or all records."""
+    """Return whether a filter selects fewer than all records or all live records."""
     has_prefix = where.prefix and bool(where.group)
     return has_prefix or where.state == "ended" or len(conditions(where)) > 1
 

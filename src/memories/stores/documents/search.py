@@ -1,4 +1,4 @@
-"""Searching a document server: the best records by vector and words, and the turns beside them."""
+"""Searches a document server: the best records by vector and words, and the turns next to them."""
 
 import functools
 import heapq
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 SMALL = 1_000  # up to this many turns, all are scored
-_SAMPLE_SIZE = 100  # records whose words and lengths represent those of all
-_ALL_TERMS = 2_000  # records; among more, very common words are not searched
-_COMMON_SHARE = 0.2  # a word that this share of the records has is very common
+_SAMPLE_SIZE = 100  # number of records whose words and lengths represent all records
+_ALL_TERMS = 2_000  # among more records than this, very common words are not searched
+_COMMON_SHARE = 0.2  # a word in this share of the records is very common
 _MIN_RANKED = 80  # at least this many records are ranked by their words
 _MIN_RANKED_TURNS = 600
 _MAX_CHECKED = 200  # up to this many records are read to count those that contain a phrase
 _MAX_SCORED = 500  # up to this many matching records have all their vectors scored
-_GROWTH = 4  # factor of the next request if a filter has left too few
+_GROWTH = 4  # how much larger the next request is if a filter has left too few
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 
 Scores = dict[Ref, float]
 
 
 class Sample(NamedTuple):
-    """Estimates for all records of a part.
+    """Estimates for all records in a part.
 
     Attributes:
         total: How many records there were when the sample was taken.
-        length: How many words a record has on average.
-        shares: For each word that several have, the share of the records that have it.
+        length: The average number of words in a record.
+        shares: The share of the records that contain a word, for each word in more than one record.
     """
 
     total: int
@@ -66,12 +66,12 @@ class Search:
     def __init__(
         self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]
     ) -> None:
-        """Prepare.
+        """Initialize; nothing is read yet.
 
         Args:
             view: The records.
             where: Selects the records to search.
-            space: The id of the space of the vectors; None to search by words alone.
+            space: The id of the vectors' space; None to search by words only.
             samples: The samples taken so far; this search uses them and adds to them.
         """
         self._view = view
@@ -97,7 +97,7 @@ class Search:
 
     @functools.cached_property
     def _totals(self) -> dict[Part, int]:
-        """How many records each part has; requested only when needed."""
+        """The number of records in each part, requested only when needed."""
         return {part: self._view.driver.count(part) for part in self._parts}
 
     @property
@@ -176,14 +176,14 @@ class Search:
         return score([self._tokens(stored) for stored in records], terms, corpus)
 
     def _tokens(self, stored: Stored) -> list[str]:
-        """Return the words of a record; computing them is faster than reading them."""
+        """Return a record's words; computing them is faster than reading them."""
         ref = stored.ref
         if ref not in self._words:
             self._words[ref] = tokens_of(stored.record)
         return self._words[ref]
 
     def _find_terms(self, terms: Sequence[str]) -> tuple[Corpus, dict[str, set[Place]]]:
-        """Return the statistics for BM25, and the places of the records that have each term."""
+        """Return the statistics for BM25, and the places of the records that contain each term."""
         parsed_terms: dict[str, Term] = {}
         for term in terms:
             parsed = parse(term)
@@ -208,13 +208,13 @@ class Search:
         return Corpus(total, max(mean_length, 1.0), counts), holders
 
     def _find_holders(self, term: Term) -> set[Place]:
-        """Return the places of the records that have a term."""
+        """Return the places of the records that contain a term."""
         places: set[Place] = set()
         for part in self._parts:
             places.update((part.namespace, name) for name in self._view.driver.holders(part, term))
         if len(term.tokens) == 1 or len(places) > _MAX_CHECKED:
             return places
-        # Of a phrase, the server knows only which records have all of its words.
+        # For a phrase, the server only knows which records contain all of its words.
         has_phrase: set[Place] = set()
         for stored in self._view.read(self._refs(places)):
             if occurrences(self._tokens(stored), term):
@@ -222,7 +222,7 @@ class Search:
         return has_phrase
 
     def _sample(self, part: Part, total: int) -> Sample:
-        """Return a sample of a part; it is kept until the part has many more or fewer records."""
+        """Return a sample of a part; it is cached until the part has many more or fewer records."""
         sample = self._samples.get(part)
         if sample is not None and sample.total * 0.9 <= total <= sample.total * 1.1:
             return sample
@@ -239,9 +239,10 @@ class Search:
     def _count_common(
         self, terms: Mapping[str, Term], samples: Mapping[Part, Sample]
     ) -> dict[str, int]:
-        """Return how many records have each very common word, without the rarest if all are common.
+        """Return how many records contain each very common word, without the rarest if all are
+        common.
 
-        The server isn't asked for the records that have them: the list would be long, and such
+        The server isn't asked for the records that contain them: the list would be long, and such
         words say least about a record.
         """
         if self._total <= _ALL_TERMS:
@@ -272,7 +273,9 @@ class Search:
     def _rank_by_words(
         self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, size: int
     ) -> Scores:
-        """Return the word scores of the first `size` records, and of more until `k` have one."""
+        """Return the word scores of the first `size` records, and of more until `k` have a
+        score.
+        """
         scores: Scores = {}
         start = 0
         while start < len(ordered) and len(scores) < k:
@@ -346,7 +349,9 @@ class Search:
         return {ref: float((windows @ vector).max()) for ref, windows in vectors.items()}
 
     def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
-        """Return the turns up to two before and after the best ones, in the same session."""
+        """Return the turns up to two positions before and after the best ones, in the same
+        session.
+        """
         best_records = self._get_cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
         beside = [(turn, _move(turn.ref, step)) for turn in turns for step in _STEPS]
@@ -355,7 +360,7 @@ class Search:
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
-        """Return some turns of each of the days in the query."""
+        """Return some turns from each day in the query."""
         turns_of_days: set[Ref] = set()
         for first, last in query.days:
             span = [
@@ -381,5 +386,5 @@ def _move(ref: Ref, step: int) -> Ref:
 
 
 def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:
-    """Return the records that have no score yet."""
+    """Return the records without a score."""
     return [stored for stored in records if stored.ref not in scores]

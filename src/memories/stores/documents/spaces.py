@@ -1,4 +1,6 @@
-"""The spaces of vectors on a document server: the one in use, the staged one, and the switch."""
+"""Embedding spaces on a document server: the one in use, the staged one, and switching between
+them.
+"""
 
 import os
 from collections.abc import Mapping
@@ -27,26 +29,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCHEMA = 1
-# Prefixes of the names of the model, the dimension and the id of a space in the state.
+# Prefixes of the names under which the state contains a space's model, dimension and id.
 _USED, _STAGED = "", "staged_"
-_BATCH = 500  # records that are checked for vectors at once
+_BATCH = 500  # records that are checked for vectors at a time
 
 
 class Spaces:
-    """The space in use and the staged space, as the state of the store names them.
+    """The space in use and the staged space, as the store's state describes them.
 
-    The state has the model, the dimension and an id of each. The id is new each time a space is
-    begun, so that a space is never confused with the remains of an earlier one. A record lists the
-    spaces in which it has vectors.
+    The state contains the model, the dimension and an id for each. Each new space gets a new id, so
+    that it is never confused with the remains of an earlier one. A record lists the spaces in which
+    it has vectors.
     """
 
     def __init__(self, driver: Driver, space: Space | None, damaged: Damaged) -> None:
-        """Prepare.
+        """Initialize; nothing is read yet.
 
         Args:
             driver: The server.
             space: The space that the store was opened with.
-            damaged: Takes records that are not as they were written.
+            damaged: Receives damaged records.
         """
         self._driver = driver
         self._space = space
@@ -54,7 +56,7 @@ class Spaces:
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
     def state(self) -> Mapping[str, str]:
-        """Return the state of the store.
+        """Return the store's state.
 
         Raises:
             SchemaTooNew: A newer program wrote it.
@@ -63,8 +65,8 @@ class Spaces:
         schema = state.get("schema", str(SCHEMA))
         if not schema.isdecimal() or int(schema) > SCHEMA:
             raise SchemaTooNew(
-                f"{self._driver.url} was written by a newer program (schema {schema}); "
-                "update this one"
+                f"{self._driver.url} was written by a newer program (schema {schema}); upgrade "
+                "memories"
             )
         return state
 
@@ -72,13 +74,13 @@ class Spaces:
         """Return the id of the space in use; None if there are no vectors.
 
         Raises:
-            EmbedderMismatch: The space in use isn't the one with which the store was opened.
+            EmbedderMismatch: The store was opened with another space than the one in use.
         """
         state = self.state()
         return self._checked_id(state) if "space" in state else None
 
     def check(self) -> None:
-        """Check that vectors of the space that the store was opened with may be added."""
+        """Check that vectors may be added in the space with which the store was opened."""
         require_space(self._space)
         self.find_searched()
 
@@ -88,11 +90,11 @@ class Spaces:
             self._driver.claim({"schema": str(SCHEMA)})
 
     def claim(self) -> str:
-        """Return the id of the space in use; the first vectors decide which it is."""
+        """Return the id of the space in use; the first vectors determine which it is."""
         return self._checked_id(self._claim(require_space(self._space)))
 
     def _claim(self, space: Space) -> Mapping[str, str]:
-        """Return the state, after putting a space in use if there was none."""
+        """Return the state, after selecting a space if none was in use."""
         state = self.state()
         if "space" in state:
             return state
@@ -197,12 +199,12 @@ class Spaces:
             missing = self._view.read(self._without(space_id, collection))
             if missing:
                 raise Conflict(
-                    f"{len(missing)} records have no vectors of {space.model} yet, such as "
+                    f"{len(missing)} records have no vectors from {space.model} yet, such as "
                     f"{missing[0].ref.group}; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:
-        """Return the refs of all records that have no vectors of a space."""
+        """Return the refs of all records without vectors in a space."""
         exists = Condition("ended", "<=", LIVE)
         has_space = Condition("spaces", "has", space_id)
         refs: list[Ref] = []
@@ -222,7 +224,7 @@ class Spaces:
 
 
 def _describe(space: Space, prefix: str) -> dict[str, str]:
-    """Return a space as the state names it, with a new id."""
+    """Return a space in the state's format, with a new id."""
     return {
         f"{prefix}model": space.model,
         f"{prefix}dimension": str(space.dimension),
@@ -231,7 +233,7 @@ def _describe(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return the id of a space that the state names with one of the prefixes; empty if none."""
+    """Return the id of a space under one of the prefixes in the state; empty if there is none."""
     for prefix in prefixes:
         model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
         if (model, dimension) == (space.model, str(space.dimension)):

@@ -1,4 +1,6 @@
-"""The store on a document server: whole records, transactions and searches, built on a `Driver`."""
+"""The store on a document server: complete records, transactions and searches, built on a
+`Driver`.
+"""
 
 import contextlib
 import threading
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 _DAY_MILLIS = 86_400_000
 _PAGE = 1_000  # records in one request
 _LOG_ATTEMPTS = 20
-# Steps from a known position at which the end of a chain is looked for: nearby, or anywhere.
+# Steps from a known position in the search for the end of a chain: nearby, or anywhere.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 
@@ -65,13 +67,14 @@ class Chains:
 
     Entries are written before their changes, in a separate step. So every change is in the log, but
     a crash in between leaves an entry for a change that didn't happen. Writers on other machines
-    may add to the same chain: an entry that comes too late gets a new hash and follows theirs.
+    may add to the same chain: an entry that comes too late gets a new hash and follows their
+    entries.
     """
 
     def __init__(self, driver: Driver) -> None:
-        """Prepare; no request is sent."""
+        """Initialize; no request is sent yet."""
         self._driver = driver
-        self._reached: dict[str, int] = {}  # a position that the chain of a namespace has reached
+        self._reached: dict[str, int] = {}  # a position that a namespace's chain has reached
 
     def last(self, namespace: str, view: View) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.
@@ -98,7 +101,7 @@ class Chains:
     def write(
         self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]
     ) -> list[Record]:
-        """Add entries to their chains; return them as they were written.
+        """Add entries to their chains; return them in their final form.
 
         Raises:
             StoreBusy: Other writers kept adding entries.
@@ -130,34 +133,31 @@ class Chains:
 
 
 class RemoteStore:
-    """Implements `Store` on a server of documents with vectors that has no transactions.
+    """Implements `Store` on a server for documents and vectors without transactions.
 
-    What it can't guarantee, and what makes up for it:
+    It can't guarantee everything; this is how it compensates:
 
     - Transactions are buffered here as an overlay on the reads inside them, and written when they
-      end. Writers of one user on one machine exclude each other by a lock on a file. Those of
-      different machines don't: if two write one position or one key at once, one or both get
-      `Conflict`, and no acknowledged write is lost. But another machine may change what a
+      end. A user's writers on one machine exclude each other by a file lock. Writers on different
+      machines don't: if two of them write the same position or key at the same time, one or both
+      get `Conflict`, and no acknowledged write is lost. But another machine may change what a
       transaction has read before it ends, and of two patches of one field the last one wins. The
       service protects what it read by appending the next version, whose position only one can take.
-    - The changes of a transaction become visible in one step if they are in one namespace of one
+      - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, and a crash between two requests may leave it so; `Memories` writes to one
-      namespace at a time.
-    - What another machine was writing when it died blocks its place for a minute after this machine
-      has first seen it.
-    - `remove` hides records from every read. The server may keep their bytes until it rewrites its
-      files, which the result says.
-    - The rarity of a word and the length of a text are estimated from all records of the namespaces
-      that are read, including ended ones. If very many records have a term, those with the rarest
-      terms are ranked. Among more than 2,000 records, a word that a fifth of them has is not
-      searched for beside rarer ones.
-    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a
-      thousand.
+      namespace at a time. - What another machine was writing when it died blocks its place for a
+      minute after this machine has first seen it. - `remove` hides records from every read. The
+      server may keep their bytes until it rewrites its files, which the result says. - The rarity
+      of a word and the length of a text are estimated from all records of the namespaces that are
+      read, including ended ones. If very many records have a term, those with the rarest terms are
+      ranked. Among more than 2,000 records, a word that a fifth of them has is not searched for
+      beside rarer ones. - `scan` and `groups` list the ids of all matching records before a page is
+      read: some ms for a thousand.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
-        """Prepare; no request is sent yet.
+        """Initialize; no request is sent yet.
 
         Args:
             driver: Talks to the server.
@@ -172,7 +172,7 @@ class RemoteStore:
 
     @property
     def _changes(self) -> Changes | None:
-        """Changes of the running transaction of this thread; None outside one."""
+        """The changes of this thread's running transaction; None outside one."""
         return getattr(self._local, "changes", None)
 
     @property
@@ -252,7 +252,7 @@ class RemoteStore:
             check_keys(self._driver, revived, changes, self._local.lock)
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
-        """See `Store.touch`; two accesses at the same moment may count as one."""
+        """See `Store.touch`; two simultaneous accesses may count as one."""
         counts = Counter(refs)
         records = self.read(list(counts))
         if self._changes is not None:
@@ -280,8 +280,8 @@ class RemoteStore:
             for part, part_refs in by_part(refs).items():
                 dead, alive = find_pending(self._driver, part, part_refs, self._local.lock)
                 in_progress += [
-                    f"version {stored.ref.position} of {stored.ref.group}, "
-                    "which another machine is writing; remove it in a minute"
+                    f"version {stored.ref.position} of {stored.ref.group}, which another machine "
+                    "is writing; remove it in a minute"
                     for stored in alive
                 ]
                 records = self._view.read(part_refs) + dead
@@ -306,7 +306,7 @@ class RemoteStore:
             self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
 
     def _delete_unreadable(self, part: Part, refs: set[Ref]) -> None:
-        """Remove unreadable records, and their vectors, whose ids contain the id of the record."""
+        """Remove unreadable records and their vectors, whose ids contain the record's id."""
         points = self._driver.get(part, sorted(record_ids(refs)))
         ids = {point.id for point in points}
         if not ids:
@@ -328,7 +328,8 @@ class RemoteStore:
             return
         labels_part = part._replace(kind=Kind.LABELS)
         self._driver.delete(labels_part, unused)
-        # Another writer may have seen a label before its removal, and written its record since.
+        # Another writer may have seen a label before its removal, and written its record in the
+        # meantime.
         used = sorted(label for label in unused if self._is_used(part, label))
         if used:
             self._driver.add(labels_part, [Point(label, {}) for label in used])
@@ -348,7 +349,7 @@ class RemoteStore:
         view = self._view
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
-        if where.key is not None:  # so few that they are read at once
+        if where.key is not None:  # so few that they are read completely
             matching = {stored.ref: stored.record for stored in view.matching(where)}
             return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
         ordered = _order(view.refs_to_check(where), after, newest_first)
@@ -468,13 +469,13 @@ class RemoteStore:
         return self._spaces.unstaged(space, collection, limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`; takes effect at once, even if the transaction fails."""
+        """See `Store.stage`; takes effect immediately, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`; takes effect at once, even if the transaction fails."""
+        """See `Store.switch`; takes effect immediately, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.switch(space)
@@ -505,7 +506,7 @@ class RemoteStore:
 
 
 def _order(refs: Iterable[Ref], after: tuple[str, int] | None, newest_first: bool) -> list[Ref]:
-    """Return refs in the order of a scan, without those before its start."""
+    """Return refs in scan order, without those before its start."""
     ordered = sorted(
         refs, key=lambda ref: (ref.group, ref.position, ref.namespace), reverse=newest_first
     )

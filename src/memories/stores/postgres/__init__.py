@@ -1,7 +1,7 @@
-"""The store of a team: PostgreSQL with pgvector, shared by many machines.
+"""The store for teams: PostgreSQL with pgvector, shared by many machines.
 
 A version of a memory, or a turn, is a row of the table `record` (`schema`), which
-`PostgresStore.append` (`store`) adds. Its words are in an index, its vectors in a table for each
-space (`vectors`). `search` searches both. `connection` opens and migrates, `transaction` locks,
-`rewrite` removes permanently.
+`PostgresStore.append` (`store`) adds. An index contains its words; each space has a table of
+vectors (`vectors`). `search` searches both. `connection` opens and migrates the store,
+`transaction` locks it, and `rewrite` removes records permanently.
 """

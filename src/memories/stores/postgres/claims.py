@@ -1,4 +1,4 @@
-"""Keys of requests in the database, where every server of a store finds them."""
+"""Request keys in the database, where all servers of a store find them."""
 
 import contextlib
 import logging
@@ -24,16 +24,17 @@ LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 _SWEPT = 500  # requests between two removals of old ones
 
-# No statement waits for the disk. A begun request is in the log of the database before the write
-# that follows, which does wait; if only its end is lost, the request runs again. Everything is one
-# step, including the settings, since a pooler may give the session to another client afterwards.
+# No statement waits for the disk. The record of a begun request precedes its write in the
+# database's log, and the write does wait. If only the end of a request is lost, the request runs
+# again. Everything is one step, including the settings, since a pooler may give the session to
+# another client afterwards.
 _STEP = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off;
 {statement}; COMMIT
 """
 # A request is in progress while the session that began it exists and its lease has not expired. A
-# session ends with its process. The lease expires if that is noticed late, as after a power cut of
-# the machine, or never, as behind a pooler.
+# session ends with its process. The lease covers two cases: a session's end is noticed late, for
+# example after a power failure, or never, for example behind a pooler.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)
@@ -69,15 +70,15 @@ _log = logging.getLogger(__name__)
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It has one connection. When that ends, the others know that this process has ended. A thread
-    renews the requests in progress, on a new connection if the old one was lost.
+    It uses one connection. When the connection ends, other servers know that this process has
+    ended. A thread renews the requests in progress, and reconnects if necessary.
     """
 
     def __init__(self, server: Server) -> None:
-        """Prepare; nothing is opened yet.
+        """Initialize; nothing is opened yet.
 
         Args:
-            server: The server of the store.
+            server: The store's server.
         """
         self._server = server
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class PostgresClaims:
             self._sweep(values["oldest"])
             while not (rows := self._rows(_CLAIM, values)):
                 digests = self._rows(_DIGEST, values)
-                if digests:  # otherwise it was dropped meanwhile
+                if digests:  # otherwise it was dropped in the meantime
                     raise Taken(other=digests[0][0] != digest)
             [(number, begun_at, summary)] = rows
             self._held[name] = number
@@ -127,7 +128,7 @@ class PostgresClaims:
                 self._connection.close()
 
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement, while the lock is held.
+        """Run a statement while the lock is held.
 
         If the connection was lost, the statement is repeated on a new one, which is harmless.
         """
@@ -188,4 +189,4 @@ class PostgresClaims:
                     if self._held:
                         self._rows(_RENEW, self._held_requests())
             except StoreError as exc:
-                _log.warning("the requests in progress could not be renewed: %s", exc)
+                _log.warning("cannot renew the requests in progress: %s", exc)

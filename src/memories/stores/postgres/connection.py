@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
 BUSY_SECONDS = 30.0
-READ_SECONDS = 60.0  # the server may send nothing for this long during a read
+READ_SECONDS = 60.0  # seconds that the server may send nothing during a read
 WRITE_SECONDS = 120.0
-MAX_CONNECTIONS = 10  # of one process; further threads wait for one
+MAX_CONNECTIONS = 10  # connections of one process; further threads wait for one
 OLDEST = 150_000  # PostgreSQL 15
-PARTITIONS = 4  # of a new store
+PARTITIONS = 4  # partitions of a new store
 MANY = 100  # adding this many records in one step may outdate the planner's statistics
 _INSPECT = """
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
@@ -69,26 +69,26 @@ _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# The lock precedes the first snapshot: tables are replaced by copies, in which an older snapshot
-# would see no rows.
+# The lock must precede the first snapshot: tables are replaced by copies, in which an older
+# snapshot would see no rows.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
-# The server function that warns if the wait for a replica was ended.
+# The server function that warns if waiting for a replica was ended.
 _REPLICA_WAIT = "SyncRepWaitForLSN"
 
 
 class Server:
     """One store on a server, and this process's connections to it.
 
-    Writers of a namespace queue by an advisory lock on it, so writers of different namespaces don't
-    wait for each other. Every writer also holds a shared lock on the whole store. A migration and a
-    switch of the space take it exclusively.
+    Each namespace has an advisory lock, on which its writers queue, so writers of different
+    namespaces don't wait for each other. Every writer also holds a shared lock on the entire store;
+    a migration and a switch of the space take that lock exclusively.
     """
 
     def __init__(self, url: str) -> None:
-        """Prepare; nothing is opened yet.
+        """Initialize; nothing is opened yet.
 
         Raises:
-            ConfigError: The URL is not valid, or the driver is not installed.
+            ConfigError: The URL is invalid, or the driver is not installed.
         """
         if importlib.util.find_spec("psycopg") is None:
             from memories.core.installation import install_command
@@ -113,14 +113,14 @@ class Server:
 
     @contextlib.contextmanager
     def read(self, namespaces: Iterable[str] = (), *, whole: bool = False) -> Iterator[Transaction]:
-        """Give a transaction whose statements all see one snapshot of the store.
+        """Yield a transaction whose statements all see one snapshot of the store.
 
-        A store that doesn't exist reads as empty.
+        A store that doesn't exist yet reads as empty.
 
         Args:
             namespaces: The namespaces that are read; inside `write`, other writers of them are
                 excluded from now on.
-            whole: Whether the whole store is read; inside `write`, other writers are excluded from
+            whole: Whether the entire store is read; inside `write`, other writers are excluded from
                 now on.
         """
         with translate_errors(self.masked_url):
@@ -140,10 +140,10 @@ class Server:
         wait_seconds: float | None = None,
         durable: bool = True,
     ) -> Iterator[Transaction]:
-        """Give a transaction that excludes other writers of these namespaces; commit at the end.
+        """Yield a transaction that excludes other writers of these namespaces; commit at the end.
 
-        Inside another `write` this is a savepoint: a failure undoes its own part, even if it is
-        caught.
+        Inside another `write`, this is a savepoint: an error undoes only the savepoint, even if it
+        is caught.
 
         Args:
             namespaces: The namespaces that are written.
@@ -152,7 +152,7 @@ class Server:
             durable: Whether to wait until the write is on disk, and on synchronous replicas.
 
         Raises:
-            StoreBusy: Another writer held a lock for that long.
+            StoreBusy: Another writer held a lock for that time.
         """
         with translate_errors(self.masked_url):
             if (current := self._current()) is not None:
@@ -187,7 +187,7 @@ class Server:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Transaction]:
-        """Give a transaction without a lock of ours and without a deadline; commit at the end."""
+        """Yield a transaction without our locks and without a deadline; commit at the end."""
         with (
             translate_errors(self.masked_url),
             self._begin(READ_META, to_write=True) as transaction,
@@ -198,7 +198,7 @@ class Server:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator["Connection"]:
-        """Give a connection outside any transaction, without a deadline or a search path."""
+        """Yield a connection outside any transaction, without a deadline or a search path."""
         with translate_errors(self.masked_url), self._begin("") as transaction:
             transaction.run("ROLLBACK")
             transaction.connection.patience = None
@@ -210,9 +210,9 @@ class Server:
         return self._current() is not None
 
     def close(self) -> None:
-        """Close the connections of this process; one in use is closed when it is returned."""
+        """Close this process's connections; one in use is closed when it is returned."""
         if self._guard.forked:
-            return  # they are the parent's
+            return  # the connections belong to the parent process
         self._closed = True
         self._close_idle()
 
@@ -228,7 +228,7 @@ class Server:
         return transaction
 
     def _lock_key(self, namespace: str | None = None) -> int:
-        """Return the number of the advisory lock on a namespace, or on the whole store."""
+        """Return the number of the advisory lock for a namespace, or for the entire store."""
         name = self.url.schema if namespace is None else f"{self.url.schema}\0{namespace}"
         return int.from_bytes(
             hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True
@@ -236,7 +236,7 @@ class Server:
 
     @contextlib.contextmanager
     def _begin(self, first: str, *, to_write: bool = False) -> Iterator[Transaction]:
-        """Begin a transaction, give it, and end it; one that only reads is rolled back.
+        """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
             first: The first statements, run in the same step. If they end with `READ_META`, the
@@ -263,7 +263,7 @@ class Server:
 
     @property
     def channel(self) -> str:
-        """The channel of the notifications that the log was written."""
+        """The notification channel for log writes."""
         return f"memories_{self._lock_key() & (1 << 64) - 1:016x}"
 
     def _commit(self, connection: "Connection", *, notify: bool) -> None:
@@ -290,15 +290,16 @@ class Server:
             if not connection.closed:
                 raise
             raise StoreUnreachable(
-                f"the connection to {self.masked_url} was lost during a write, which may be stored "
-                "or not: read it before you write it again"
+                f"the connection to {self.masked_url} was lost during a write, which may or may "
+                "not be stored; read it before you write it again"
             ) from exc
         finally:
             connection.remove_notice_handler(note)
-        if cursor.statusmessage != "COMMIT":  # so the server says that a statement inside failed
+        # so that the server reports whether a statement inside failed
+        if cursor.statusmessage != "COMMIT":
             raise StoreError(
-                f"{self.masked_url}: a failure inside the transaction undid all of it; "
-                "nothing was written"
+                f"{self.masked_url}: an error inside the transaction undid all of it; nothing was "
+                "written"
             )
         if warnings:  # an administrator ended the wait for a replica, which isn't an error
             raise StoreError(
@@ -310,7 +311,7 @@ class Server:
     def _borrow_connection(
         self, first: str, *, to_write: bool
     ) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Give a pooled connection in a transaction, and the cursor of its first statements."""
+        """Yield a pooled connection in a transaction, and the cursor of its first statements."""
         from psycopg.pq import TransactionStatus
 
         self._reset_if_forked()
@@ -333,7 +334,7 @@ class Server:
                         connection.close()
                     else:
                         self._idle.append(connection)
-                    # Also after closing it, since the server has room for another one now.
+                    # Also after closing it, since the server now has room for another connection.
                     self._returned.notify()
         finally:
             self._free.release()
@@ -370,7 +371,7 @@ class Server:
     def _begin_on_idle(
         self, first: str, *, to_write: bool
     ) -> tuple["Connection", "psycopg.Cursor"] | None:
-        """Begin a transaction on an idle connection, if there is one that still works."""
+        """Begin a transaction on an idle connection, if one still works."""
         import psycopg
 
         with self._returned:
@@ -380,14 +381,14 @@ class Server:
         try:
             return connection, _run_begin(connection, first, to_write=to_write)
         except StoreUnreachable:
-            self._close_idle()  # the others may have stopped, too
+            self._close_idle()  # the other connections may have stopped, too
             raise
         except BaseException as exc:
             is_lost = connection.broken and isinstance(exc, psycopg.OperationalError)
             connection.close()
             if not is_lost:
                 raise
-            self._close_idle()  # the others are as old
+            self._close_idle()  # the other connections are as old
             return None
 
     def _reset_if_forked(self) -> None:
@@ -403,12 +404,12 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            # Statements aren't prepared on the server, since behind a pooler the next statement
-            # may reach another session.
+            # Statements aren't prepared on the server, since behind a pooler the next statement may
+            # reach another session.
             connection = Connection.connect(
                 self.url.full, autocommit=True, client_encoding="utf8", prepare_threshold=None
             )
-        except psycopg.ProgrammingError as exc:  # its message may contain the password
+        except psycopg.ProgrammingError as exc:  # the driver's message may contain the password
             raise ConfigError(
                 f"{self.masked_url} is not a URL that PostgreSQL accepts; "
                 "check its parts and options"
@@ -429,8 +430,8 @@ class Server:
         version, encoding, fsync, commit, is_read_only, extension = row
         if version < OLDEST:
             raise StoreError(
-                f"{self.masked_url} is PostgreSQL {version // 10_000}; "
-                f"this needs {OLDEST // 10_000} or newer: upgrade it"
+                f"{self.masked_url} is PostgreSQL {version // 10000}, but {OLDEST // 10000} or "
+                "newer is required; upgrade it"
             )
         if encoding != "UTF8":
             raise StoreError(
@@ -438,7 +439,7 @@ class Server:
             )
         self._unsafe = None
         if fsync != "on":
-            self._unsafe = "fsync is off there, so a power cut loses writes; set fsync = on"
+            self._unsafe = "fsync is off there, so a power failure loses writes; set fsync = on"
         schemas = dict.fromkeys((self.url.schema, "public", extension))
         path = ", ".join(f'"{name}"' for name in schemas if name)
         if commit not in ("on", "remote_apply"):
@@ -452,13 +453,15 @@ class Server:
         connection.access = " READ WRITE" if is_read_only else ""
 
     def _analyze_grown(self) -> None:
-        """Analyze tables that have grown. A failure is only logged: the records are stored."""
+        """Analyze tables that have grown. A failure is only logged, because the records are
+        stored.
+        """
         try:
             with translate_errors(self.masked_url), self._begin("", to_write=True) as transaction:
                 for (table,) in transaction.rows(_GROWN):
                     transaction.run(f"ANALYZE (SKIP_LOCKED) {table}")
         except StoreError as exc:
-            _log.warning("the planner's statistics were not updated: %s", exc)
+            _log.warning("cannot update the planner's statistics: %s", exc)
 
     def _open_store(self, transaction: Transaction) -> Transaction:
         """Return the transaction, after migrating an older store.
@@ -477,8 +480,8 @@ class Server:
         partitions, url_partitions = transaction.meta.partitions, self.url.partitions or 0
         if not self._exists and url_partitions > partitions:
             _log.warning(
-                "%s has %d partitions, and its URL asks for %d; "
-                "to divide it again run: memory migrate --partitions %d",
+                "%s has %d partitions, but its URL asks for %d; to repartition it, run: memory "
+                "migrate --partitions %d",
                 self.masked_url,
                 partitions,
                 url_partitions,
@@ -493,20 +496,20 @@ class Server:
         return Transaction(connection, self._lock_key, last_rows(cursor))
 
     def _check_schema(self, meta: Meta) -> int:
-        """Return the version of the schema.
+        """Return the schema version.
 
         Every transaction checks it, since a newer program may migrate at any time.
         """
         newest = len(schema.MIGRATIONS)
         if meta.schema > newest:
             raise SchemaTooNew(
-                f"{self.masked_url} has schema {meta.schema} and this program knows schemas up to "
-                f"{newest}; upgrade memories; nothing was changed"
+                f"{self.masked_url} has schema {meta.schema}, but this program supports only "
+                f"schemas up to {newest}; upgrade memories; nothing was changed"
             )
         return meta.schema
 
     def _create(self) -> None:
-        """Create the tables, or migrate older ones step by step; other writers wait meanwhile."""
+        """Create the tables, or migrate older ones step by step, while other writers wait."""
         lock = f"SELECT pg_advisory_xact_lock({self._lock_key()})"
         with self._begin(lock, to_write=True) as transaction:
             transaction.connection.patience = None

@@ -1,6 +1,6 @@
-"""Counts of records, tokens, vectors and labels of each namespace, and their repair.
+"""Counts of records, tokens, vectors and labels for each namespace, and how they are repaired.
 
-Every transaction that writes updates them, so a status or a list of tags doesn't take longer in a
+Every writing transaction updates the counts, so a status or a list of tags takes no longer in a
 larger store.
 """
 
@@ -13,7 +13,7 @@ from memories.stores.postgres.query import RECORDS, Selection, one_of, records_o
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Filter, Finding, Ref
 
-# How many bytes the tables have, and whether this user may write to them.
+# The size of the tables in bytes, and whether this user may write to them.
 SIZE = """
 SELECT sum(pg_total_relation_size(oid))::bigint,
   NOT pg_is_in_recovery() AND current_setting('fsync')::boolean
@@ -49,15 +49,15 @@ AND l.live <= 0 AND l.ended <= 0
 
 
 class Counted(NamedTuple):
-    """The properties of a record that are counted.
+    """The counted properties of a record.
 
     Attributes:
         ref: Its address.
         ended: Whether it has ended.
         ended_by: What ended it.
-        length: How many tokens it has.
+        length: Its number of tokens.
         labels: Its labels.
-        embedded: Whether it has vectors that are searched.
+        embedded: Whether it has searchable vectors.
     """
 
     ref: Ref
@@ -75,8 +75,8 @@ def change(
 
     Args:
         db: A transaction.
-        old: Records as they were, if they were removed or changed.
-        new: Records in their new state, if they were added or changed.
+        old: Removed or changed records, in their previous state.
+        new: Added or changed records, in their new state.
 
     Returns:
         The changed collections and namespaces that have many live records with vectors.
@@ -125,7 +125,9 @@ def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return the sum of a column over a filter's records, if it has no further conditions."""
+    """Return the sum of a column over a filter's records, if the filter has no further
+    conditions.
+    """
     in_namespaces, values = one_of("namespace", selected.namespaces)
     sql = (
         f"SELECT sum({column})::bigint FROM corpus "
@@ -135,7 +137,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter, if there is such a count; otherwise None."""
+    """Return how many records match a filter; None if that isn't counted."""
     if selected.whole:
         return total(db, selected)
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -162,7 +164,7 @@ def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, i
 
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # records that are read at once
+_PAGE = 1_000  # records that are read at a time
 _NEXT_PAGE = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 
@@ -198,7 +200,7 @@ _DERIVED = (
         "FROM record r, jsonb_each_text(r.labels) l",
     ),
 )
-_EMPTY = {"corpus": "documents <> 0 OR tokens <> 0", "label": "true"}  # an empty corpus may stay
+_EMPTY = {"corpus": "documents <> 0 OR tokens <> 0", "label": "true"}  # an empty corpus is allowed
 _INVALID = """
 SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'i'
@@ -213,7 +215,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
     """Yield problems; see `Store.check`."""
     for (name,) in db.rows(_INVALID):
         yield Finding(
-            f"the index {name} is not valid, so searches go without it", _FIX, derived=True
+            f"the index {name} is not valid, so searches don't use it", _FIX, derived=True
         )
     if not deep or not db.meta.schema:
         return
@@ -232,12 +234,12 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:
             yield Finding(
-                f"{table} has {count} rows of records that do not exist", _FIX, derived=True
+                f"{table} contains {count} rows of records that do not exist", _FIX, derived=True
             )
 
 
 def damaged_records(db: Transaction) -> Iterator[Finding]:
-    """Yield the records that our program can't have written."""
+    """Yield records that this program can't have written."""
     if not db.meta.schema:
         return
     damaged = Damaged(2**31)
@@ -249,7 +251,7 @@ def damaged_records(db: Transaction) -> Iterator[Finding]:
 
 
 def repair(db: Transaction) -> list[str]:
-    """Rebuild the wrong derived tables, in a transaction that has locked the whole store."""
+    """Rebuild incorrect derived tables, in a transaction that has locked the entire store."""
     problems = [finding.what for finding in check(db, deep=True)]
     if not problems:
         return []

@@ -14,7 +14,7 @@ _R = TypeVar("_R")
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """Closes itself if the server sends nothing for too long.
 
-    A deadline of the server, such as `statement_timeout`, would stop with the server.
+    A deadline on the server, such as `statement_timeout`, would stop with the server.
 
     Attributes:
         masked_url: The URL without its password.
@@ -41,7 +41,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _limit_silence(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on the events that psycopg waits for; without one, it sends 0 ten times a second."""
+        """Pass on the events that psycopg waits for; without an event, it sends 0 ten times a
+        second.
+        """
         try:
             request = next(gen)
             heard_at = time.monotonic()
@@ -53,7 +55,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 elif self.patience is not None and now - heard_at > self.patience:
                     raise StoreUnreachable(
                         f"{self.masked_url} has not answered for {self.patience:.0f} seconds; "
-                        "see whether the server is stopped or overloaded, and try again"
+                        "check whether the server is stopped or overloaded, and try again"
                     )
                 request = gen.send(ready)
         except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Turns the errors of PostgreSQL and of psycopg into ours, each with one clear sentence."""
+"""Translates errors from PostgreSQL and psycopg to ours, each with one clear sentence."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from memories.errors import (
 if TYPE_CHECKING:
     import psycopg
 
-# Parts of the messages of libpq if it can't connect, and their meaning; there are no error codes.
+# Parts of libpq's messages for failed connections, and their meaning; there are no error codes.
 _REFUSED = (
     (
         ("could not translate host name", "name or service not known", "failed to resolve host"),
@@ -29,39 +29,37 @@ _REFUSED = (
     ),
     (
         ("no password supplied",),
-        "the server wants a password and the URL has none; add it, or use ~/.pgpass",
+        "the server requires a password, but the URL contains none; add it, or use ~/.pgpass",
     ),
     (
         ("no pg_hba.conf entry",),
-        "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf",
+        "the server does not allow connections from here; ask its administrator for an entry in "
+        "pg_hba.conf",
     ),
     (
         ("does not support ssl",),
-        "it does not speak TLS, which the URL demands; change sslmode",
+        "it does not support TLS, which the URL requires; change sslmode",
     ),
     (("certificate",), "its certificate can't be trusted; check sslmode and sslrootcert"),
     (
         ("unsupported startup parameter",),
-        (
-            "a connection pooler stands before it and refuses an option; "
-            "leave it out of the URL ({detail})"
-        ),
+        ("its connection pooler refuses an option; remove it from the URL ({detail})"),
     ),
 )
 _FULL = (  # waiting for another connection to be closed helps
     (
         ("too many clients", "remaining connection slots"),
-        "it has no connection left; try again, or raise max_connections",
+        "it has no free connection; try again, or raise max_connections",
     ),
     (
         ("no more connections allowed",),
-        "its connection pooler has no connection left; try again, or raise its limit",
+        "its connection pooler has no free connection; try again, or raise its limit",
     ),
     (
         ("too many connections for",),
-        "the user or the database has no connection left; try again, or raise its limit",
+        "the user or the database has no free connection; try again, or raise its limit",
     ),
-    (("too many connections",), "it has no connection left; try again, or raise its limit"),
+    (("too many connections",), "it has no free connection; try again, or raise its limit"),
 )
 _UNREACHABLE = (  # trying again may help
     (
@@ -69,13 +67,13 @@ _UNREACHABLE = (  # trying again may help
         "nothing listens at that address; start the server, or check host and port",
     ),
     (("starting up",), "it is just starting; try again"),
-    (("recovery mode",), "it recovers from a crash; try again"),
+    (("recovery mode",), "it is recovering from a crash; try again"),
     # "not yet accepting connections", "not accepting commands"
     (("accepting connections", "accepting commands"), "it is just starting; try again"),
     (("shutting down",), "it is shutting down; try again when it is back"),
     (("timeout expired", "timed out"), "it does not answer; check host, port and firewall"),
     (("timeout",), "it does not answer in time; try again"),
-    (("unreachable", "no route to host"), "there is no way to it; check host and network"),
+    (("unreachable", "no route to host"), "there is no route to it; check host and network"),
     (
         (
             "closed the connection",
@@ -91,26 +89,26 @@ _UNREACHABLE = (  # trying again may help
         "its connection pooler can't reach the server; try again when it is back",
     ),
 )
-_STANDBY = (  # of several hosts; where one could not be reached at all, trying again may help
+_STANDBY = (  # several hosts; if one could not be reached at all, trying again may help
     (
         ("session is read-only", "server is in hot standby"),
-        "it is a read-only replica and the URL demands one that can be written",
+        "it is a read-only replica, but the URL requires a writable server",
     ),
 )
 _NAMELESS = (
     (
         ("temporary failure in name resolution",),
-        "its host is not known for now: no name server answered",
+        "its host is currently unknown, because no name server answered",
     ),
 )
 _MISSING = (
-    ("database", "has no such database; create it, or check its name in the URL"),
-    ("role", "has no such user; create it, or check its name in the URL"),
+    ("database", "does not have this database; create it, or check its name in the URL"),
+    ("role", "does not have this user; create it, or check its name in the URL"),
 )
 
 
 class ServerFull(StoreUnreachable):
-    """The server, the user or the database has no connection left; one may become free."""
+    """The server, the user or the database has no free connection; one may become free."""
 
 
 class Interrupted(StoreUnreachable):
@@ -119,7 +117,7 @@ class Interrupted(StoreUnreachable):
 
 @contextlib.contextmanager
 def translate_errors(masked_url: str) -> Iterator[None]:
-    """Turn the driver's errors into ours.
+    """Translate the driver's errors to ours.
 
     Args:
         masked_url: The URL without its password.
@@ -152,7 +150,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "LockNotAvailable",
         StoreBusy,
-        "{masked_url} was kept busy by another writer; nothing was written; try again",
+        "another writer kept {masked_url} busy; nothing was written; try again",
     ),
     (
         "DeadlockDetected SerializationFailure",
@@ -178,7 +176,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         "{masked_url}: the user may not do this ({detail}); ask the database's owner for the right",
     ),
     ("DiskFull", StoreFull, "{masked_url}: the disk of the server is full ({detail})"),
-    ("OutOfMemory", StoreError, "{masked_url}: the server has no room left ({detail})"),
+    ("OutOfMemory", StoreError, "{masked_url}: the server has no space left ({detail})"),
     (
         "DataCorrupted IndexCorrupted",
         StoreDamaged,
@@ -202,8 +200,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
-            f"the {'key' if is_key else 'position'} of a record was written by another writer "
-            "first; read it again"
+            f"another writer was first to write the {('key' if is_key else 'position')} of a "
+            "record; read it again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):
@@ -216,9 +214,9 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     return StoreError(f"{masked_url} failed ({detail}); nothing was written")
 
 
-# Error codes of lost connections; a broken socket has none. The server crashed, is starting or
+# Error codes of lost connections; a broken socket has no code. The server crashed, is starting or
 # stopping, or an administrator ended the session (57P); the session was idle for too long (25P);
-# connecting failed, or a pooler lost the connection (08); no connection is left (53300).
+# connecting failed, or a pooler lost the connection (08); no connection is free (53300).
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 

@@ -1,4 +1,6 @@
-"""Notices the writes of all processes, on one listening connection that is reopened if lost."""
+"""Notices the writes of all processes, on one listening connection that is reopened if it is
+lost.
+"""
 
 import contextlib
 import logging
@@ -16,8 +18,9 @@ from memories.stores.postgres.connection import LISTENED_SECONDS, Server
 if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
-PROBE_SECONDS = 15.0  # between two notifications to itself, which prove that it receives others
-_POLL_SECONDS = 0.2  # how soon it notices that it should stop
+# seconds between two notifications to itself, which prove that it receives notifications
+PROBE_SECONDS = 15.0
+_POLL_SECONDS = 0.2  # seconds after which it notices that it should stop
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two attempts to get a connection
 _LISTENED = """
 INSERT INTO "{schema}".meta
@@ -31,15 +34,15 @@ class Listener:
     """Calls a function after each transaction that wrote the log, until it is closed.
 
     Attributes:
-        hearing: Whether it receives notifications now. False while the server is down, and behind a
-            pooler that shares sessions, where PostgreSQL delivers none. Then the caller must poll.
+        hearing: Whether it receives notifications. False while the server is down, and behind a
+            pooler that shares sessions, where PostgreSQL delivers none. The caller must then poll.
     """
 
     def __init__(self, server: Server, callback: Callable[[], None]) -> None:
-        """Begin to listen, in a separate thread.
+        """Start listening in a separate thread.
 
         Args:
-            server: The server of the store.
+            server: The store's server.
             callback: Called after each notification. Also called when it begins or stops receiving
                 them, since it may have missed a write.
         """
@@ -50,7 +53,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening. A thread that is connecting to a silent server is left behind."""
+        """Stop listening. A thread that is connecting to a silent server is abandoned."""
         self._ended.set()
         self._thread.join(2 * _POLL_SECONDS)
 

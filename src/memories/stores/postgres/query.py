@@ -1,4 +1,4 @@
-"""Queries of the PostgreSQL store: filters and refs as SQL conditions, and counts of records."""
+"""Queries of the PostgreSQL store: filters and refs as SQL conditions, and record counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ RECORDS = (
     "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
 )
 
-FEW = 4_000  # up to this many are all searched, so the matching ones needn't be counted
-COUNTED = 8_000  # matching records are counted up to here
+FEW = 4_000  # up to this many records, all are searched, so the matching ones needn't be counted
+COUNTED = 8_000  # matching records are counted up to this number
 
 
 class Selection(NamedTuple):
@@ -31,7 +31,7 @@ class Selection(NamedTuple):
         collection: Memories or turns.
         states: Whether live records (False) and ended ones (True) may match.
         whole: Whether all records in these states match.
-        broad: Whether all live records of the namespaces match.
+        broad: Whether all live records in the namespaces match.
     """
 
     sql: str
@@ -44,7 +44,9 @@ class Selection(NamedTuple):
 
 
 def selection(where: Filter, namespace: str | None = None) -> Selection:
-    """Return a filter as a condition on `record r`, for all of its namespaces or for one."""
+    """Return a filter as a condition on `record r`, for all of its namespaces or for a single
+    one.
+    """
     namespaces = tuple(dict.fromkeys(where.namespaces)) if namespace is None else (namespace,)
     in_namespaces, values = one_of("r.namespace", namespaces)
     plain = plain_conditions(where)
@@ -71,22 +73,24 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
 
 
 def one_of(column: str, values: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a column has one of these values, with its placeholder values."""
+    """Return the condition that a column contains one of these values, and its placeholder
+    values.
+    """
     if len(values) == 1:
         return f"{column} = %s", (values[0],)
     return f"{column} = ANY(%s::text[])", (list(values),)
 
 
 class Extent(NamedTuple):
-    """The number of records in the namespaces of a filter.
+    """The number of records in a filter's namespaces.
 
     Attributes:
-        corpora: The numbers of documents and of tokens, of the live records (False) and of the
-            ended ones (True), as far as these may match.
+        corpora: The numbers of documents and tokens, for the live records (False) and the ended
+            ones (True), if these may match.
         documents: The number of documents of both.
-        live: The number of live records of each namespace.
-        matching: How many records match. Counted only up to `COUNTED`; if all are few, it is the
-            number of documents.
+        live: The number of live records in each namespace.
+        matching: How many records match, counted only up to `COUNTED`. If there are few records in
+            total, it is the number of documents.
     """
 
     corpora: Mapping[bool, tuple[int, int]]
@@ -96,7 +100,7 @@ class Extent(NamedTuple):
 
 
 def read_extent(db: Transaction, selected: Selection) -> Extent:
-    """Return the number of records in the namespaces of a filter."""
+    """Return the number of records in a filter's namespaces."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     rows = db.rows(
         "SELECT namespace, ended, documents, tokens FROM corpus "
@@ -120,7 +124,7 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records of rows of `RECORDS` by their seq, in the same order.
+    """Return the records for rows of `RECORDS` by their seq, in the same order.
 
     Damaged records are left out and noted. The server's checksums detect damaged pages, but other
     programs may write to its tables.
@@ -131,7 +135,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         try:
             record = record_of(row)
         except (ValueError, OverflowError, OSError):  # an impossible time
-            damaged.note(damaged_record(ref, "it has values that were never written"))
+            damaged.note(damaged_record(ref, "it contains values that were never written"))
             continue
         if problem := find_problem(record):
             damaged.note(damaged_record(ref, f"it {problem}"))

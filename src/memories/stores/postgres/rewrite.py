@@ -1,11 +1,11 @@
 """Replaces tables of the PostgreSQL store by copies, to erase removed records or to repartition.
 
-A copy has only the remaining rows, in new files, and the old files are dropped with the old table.
-This is one transaction: a crash leaves everything as it was. Others read and write meanwhile. A
-trigger notes what they write, and their changes are repeated at the end, when they wait for a
-moment.
+A copy contains only the remaining rows, in new files, and the old files are dropped with the old
+table. This is one transaction: a crash leaves everything unchanged. Other processes keep reading
+and writing. A trigger notes what they write, and these changes are repeated at the end, while the
+other processes wait briefly.
 
-Deleting rows alone would leave their bytes: the server only marks the space of a row as free.
+Only deleting rows would leave their bytes, since the server just marks the space of a row as free.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from memories.stores.postgres.query import at_refs, by_namespace
 from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
-LOCK_SECONDS = 2.0  # others wait at most this long behind a lock that isn't granted
-PATIENCE_SECONDS = 120.0  # maximum time of each attempt to get such a lock
+LOCK_SECONDS = 2.0  # seconds that other processes wait at most behind a lock that isn't granted
+PATIENCE_SECONDS = 120.0  # seconds that each attempt to get such a lock may take
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
@@ -107,9 +107,9 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Note from now on which rows of these tables change.
+    """Note from now on which rows in these tables change.
 
-    A trigger does that, which is dropped with the table when that is replaced.
+    A trigger does this; it is dropped with the table when the table is replaced.
     """
     for table in tables:
         with server.alone() as db:
@@ -127,13 +127,13 @@ def _attach_trigger(db: Transaction, table: str) -> None:
 
 
 def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
-    """Return whether changes of all these tables are noted."""
+    """Return whether changes to all these tables are noted."""
     return all(db.value(_WATCHED, (table,)) is not None for table in tables)
 
 
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
-    """Give a transaction for replacing tables, without a deadline, to one process at a time."""
+    """Yield a transaction for replacing tables, without a deadline, to one process at a time."""
     with server.alone() as db:
         db.run(
             "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; "
@@ -147,17 +147,17 @@ def rewriting(server: Server) -> Iterator[Transaction]:
 def replace(
     server: Server, db: Transaction, copies: Sequence[Copy], also: Callable[[], None] = lambda: None
 ) -> frozenset[str]:
-    """Fill copies and replace their tables by them.
+    """Fill copies and replace their tables with them.
 
     Args:
         server: The server.
         db: The transaction of `rewriting`.
         copies: The tables; all their leaves are watched.
-        also: Called at the moment when nobody else reads or writes.
+        also: Called while no other process reads or writes.
 
     Returns:
-        Tables from which rows were removed after these were copied. The free space of the copies
-        still has their bytes.
+        Tables from which rows were removed after the copy. The free space in the copies still
+        contains their bytes.
     """
     for copy in copies:
         _create(db, copy)
@@ -185,8 +185,8 @@ def replace(
 def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) -> None:
     """Run an action that takes locks.
 
-    Until the locks are granted, it is interrupted now and then, so that others who wait behind them
-    can go on.
+    Until the locks are granted, the action is interrupted from time to time, so that processes that
+    wait behind it can continue.
 
     Raises:
         StoreBusy: The locks were not granted for a long time.
@@ -203,7 +203,8 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
             if time.monotonic() > deadline:
                 raise StoreBusy(
                     f"another transaction on {server.masked_url} has been using these tables for "
-                    f"{PATIENCE_SECONDS:.0f} seconds; run it again when that transaction has ended"
+                    f"{PATIENCE_SECONDS:.0f} seconds; run this again when that transaction has "
+                    "ended"
                 ) from exc
             time.sleep(_PAUSE_SECONDS)
         else:
@@ -211,7 +212,7 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
 
 
 def _create(db: Transaction, copy: Copy) -> None:
-    """Create the empty copy, with the columns of its table and without indexes."""
+    """Create the empty copy, with its table's columns and without indexes."""
     partitioning = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
     db.run(
         f"CREATE TABLE {copy.new} "
@@ -251,7 +252,9 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Repeat in the copy the changes of the table since then; return whether rows were removed."""
+    """Repeat in the copy the changes made to the table since copying; return whether rows were
+    removed.
+    """
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
     if copy.old == "label":
         key, is_same = "r.namespace, r.collection, r.key, r.value", "c.namespace = r.namespace"
@@ -297,7 +300,7 @@ def _leaf_names(table: str, parts: int) -> list[str]:
 
 
 def repartition(server: Server, partitions: int) -> int:
-    """Divide the tables of a store into another number of partitions while others read and write.
+    """Divide a store's tables into another number of partitions while others read and write.
 
     Args:
         server: The server.
@@ -323,7 +326,7 @@ def repartition(server: Server, partitions: int) -> int:
             )
         if not leaf.owned:
             raise StoreError(
-                f"only the owner of {leaf.name} may repartition the store; run it as that user"
+                f"only the owner of {leaf.name} may repartition the store; run this as that user"
             )
         old_names.add(leaf.name)
     watch(server, sorted(old_names))
@@ -332,7 +335,7 @@ def repartition(server: Server, partitions: int) -> int:
             return before
         is_replaced = {*_partitioned_tables(db)} != tables.keys()
         if is_replaced or not is_watched(db, sorted(old_names)):
-            raise StoreBusy("the store's tables were replaced meanwhile; run it again")
+            raise StoreBusy("the store's tables were replaced in the meantime; run this again")
         copies = [
             Copy(table, [leaf.name for leaf in table_leaves], f"{table}_new", partitions)
             for table, table_leaves in tables.items()
@@ -351,7 +354,7 @@ def _partitioned_tables(db: Transaction) -> list[str]:
 
 
 def _save_erasing(db: Transaction, tables: set[str]) -> None:
-    """Save the names of the tables that still have the bytes of removed records."""
+    """Save the names of the tables that still contain the bytes of removed records."""
     db.save_meta({"erasing": " ".join(sorted(tables)) or None})
 
 
@@ -359,7 +362,9 @@ _COLUMNS = "r.seq, r.grp, r.position, r.ended_at IS NOT NULL, r.ended_by, r.leng
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records, their vectors and counts, and note the tables that still have their bytes."""
+    """Delete records with their vectors and counts, and note the tables that still contain their
+    bytes.
+    """
     to_erase: set[str] = set()
     for (collection, namespace), part in by_namespace(refs).items():
         rows = at_refs(db, f"SELECT {_COLUMNS} FROM record r", part)
@@ -389,9 +394,9 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Replace the tables from which rows were deleted, so that no file has the bytes any more.
+    """Replace the tables from which rows were deleted, so that no file contains their bytes.
 
-    Others read and write meanwhile.
+    Other processes keep reading and writing.
 
     Returns:
         Partitions on other nodes, which can't be replaced from here.
@@ -424,7 +429,7 @@ def erase(server: Server) -> tuple[str, ...]:
 
 
 def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
-    """Replace one table, unless another process has done it meanwhile."""
+    """Replace one table, unless another process has replaced it in the meantime."""
     watch(server, [leaf.name for leaf in parts])
     with rewriting(server) as db:
         if table not in db.meta.erasing:

@@ -1,11 +1,11 @@
-"""The tables of the PostgreSQL store, the migrations that make them, and a record as a row.
+"""The tables of the PostgreSQL store, the migrations that create them, and records as rows.
 
 A migration is a function that returns a script; it runs in the transaction that also writes its
-number into `meta`. Released ones never change; to change the schema, add one.
+number into `meta`. Released migrations never change; to change the schema, add one.
 
-Records and vectors are partitioned by a hash of the namespace. Every index is one of a partition,
-not of the whole table, and every unique one begins with the namespace: so a partition may lie on
-another node, as a foreign table, which PostgreSQL allows only where the whole table has no unique
+Records and vectors are partitioned by a hash of the namespace. Every index belongs to a partition,
+not to the entire table, and every unique index begins with the namespace. So a partition may be on
+another node as a foreign table, which PostgreSQL allows only if the entire table has no unique
 index.
 """
 
@@ -22,8 +22,8 @@ from memories.stores.records import Collection, Record, Ref
 if TYPE_CHECKING:
     from psycopg.types.json import Jsonb
 
-# The words that find a record: its tokens, each behind six digits that stand for its namespace, its
-# collection and whether it ended. So a word of one namespace is looked up without reading those of
+# The words that find a record: its tokens, each prefixed with six digits for its namespace, its
+# collection and whether it ended. So a word in one namespace is looked up without reading those in
 # another.
 PREFIX_DIGITS = 6
 _PREFIX = (
@@ -34,7 +34,7 @@ _WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens)
 
 
 def words(alias: str = "") -> str:
-    """Return the indexed expression for the words of a record; `alias` is a prefix such as `r.`."""
+    """Return the indexed expression for a record's words; `alias` is a prefix such as `r.`."""
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
@@ -123,12 +123,14 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS {part}_{collection} ON {schema}.{part}
   USING hnsw (embedding {vector}.halfvec_cosine_ops)
   WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}'
 """
-_PLAIN_DIMENSIONS = 3_500  # of two bytes each: with more, a row would not fit into a page
-HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored one by one
+_PLAIN_DIMENSIONS = 3_500  # two bytes each: with more, a row would not fit into a page
+HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored individually
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
-    """Return the script that makes a table with its partitions, if it has several, and indexes."""
+    """Return the script that creates a table with its partitions, if it has several, and its
+    indexes.
+    """
     if partitions == 1:
         return script.format(partitioned="") + part_script.format(part=table)
     scripts = [script.format(partitioned="PARTITION BY HASH (namespace)")]
@@ -144,7 +146,7 @@ def _first(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that makes the tables for a space's vectors, without `hnsw_script`."""
+    """Return the script that creates the tables for a space's vectors, without `hnsw_script`."""
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
@@ -153,13 +155,13 @@ def vector_script(table: str, dimension: int, partitions: int) -> str:
 
 
 def hnsw_script(schema: str, part: str, collection: Collection, extension: str) -> str:
-    """Return the statement that makes the index of many vectors while others read and write.
+    """Return the statement that creates the vector index while others read and write.
 
     Args:
-        schema: Where the tables are.
+        schema: The schema that contains the tables.
         part: The table, or one of its partitions.
         collection: Memories or turns.
-        extension: The schema of pgvector.
+        extension: The schema that contains pgvector.
     """
     return _HNSW.format(
         schema=f'"{schema}"', part=part, collection=collection, vector=f'"{extension}"'
@@ -254,7 +256,8 @@ ROW = (
 )
 ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
 
-# Python writes floats from here on with an exponent, and PostgreSQL returns them without a point.
+# From this value on, Python writes floats with an exponent, and PostgreSQL returns them without a
+# point.
 _MIN_EXPONENT = 1e16
 _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 
@@ -305,7 +308,7 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
 
     Raises:
         StoreError: PostgreSQL can't store the value.
-        UnicodeError: A text in it is not valid Unicode.
+        UnicodeError: A string in it is not valid Unicode.
     """
     from psycopg.types.json import Jsonb
 
@@ -314,17 +317,20 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
 
 
 def _mark_large_floats(value: Any) -> Any:
-    """Replace large floats in a value by texts that begin with NUL, as no other text does."""
+    """Mark large floats in a value by replacing them with strings that begin with NUL, as no other
+    string does.
+    """
     if isinstance(value, str):
         if "\0" in value:
             raise StoreError(
-                "a label or a field has the character NUL, which PostgreSQL can't hold; leave it out"
+                "a label or a field contains the character NUL, which PostgreSQL can't store; "
+                "remove it"
             )
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
             raise StoreError(
-                f"a field is {value}, and PostgreSQL can't hold it: a number must be finite"
+                f"a field is {value}, which PostgreSQL can't store: a number must be finite"
             )
         return value if abs(value) < _MIN_EXPONENT else f"\0{value:.1f}"
     if isinstance(value, Mapping):

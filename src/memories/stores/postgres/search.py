@@ -1,7 +1,7 @@
 """Search in the PostgreSQL store: candidates among memories, matches among turns, word scores.
 
-An index finds the records that have a word, and BM25 is computed here. The words are the tokens of
-`stores.words`, the same in every store. Current and ended records are two corpora, and so are
+An index finds the records that contain a word, and this module computes BM25. The words are the
+tokens of `stores.words`, as in every store. Current and ended records are two corpora, and so are
 memories and turns: old versions and turns don't change how rare a word is in current memories.
 """
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 Scores = dict[int, float]
 
-# Among more records than this, only some are ranked: reading each match takes time, and very common
-# words say least about a record.
+# Among more records than this, only some are ranked, because reading each match takes time, and
+# very common words say least about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
 _TOKEN_BYTES = 512  # an index takes 2,046
-_INDEXED_BYTES = 900_000  # of the different tokens of one record; an index takes a megabyte
+_INDEXED_BYTES = 900_000  # bytes of the different tokens in one record; an index takes a megabyte
 
 
 class _Corpus(NamedTuple):
-    """The live records, or the ended ones, of some namespaces."""
+    """The live or the ended records in some namespaces."""
 
     ended: bool
     documents: int
@@ -43,7 +43,7 @@ class _Corpus(NamedTuple):
 
 
 class _Document(NamedTuple):
-    """A record that has one of the terms; `fits` is whether it matches the filter."""
+    """A record that contains one of the terms; `fits` is whether it matches the filter."""
 
     seq: int
     length: int
@@ -59,15 +59,15 @@ def candidates(
     terms: Sequence[str],
     k: int,
 ) -> tuple[Scores, Scores]:
-    """Return the best records by vector and by words, each with both scores if it has them.
+    """Return the best records by vector and by words, each with the scores that it has.
 
     Args:
         db: A transaction.
         selected: The filter.
-        used: The vectors; None to search by words alone.
-        query: The vector, shape (dimension,), unit length; None to search by words alone.
+        used: The vectors; None to search by words only.
+        query: The vector, shape (dimension,), unit length; None to search by words only.
         terms: The terms.
-        k: How many records by vector, and how many by words.
+        k: The number of records by vector, and by words.
 
     Returns:
         Cosines and word scores by seq.
@@ -76,7 +76,7 @@ def candidates(
     cosines: Scores = {}
     if query is not None and used is not None:
         cosines = vectors.best(db, used, selected, extent, query, k)
-    # The best by words, and those by vector that have some of the words.
+    # The best by words, and those by vector that contain some of the words.
     scores = _rank(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     if query is not None and used is not None:
@@ -86,7 +86,7 @@ def candidates(
 
 
 def indexed_tokens(record: Record) -> tuple[int, str]:
-    """Return how many tokens a record has, and the tokens as the store keeps them."""
+    """Return how many tokens a record has, and the tokens as the store stores them."""
     tokens: list[str] = []
     different: set[str] = set()
     size = 0
@@ -107,14 +107,15 @@ def _rank(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return the word scores of records; of many records, those that the rarest terms find.
+    """Return the word scores of records; if there are many records, of those that the rarest terms
+    find.
 
     Args:
         db: A transaction.
         selected: The filter.
         extent: The number of records in the namespaces.
         terms: The terms.
-        also: Matching records that get a score however many others are better.
+        also: Matching records that get a score even if many others are better.
     """
     parsed_terms: dict[str, Term] = {}
     for term in terms:
@@ -133,7 +134,7 @@ def _rank(
             needle = _needle(parsed)
             occurrences = [document.tokens.count(needle) for document in records]
             holding = len(records) - occurrences.count(0)
-            if counts is not None:  # not all records that have the term were read
+            if counts is not None:  # not all records that contain the term were read
                 if few and counts[term] > _RANK_AT_MOST:
                     holding = holding * documents // max(extent.matching, 1)
                     holding = max(holding, counts[term])
@@ -149,12 +150,12 @@ def _rank(
 def _rare_terms(
     db: Transaction, selected: Selection, corpus: _Corpus, terms: dict[str, Term], *, few: bool
 ) -> tuple[dict[str, Term], dict[str, int] | None]:
-    """Return the terms that are rare enough for ranking, and how many records have each.
+    """Return the terms that are rare enough for ranking, and how many records contain each.
 
     The rarest term is always returned.
 
-    The counts are None if all records that have a term will be read. If few match, all terms are
-    kept. A count stops at `_RANK_AT_MOST`, except for the only term that is left.
+    The counts are None if all records that contain a term will be read. If few records match, all
+    terms are kept. A count stops at `_RANK_AT_MOST`, except for the last remaining term.
     """
     if corpus.documents <= _RANK_ALL or not terms:
         return terms, None
@@ -198,11 +199,11 @@ def _documents(
     counts: dict[str, int] | None,
     also: Sequence[int],
 ) -> list[_Document]:
-    """Return the records that have one of the terms.
+    """Return the records that contain one of the terms.
 
-    Without counts, these are all records of the namespaces, so that they can be counted. With
+    Without counts, these are all such records in the namespaces, so that they can be counted. With
     counts, these are the matching ones. If the only term is very common, these are the matching
-    records with the highest scores, and those of `also`.
+    records with the highest scores, and those in `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -247,7 +248,7 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add the score of a term, which `holding` records of the corpus have, to these records."""
+    """Add the score of a term, which `holding` records of the corpus contain, to these records."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:
@@ -259,7 +260,7 @@ def _score(
 
 
 def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
-    """Return the tsquery for records of the corpus that have the tokens of any of the terms."""
+    """Return the tsquery for records in the corpus that contain the tokens of any of the terms."""
     queries: list[str] = []
     for namespace in selected.namespaces:
         name = f"{namespace}/{selected.collection}/{'ended' if corpus.ended else 'live'}"
@@ -276,7 +277,7 @@ def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
 
 
 def _needle(term: Term) -> str:
-    """Return the text that the tokens of a record contain if it has the term."""
+    """Return the string that a record's tokens contain if it contains the term."""
     whole = "".join(f" {token} " for token in term.tokens)
     return whole[:-1] if term.open_ended else whole
 
@@ -288,7 +289,7 @@ def _shorten(token: str) -> str:
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
 
 
-_FEW = 4_096  # up to this many are all returned
+_FEW = 4_096  # up to this many turns are all returned
 _PLACE = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"
@@ -298,12 +299,12 @@ _PLACE = (
 def matches(
     db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery
 ) -> Matches:
-    """Return all selected records if they are few, otherwise the best by words and by vector.
+    """Return all selected records if there are few, otherwise the best by words and by vector.
 
     Args:
         db: A transaction.
         selected: The filter.
-        used: The vectors; None to search by words alone.
+        used: The vectors; None to search by words only.
         query: The search.
     """
     import numpy as np
@@ -344,7 +345,7 @@ def _best_turns(
     words: WordHits,
     cosines: Scores,
 ) -> set[int]:
-    """Return the seqs of the best turns, their neighbours, and turns of the days in the query."""
+    """Return the seqs of the best turns, their neighbours, and turns from the days in the query."""
     from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

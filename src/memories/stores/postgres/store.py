@@ -1,4 +1,4 @@
-"""The PostgreSQL store: records, words and vectors of a team on one server or on several."""
+"""The PostgreSQL store: a team's records, words and vectors on one server or several."""
 
 import contextlib
 import functools
@@ -66,7 +66,7 @@ _R = TypeVar("_R")
 def _repeat_if_interrupted(
     method: "Callable[Concatenate[PostgresStore, _P], _R]",
 ) -> "Callable[Concatenate[PostgresStore, _P], _R]":
-    """Repeat a read once if the connection was lost, or a table was replaced, meanwhile."""
+    """Repeat a read once if, in the meantime, the connection was lost or a table was replaced."""
 
     @functools.wraps(method)
     def read(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -83,7 +83,7 @@ def _repeat_if_interrupted(
 class PostgresStore:
     """Implements `Store` on PostgreSQL 15 or newer; vectors need pgvector 0.8 or newer.
 
-    Every rule of the protocol holds, for many processes and machines. Specific to PostgreSQL:
+    It follows every rule of the protocol, for many processes and machines. Specific to PostgreSQL:
 
     - *Transactions* wait for each other only if they touch the same namespaces: each locks a
       namespace when it first reads or writes it. Two transactions that lock namespaces in opposite
@@ -108,7 +108,7 @@ class PostgresStore:
     """
 
     def __init__(self, url: str, space: Space | None) -> None:
-        """Prepare; nothing is opened or written yet.
+        """Initialize; nothing is opened or written yet.
 
         Args:
             url: `postgresql://user:password@host:port/database`, with any of libpq's options after
@@ -118,7 +118,7 @@ class PostgresStore:
             space: The space of the vectors to write and search; None in keyword-only mode.
 
         Raises:
-            ConfigError: The URL is not valid.
+            ConfigError: The URL is invalid.
         """
         self._server = Server(url)
         self._space = space
@@ -218,7 +218,7 @@ class PostgresStore:
         with self._server.read(where.namespaces) as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                # One query for each namespace, since its index has the order.
+                # One query for each namespace, since its index provides the order.
                 for namespace in dict.fromkeys(where.namespaces):
                     selected = selection(where, namespace)
                     sql, values = selected.sql, selected.values
@@ -414,14 +414,14 @@ class PostgresStore:
         """Change the number of partitions while others read and write; return the previous number.
 
         Raises:
-            ConfigError: The number is not valid.
+            ConfigError: The number is invalid.
             StoreError: Parts of the store are on other nodes, or belong to another user.
             StoreBusy: Another transaction kept using the tables.
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
 
     def listen(self, callback: Callable[[], None]) -> "Listener":
-        """Call a function after each write of the log by any process; see `Listener`."""
+        """Call a function after each log write by any process; see `Listener`."""
         from memories.stores.postgres.listen import Listener
 
         return Listener(self._server, callback)
@@ -434,13 +434,14 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        is_interrupted = sys.exc_info()[0] is not None  # then nobody wants to wait for an index
+        # when closing, no caller wants to wait for an index
+        is_interrupted = sys.exc_info()[0] is not None
         if self._needs_indexes and not is_interrupted:
             self._make_indexes()
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """Make the indexes of vectors after this write or, if it belongs to a load, on closing.
+        """Create the vector indexes after this write or, if it belongs to a load, on closing.
 
         A load is several times as fast without them. Without an index, searches score every vector.
         """
@@ -453,7 +454,9 @@ class PostgresStore:
             db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
-        """Make the missing indexes of vectors. A failure is only logged: the vectors are stored."""
+        """Create the missing vector indexes. A failure is only logged, because the vectors are
+        stored.
+        """
         try:
             with self._server.read() as db:
                 missing = vector_tables.without_index(db)
@@ -462,7 +465,7 @@ class PostgresStore:
             self._needs_indexes = False
         except StoreError as exc:
             _log.warning(
-                "an index of vectors could not be made, and searches are slower without it: %s", exc
+                "cannot create an index of vectors, and searches are slower without it: %s", exc
             )
 
     def _without_vectors(self, db: Transaction, selected: Selection) -> int:
@@ -489,7 +492,7 @@ def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) ->
     """Add records with their words, labels and vectors, and count them.
 
     Returns:
-        The collections and namespaces that have many vectors now.
+        The collections and namespaces that now have many vectors.
     """
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     counted: list[Counted] = []
@@ -533,10 +536,10 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 
 
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
-    """Update in the tables of vectors whether a record is live.
+    """Update in the vector tables whether a record is live.
 
     Returns:
-        Whether the record has vectors that are searched.
+        Whether the record has searchable vectors.
     """
     is_searched = False
     for table in db.meta.vector_tables:

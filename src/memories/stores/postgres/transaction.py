@@ -1,4 +1,4 @@
-"""One transaction of the PostgreSQL store: statements, savepoints, locks, and the settings."""
+"""One transaction in the PostgreSQL store: statements, savepoints, locks, and the settings."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class Vectors(NamedTuple):
-    """The table of the vectors of one space."""
+    """The table that contains one space's vectors."""
 
     model: str
     dimension: int
@@ -27,10 +27,10 @@ class Vectors(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """Settings of the store, from its table `meta`.
+    """The store's settings, from its table `meta`.
 
     Attributes:
-        schema: The version of its schema; 0 if the store doesn't exist.
+        schema: The schema version; 0 if the store doesn't exist.
         partitions: The number of partitions of its tables.
         used: The vectors that are searched.
         staged: The vectors that will be searched after a switch.
@@ -45,13 +45,13 @@ class Meta(NamedTuple):
 
     @property
     def vector_tables(self) -> list[str]:
-        """The names of the tables that hold vectors."""
+        """The names of the tables that contain vectors."""
         return [vectors.table for vectors in (self.used, self.staged) if vectors is not None]
 
 
 LockKey = Callable[..., int]
-# Locked like namespaces: the tables for vectors, and the list of tables to rewrite. No namespace
-# has such a name.
+# Names that are locked like namespaces: the vector tables, and the list of tables to rewrite. No
+# namespace has such a name.
 SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
@@ -63,11 +63,11 @@ class Transaction:
     def __init__(
         self, connection: "Connection", lock_key: "LockKey", meta_rows: Sequence[Row] | None = None
     ) -> None:
-        """Take a connection on which a transaction has begun.
+        """Wrap a connection on which a transaction has begun.
 
         Args:
             connection: The connection.
-            lock_key: Returns the number of the lock on a namespace or, without one, on the store.
+            lock_key: Returns the number of the lock for a namespace or, without one, for the store.
             meta_rows: The rows of `READ_META`, if it was run.
         """
         self.connection = connection
@@ -84,12 +84,12 @@ class Transaction:
         return self.connection.execute(sql, values or None, binary=binary).fetchall()
 
     def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Return the first value of the first row; None without rows."""
+        """Return the first value of the first row; None if there are no rows."""
         rows = self.rows(sql, values)
         return rows[0][0] if rows else None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """Run a statement. Without values, there may be several."""
+        """Run a statement, or several if there are no values."""
         self.connection.execute(sql, values or None)
 
     def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -103,7 +103,7 @@ class Transaction:
                 copy.write_row(row)
 
     def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
-        """Exclude other writers of these namespaces, or of the whole store, until the end."""
+        """Exclude other writers of these namespaces, or of the entire store, until the end."""
         if whole:
             self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked
@@ -145,14 +145,14 @@ class Transaction:
         return self._meta
 
     def save_meta(self, values: Mapping[str, Any]) -> None:
-        """Save settings by name; None removes one."""
+        """Save settings by name; None removes a setting."""
         for name, value in values.items():
             if value is None:
                 self.run("DELETE FROM meta WHERE name = %s", (name,))
                 continue
             text = str(value)
             if isinstance(value, Vectors):
-                # The name of the model comes last, since it may contain spaces.
+                # The model's name comes last, since it may contain spaces.
                 text = f"{value.table} {value.dimension} {value.model}"
             self.run(
                 "INSERT INTO meta VALUES (%s, %s) "

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL store: libpq's options, and two of our own."""
+"""The URL of a PostgreSQL store: libpq's options, and two of ours."""
 
 import re
 from typing import NamedTuple
@@ -25,9 +25,9 @@ class StoreURL(NamedTuple):
     Attributes:
         full: The URL for libpq.
         masked_url: The URL without its password.
-        password: The password in it, if it has one.
-        schema: The schema that holds the tables.
-        partitions: How many partitions a new store gets; None if the URL does not say.
+        password: The password in the URL, if any.
+        schema: The schema that contains the tables.
+        partitions: How many partitions a new store gets; None if the URL does not specify it.
     """
 
     full: str
@@ -38,17 +38,17 @@ class StoreURL(NamedTuple):
 
 
 def parse_url(url: str) -> StoreURL:
-    """Take our own options out of a URL and add defaults; libpq parses everything else.
+    """Extract our own options from a URL and add defaults; libpq parses everything else.
 
     Raises:
-        ConfigError: The URL is not valid.
+        ConfigError: The URL is invalid.
     """
     masked_url = without_password(url)
     scheme = _SCHEME.match(url)
     user, location, query = _split(url[scheme.end() :] if scheme else "")
     if scheme is None or location.count("[") != location.count("]"):
         raise ConfigError(
-            "the URL of the PostgreSQL store is not valid; write postgresql://user@host/database"
+            "the URL of the PostgreSQL store is invalid; write postgresql://user@host/database"
         )
     options: dict[str, str] = {}
     libpq_pairs: list[str] = []
@@ -80,7 +80,7 @@ def parse_partitions(number: str | int, source: str = "") -> int:
     """Return the number of partitions.
 
     Args:
-        number: The number, perhaps as text.
+        number: The number, possibly as text.
         source: Where it was set, for the message.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Vectors in the PostgreSQL store: one table for each space, switched between spaces, and searched.
+"""Vectors in the PostgreSQL store: a table for each space, switching between spaces, and search.
 
-Few rows are scored exactly, more by pgvector's HNSW index over half vectors.
+Few rows are scored exactly; more are searched with pgvector's HNSW index over half vectors.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Up to this many rows are scored one by one, in a microsecond each; for more the index is used.
+# Up to this many rows are scored individually, in a microsecond each; for more the index is used.
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
@@ -53,7 +53,7 @@ def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None
 def _rows_of(new: Iterable[NewVectors]) -> Iterator[Row]:
     for namespace, seq, collection, live, windows in new:
         for number, window in enumerate(windows.astype(">f2")):
-            # As COPY takes half vectors: the dimension, two zero bytes, and the numbers, highest
+            # As COPY accepts half vectors: the dimension, two zero bytes, and the numbers, highest
             # byte first.
             code = len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes()
             yield namespace, seq, number, collection, live, code
@@ -67,7 +67,7 @@ def best(
     query: "NDArray[np.float32]",
     k: int,
 ) -> Scores:
-    """Return the `k` best records, by the cosine of their best window with the query.
+    """Return the `k` best records, by the cosine between the query and their best window.
 
     Args:
         db: A transaction.
@@ -75,7 +75,7 @@ def best(
         selected: The filter.
         extent: The number of records in the namespaces.
         query: Shape (dimension,), unit length.
-        k: How many records.
+        k: The number of records.
     """
     if selected.states != (False,) or extent.matching <= EXACT_ROWS:
         return _score_all(db, vectors, selected, selected.namespaces, query, k)
@@ -97,7 +97,7 @@ def exact(
     seqs: Sequence[int],
     query: "NDArray[np.float32]",
 ) -> Scores:
-    """Return the scores of these records, as far as they have vectors."""
+    """Return the scores of the records among these that have vectors."""
     if not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -111,7 +111,7 @@ def exact(
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of these records, as far as they have any."""
+    """Return the vectors of the records among these that have any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}
@@ -141,7 +141,7 @@ def _score_all(
     query: "NDArray[np.float32]",
     k: int,
 ) -> Scores:
-    """Score all selected records of some namespaces."""
+    """Score all selected records in some namespaces."""
     among, values = one_of("v.namespace", namespaces)
     sql = (
         f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {vectors.table} v "
@@ -150,7 +150,7 @@ def _score_all(
     if selected.broad:
         sql += " AND v.live"
     else:
-        # A list is looked up in the index of the vectors; a join took half as long again.
+        # A list is looked up in the vector index; a join took half as long again.
         sql += f" AND v.seq = ANY(ARRAY(SELECT r.seq FROM record r WHERE {selected.sql}))"
         values += selected.values
     sql += " GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
@@ -165,7 +165,7 @@ def _nearest(
     query: "NDArray[np.float32]",
     k: int,
 ) -> Scores:
-    """Return the best of a namespace by the index, in which a record has a row for each window."""
+    """Return the best in a namespace by the index, which contains a row for each window."""
     text, row_limit = _text(query), k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {vectors.table} v "
@@ -218,7 +218,8 @@ SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 
 WHERE NOT ended AND embedded >= %s
 AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
 """
-# Whether the index is complete or being made, NULL if it doesn't exist; whether we may make it.
+# Whether the index is complete or being created, NULL if it doesn't exist; whether we may create
+# it.
 _INDEX_STATE = """
 SELECT (
   SELECT i.indisvalid
@@ -236,7 +237,7 @@ SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespac
 
 
 def claim(db: Transaction, space: Space) -> Vectors:
-    """Return the table for vectors of the space in use; the first vectors decide which it is.
+    """Return the table for vectors of the space in use; the first vectors determine which it is.
 
     Raises:
         EmbedderMismatch: The store's vectors are in another space.
@@ -265,7 +266,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records that have no vectors in a space; damaged ones are left out and noted."""
+    """Return records without vectors in a space; damaged ones are left out and noted."""
     vectors = _find(db, space)
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
     if vectors is not None:
@@ -282,7 +283,7 @@ def unstaged(
 
 
 def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-    """Store vectors of a space; they replace those that the records had in it."""
+    """Store vectors in a space; they replace the vectors that the records had in it."""
     seqs = seqs_of(db, vectors)
     if not seqs:
         return
@@ -307,18 +308,18 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
 
 
 def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
-    """Put the staged vectors of a space in use, in a transaction that excludes all other writers.
+    """Switch to the staged vectors of a space, in a transaction that excludes all other writers.
 
     Damaged records may lack vectors.
 
     Raises:
-        Conflict: Records have no vectors of this space yet.
+        Conflict: There are records without vectors in this space.
     """
     used = db.meta.used
     if used is not None and used.are_of(space):
         return
     if any(unstaged(db, space, collection, 1, damaged) for collection in SEARCHED):
-        raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
+        raise Conflict(f"records have no vectors from {space.model} yet; stage these first")
     target = _find(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
@@ -329,10 +330,10 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
 
 
 def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
-    """Return the tables that need an index of vectors and don't have a complete one.
+    """Return the tables that need a vector index and don't have a complete one.
 
     Returns:
-        Each with the collection, and whether a killed process left an incomplete index.
+        Each table with its collection, and whether a killed process left an incomplete index.
     """
     used = db.meta.used
     if used is None or used.dimension > HNSW_DIMENSIONS:
@@ -350,7 +351,7 @@ def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
 
 
 def make_index(server: Server, part: str, collection: Collection, *, left_over: bool) -> None:
-    """Make the index of a table of vectors while others read and write."""
+    """Create a vector table's index while others read and write."""
     schema = server.url.schema
     with server.outside() as connection:
         extension = connection.execute(_EXTENSION_SCHEMA).fetchall()[0][0]
@@ -360,7 +361,7 @@ def make_index(server: Server, part: str, collection: Collection, *, left_over: 
 
 
 def _find(db: Transaction, space: Space) -> Vectors | None:
-    """Return the table of a space, in use or staged, if it has one."""
+    """Return the table of a space, in use or staged, if there is one."""
     for vectors in (db.meta.used, db.meta.staged):
         if vectors is not None and vectors.are_of(space):
             return vectors
@@ -368,7 +369,7 @@ def _find(db: Transaction, space: Space) -> Vectors | None:
 
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
-    """Create a table for vectors of a new space, replacing the previously staged one."""
+    """Create a table for vectors in a new space, replacing the previously staged one."""
     db.lock((SPACES,))
     vectors = _find(db, space)
     if vectors is not None:  # another process was faster
@@ -376,7 +377,7 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
     if int(db.value(_COUNT_FOREIGN)):
         raise StoreError(
             "parts of this store are on other nodes, where no tables for another embedder can be "
-            "made; use a new store for it, and move the records there"
+            "created; create a new store for it, and move the records there"
         )
     used, staged = db.meta.used, db.meta.staged
     if staged is not None:
@@ -387,19 +388,19 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
 
 
 def _make(db: Transaction, space: Space, table: str) -> Vectors:
-    """Make the table for vectors of a space, after adding pgvector to the database if necessary.
+    """Create the table for vectors in a space, after adding pgvector to the database if necessary.
 
     Raises:
-        StoreError: pgvector is not installed on the server, is too old, or the user may not add it.
+        StoreError: pgvector is too old or not installed on the server, or the user may not add it.
     """
     from psycopg import errors
 
     extensions = db.rows(_EXTENSION)
     if not extensions:
         raise StoreError(
-            "vectors need the extension pgvector, and the PostgreSQL server does not have it; "
-            "install it there (the package postgresql-NN-pgvector), "
-            "or set EMBEDDER=none to search by words alone"
+            "vectors need the extension pgvector, but the PostgreSQL server does not have it; "
+            "install it there (the package postgresql-NN-pgvector), or set EMBEDDER=none to "
+            "search by words only"
         )
     ((available, installed),) = extensions
     version = installed or available
