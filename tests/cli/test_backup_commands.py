@@ -328,7 +328,7 @@ def test_salvage_ignores_the_log_of_another_file(
     assert "memory doctor --salvage FILE" in memory("list").error
     done = memory("doctor", "--salvage", "saved.jsonl")
     assert done.code == 1
-    assert [found["what"].partition(" is ")[0] for found in json.loads(done.out)["lost"]] == [
+    assert [found["what"].partition(" belongs ")[0] for found in json.loads(done.out)["lost"]] == [
         "the log memories.db-wal"
     ]
     assert (
@@ -387,10 +387,10 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
         (
             "newer.db",
             1,
-            f"has schema {len(schema.MIGRATIONS) + 1} , but this program supports only schemas up to",
+            f"has schema {len(schema.MIGRATIONS) + 1}, but this program supports only schemas up to",
         ),
-        ("trigger.db", 1, "trigger.db has a trigger spy, which Memories never made"),
-        ("view.db", 1, "view.db has a view spied, which Memories never made"),
+        ("trigger.db", 1, "trigger.db contains a trigger spy, which Memories never creates"),
+        ("view.db", 1, "view.db contains a view spied, which Memories never creates"),
         ("cut.jsonl", 2, "the export is incomplete"),
         ("./inner", 2, "is not a file"),
         (str(store), 2, "is the store itself"),

@@ -274,13 +274,13 @@ def test_the_error_for_another_model_says_how_to_go_back(
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
     assert (
-        "EMBEDDER to the one it was made with"
+        "EMBEDDER to the one that created them"
         in memory("search", "main database", "-n", "bob").error
     )
     monkeypatch.setenv("MEMORY_STORE", "sqlite:///other.db")
     memory("create", OLD)
     monkeypatch.setenv("EMBEDDER", "openai:tiny")
-    assert "unset EMBEDDER, or change over" in memory("search", "main database").error
+    assert "unset EMBEDDER, or switch" in memory("search", "main database").error
     monkeypatch.delenv("EMBEDDER")
     assert memory("search", "main database").json["count"] == 1
 

@@ -424,8 +424,8 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
     exported = memory("export", "--all-namespaces").out
     refused = memory("search", "language", env={"EMBEDDER": "minilm"})
     assert refused.code == 1
-    assert "were made by fake/1" in refused.error
-    assert "change over to this one with: memory reembed" in refused.error
+    assert "were created by fake/1" in refused.error
+    assert "switch to this embedder with: memory reembed" in refused.error
     answer = memory("reembed", "--model", "minilm")
     assert answer.json == {
         "embedded": 7,
@@ -466,7 +466,9 @@ def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> 
         ).json["results"]
         assert found[0]["content"] == "The user prefers Rust"
         before = models[name]
-    assert "were made by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
+    assert (
+        "were created by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
+    )
 
 
 @pytest.mark.usefixtures("filled")

@@ -194,7 +194,7 @@ def test_no_two_parts_share_a_collection() -> None:
 def test_the_places_that_may_still_hold_removed_records_are_named() -> None:
     driver = ChromaStore("chroma://:s3cret@host:9000/own", SPACE)._driver
     assert driver.remains == (
-        "the files of ChromaDB at host:9000, until `chroma vacuum` was run on them",
+        "the files of ChromaDB at host:9000, until `chroma vacuum` is run on them",
     )
     assert driver.collection == "own"
 
@@ -270,12 +270,12 @@ class Impostor(http.server.BaseHTTPRequestHandler):
             False,
             "1.0 or newer; update the server, or check the address",
         ),
-        (404, '{"detail": "Not Found"}', False, "does not have the API of ChromaDB"),
+        (404, '{"detail": "Not Found"}', False, "does not provide the API of ChromaDB"),
         (
             410,
             '{"error": "Unimplemented", "message": "The v1 API is deprecated"}',
             False,
-            "does not have the API",
+            "does not provide the API",
         ),
         (500, '{"error": "InternalError", "message": "disk full"}', False, "disk full"),
         (401, "no", False, "refused the key"),

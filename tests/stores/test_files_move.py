@@ -558,7 +558,10 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
-    assert "memories.db does not return what was copied to it" in caplog.records[-1].getMessage()
+    assert (
+        "memories.db does not return the records that were copied to it"
+        in caplog.records[-1].getMessage()
+    )
     assert "moved.json" not in names(folder)
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
 
@@ -788,7 +791,7 @@ def test_others_who_write_to_the_copy_are_noticed(
     monkeypatch.setattr(SQLiteStore, "append", appending)
     before = fill(open_with(3))
     assert (
-        "memories.db has 5 records of it, not 4: others write to it too"
+        "memories.db has 5 records of it, not 4, because other programs write to it too"
         in caplog.records[-1].getMessage()
     )
     assert content(open_with(None), "ann") == before
@@ -930,7 +933,7 @@ def test_a_named_store_that_was_gone_back_from_is_told_of_and_not_moved_to_again
     assert store.remove([first.ref]) == (target,)
     open_with(2, target).append([record("more")])
     assert (
-        "large.db has memories of ann already, of others or of an earlier move"
+        "large.db already contains memories in ann, from others or from an earlier move"
         in caplog.records[-1].getMessage()
     )
     assert first.ref not in {found.ref for found in content(open_with(2, target), "ann")}
@@ -1073,7 +1076,7 @@ def test_a_rest_that_can_not_follow_stays_where_it_is(open_with: OpenWith, folde
     as_earlier_versions_moved(folder, "ann")
     with contextlib.closing(SQLiteStore(folder / "memories.db", SPACE)) as there:
         there.append([record("theirs", namespace="bob")])
-    with pytest.raises(StoreError, match=r"memories\.db has memories of bob already"):
+    with pytest.raises(StoreError, match=r"memories\.db already contains memories in bob"):
         open_with(None).count(pool())
     assert {"ann.moved", "bob.jsonl", "bob.turns.jsonl"} <= names(folder)
 

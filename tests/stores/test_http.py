@@ -201,9 +201,9 @@ def test_many_records_go_in_one_transaction_of_several_requests(
         ("http://127.0.0.1.example:1", "unencrypted"),
         ("https://mem_secret@memories.example", "MEMORY_TOKEN"),
         ("https://me:mem_secret@memories.example", "MEMORY_TOKEN"),
-        ("https://memories.example/?token=mem_secret", "nothing after it"),
+        ("https://memories.example/?token=mem_secret", "without a path"),
         ("https://memories.example:99999", "port"),
-        ("https://memories.example", "wants a token"),
+        ("https://memories.example", "requires a token"),
     ],
 )
 def test_a_url_that_would_give_something_away_is_refused(

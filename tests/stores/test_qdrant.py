@@ -774,7 +774,7 @@ def test_a_collection_of_another_program_is_refused(server: ApiServer) -> None:
         lambda: store.info(pool()),
         lambda: store.append([record("m")]),
     ):
-        with pytest.raises(StoreError, match="is not one of Memories; choose another name"):
+        with pytest.raises(StoreError, match="does not belong to Memories; choose another name"):
             use()
     assert server.indexes["memories"] == {}
 
@@ -1071,7 +1071,7 @@ def test_a_folder_that_can_not_be_read_is_said_to_be_damaged(folder: Path) -> No
     for path, content in ((file, b"no database" * 1000), (folder / "meta.json", b"{")):
         before = path.read_bytes()
         path.write_bytes(content)
-        with pytest.raises(StoreDamaged, match="can't be read; restore a copy of the folder"):
+        with pytest.raises(StoreDamaged, match="; restore a copy of the folder"):
             store.count(pool())
         assert path.read_bytes() == content
         path.write_bytes(before)

@@ -16,7 +16,7 @@ from memories.stores.records import Space
 
 __all__ = ["Store", "local_path", "open_store"]
 
-# The class of each scheme, imported when a store of that scheme is opened.
+# The class for each scheme, imported when a store with that scheme is opened.
 _STORES = {
     "sqlite": "sqlite.store.SQLiteStore",
     "files": "files.store.FilesStore",
@@ -38,11 +38,11 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` of a server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL leaves open: the name of the collection, the store that files
-            move to and when, and whether vectors are compact.
+        config: Settings that a URL leaves open: the collection's name, the store to which files
+            move and when, and whether vectors are compact.
 
     Raises:
-        ConfigError: The URL is not valid, no store has this scheme, or a package is missing.
+        ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
     """
     scheme, separator, rest = url.partition("://")
     path = local_path(url)

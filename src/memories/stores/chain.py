@@ -23,24 +23,24 @@ from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 
 CHAIN = "\x1f"  # not the id of any memory
-MAX_ITEMS = 500  # in an entry; more items go into the next one
-_TURNS = "~"  # precedes the digest of a conversation
-_NAMED = "="  # precedes the id of a memory that isn't a UUID
+MAX_ITEMS = 500  # items in one entry; more items go into the next entry
+_TURNS = "~"  # prefix of a conversation's digest
+_NAMED = "="  # prefix of a memory's id that isn't a UUID
 _DIGEST_BYTES = 12
 
-Changes = tuple[tuple[str, ...], ...]  # each an action followed by its items
+Changes = tuple[tuple[str, ...], ...]  # each is an action followed by its items
 
-# Made once: an entry is written with each change.
+# Created once, because an entry is written with each change.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Link(NamedTuple):
-    """An entry of a chain.
+    """An entry in a chain.
 
     Attributes:
         number: Its number, one more than the previous entry's.
         namespace: The namespace of the chain.
-        at: When it was written.
+        at: The time at which it was written.
         actor: Who made the changes.
         changes: The changes.
         salt: In the first entry of a chain, the key for its conversation digests; else empty.
@@ -112,7 +112,7 @@ def new_salt() -> str:
 
 
 def record_of(link: Link, position: int) -> Record:
-    """Return an entry as a record."""
+    """Return the record for an entry."""
     digest = _to_base64(bytes.fromhex(link.hash))
     parts: list[Any] = [link.number, link.actor, link.changes, digest]
     if link.salt:
@@ -122,7 +122,7 @@ def record_of(link: Link, position: int) -> Record:
 
 
 def link_of(record: Record) -> Link:
-    """Return a record as an entry.
+    """Return the entry in a record.
 
     Raises:
         ValueError: The record isn't an entry.
@@ -151,7 +151,7 @@ def _check_text(part: object) -> str:
 
 
 def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
-    """Return entries with new numbers and hashes, so that they follow the last one of a chain.
+    """Renumber entries and recompute their hashes, so that they follow the last entry of a chain.
 
     Args:
         entries: The entries.
@@ -178,12 +178,12 @@ def make_undone_entry(entry: Record) -> Record:
 
 
 def chain_of(namespace: str) -> Filter:
-    """Return the filter that selects the entries of a namespace."""
+    """Return the filter that selects a namespace's entries."""
     return Filter(Collection.LOG, (namespace,), state="any", group=CHAIN)
 
 
 def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter that selects a memory's reinforcements: a record at the time of each."""
+    """Return the filter that selects a memory's reinforcements, records with the time of each."""
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 
@@ -191,7 +191,7 @@ def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
 
 
 def conversation_digest(salt: str, name: str) -> str:
-    """Return the digest that stands for a conversation's name in the chain with this salt."""
+    """Return the digest that represents a conversation's name in the chain with this salt."""
     import hashlib
 
     data = name.encode("utf-8", "surrogatepass")
@@ -212,7 +212,7 @@ def item_of(ref: Ref, last: int, salt: str) -> str:
 
 
 def parse_item(item: str) -> Item:
-    """Return the parsed item.
+    """Parse an item.
 
     Raises:
         ValueError: The text isn't an item.

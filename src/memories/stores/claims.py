@@ -1,7 +1,7 @@
 """Requests with an idempotency key: which server is processing each, and how it ended.
 
-A store whose servers share a database keeps the claims in it and has a method `claims`; see
-`postgres.claims`. For other stores see `server.api.idempotency`.
+If a store's servers share a database, the claims are in the database and the store has a method
+`claims`; see `postgres.claims`. For other stores see `server.api.idempotency`.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -39,9 +39,9 @@ class Taken(Exception):
 
 
 class Claims(Protocol):
-    """Keeps the requests of the last day, at most `MAX_KEPT`; threads may share it.
+    """Stores the requests of the last day, at most `MAX_KEPT`; threads may share it.
 
-    Any server may process a request if the server that began it is gone.
+    Any server may process a request if the server that began it no longer runs.
     """
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
@@ -50,8 +50,8 @@ class Claims(Protocol):
         Args:
             name: A hash of the key and the sender.
             digest: A hash of the request.
-            sync: The record of the beginning must survive a power cut, as the write that follows
-                will.
+            sync: Whether the record of the beginning must survive a power failure, as the write
+                that follows will.
 
         Raises:
             Taken: A server is processing it, or the key belongs to another request.
@@ -63,7 +63,7 @@ class Claims(Protocol):
         ...
 
     def drop(self, claim: Claim) -> None:
-        """End a request that changed nothing, and forget it."""
+        """End a request that changed nothing, and delete its record."""
         ...
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEADING = 20  # how many of the best by words, and by vector, are returned with their neighbours
-MAX_OF_A_DAY = 100  # how many turns of a time span in the query are always returned
+MAX_OF_A_DAY = 100  # how many turns from a time span in the query are always returned
 
 Id = TypeVar("Id")
 
@@ -28,8 +28,9 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
 
 
 class Places(NamedTuple):
-    """The places of records, as columns of `Matches`, and the number that the store gives each
-    row."""
+    """The places of records as columns of `Matches`, and the number that the store gives each
+    row.
+    """
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -49,8 +50,8 @@ def places_of(
     """Return places from their columns.
 
     Args:
-        columns: Seq, namespace, group, position, session, time of creation and labels, in the form
-            that the store keeps.
+        columns: Seq, namespace, group, position, session, time of creation and labels, as the store
+            stores them.
         group_of: Returns the names of a namespace and a group in that form.
         labels_of: Returns sets of labels in that form.
     """
@@ -105,8 +106,8 @@ def matches_of(
 
     Args:
         records: The records, shape (n,).
-        words: The scores of their words.
-        similarity: The cosine of each one's best window, shape (n,); NaN without a vector.
+        words: The records' word scores.
+        similarity: The cosine of each record's best window, shape (n,); NaN without a vector.
         searched: The number of records searched.
     """
     rows: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Damaged records: the rules a sound record meets, and where a store notes the damage it meets.
+"""Damaged records: the rules for sound records, and the damage that a store's reads have found.
 
 A user can edit a file, a server has other clients, and an export may come from anyone. So every
 record that was read or imported is checked here before it is used. Unknown fields are accepted: a
@@ -22,15 +22,16 @@ from memories.languages import unseen
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
-UNKNOWN = "?"  # stands for an unreadable namespace; no real namespace has this name
-# With a number, the group of a record whose own group can't be read or passed as an argument.
+UNKNOWN = "?"  # represents an unreadable namespace; no real namespace has this name
+# Followed by a number, the group of a record whose own group can't be read or passed as an
+# argument.
 UNREADABLE = "damaged-"
 
 _MAX_FINDINGS = 1_000
 _MAX_NAME = validate.MAX_KEY
 _SCOPE = "\x1f"  # separates a key from the project or conversation that it belongs to
 _MAX_KEY = 2 * _MAX_NAME + 1
-_MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker and part, and origins, are labels too
+_MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker, part and origins are labels too
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
 _MAX_CACHED_LABEL = 128  # characters
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
@@ -39,13 +40,13 @@ _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 
 class Damaged:
-    """The distinct damaged parts of a store that reads have met; threads may share it.
+    """The distinct damaged parts of a store that reads have found; threads may share it.
 
-    Only damage that reads happened to meet is here. `Store.check` looks at everything.
+    It contains only damage that reads happened to find. `Store.check` checks everything.
     """
 
     def __init__(self, max_findings: int = _MAX_FINDINGS) -> None:
-        """Begin empty; only the newest `max_findings` are remembered."""
+        """Start empty; only the newest `max_findings` are remembered."""
         self._max_findings = max_findings
         self._lock = threading.Lock()
         self._findings: OrderedDict[Ref | str, tuple[int, Finding]] = OrderedDict()
@@ -110,11 +111,11 @@ def refusal(finding: Finding) -> StoreDamaged:
     return StoreDamaged(f"{finding.what}; {finding.remedy}")
 
 
-# --- the rules of a sound record
+# --- the rules for a sound record
 
 
 def find_problem(record: Record) -> str | None:
-    """Return the problem of a record, to complete a sentence about it; None if it is sound."""
+    """Return a record's problem as the end of a sentence about it; None if it is sound."""
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -126,9 +127,10 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return what is in a sound record that no version of this program writes; None if nothing.
+    """Return what a sound record contains that no version of this program writes; None if nothing.
 
-    Stricter than `find_problem`: imported records have to keep the limits of those written here.
+    This is stricter than `find_problem`: imported records must stay within the limits for records
+    written here.
     """
     is_turn = record.ref.collection is Collection.HISTORY
     if is_turn and len(record.text) > MAX_TURN_CHARACTERS:
@@ -150,7 +152,7 @@ def find_import_problem(record: Record) -> str | None:
 
 def _find_group_problem(record: Record) -> str | None:
     group = record.ref.group
-    if record.ref.collection is Collection.MEMORY:  # other programs may give any text as an id
+    if record.ref.collection is Collection.MEMORY:  # other programs may use any text as an id
         if _is_id(group):
             return None
         return f"has an id that is not text of 1 to {_MAX_NAME} characters"
@@ -206,7 +208,7 @@ _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_probl
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return the problem of the labels that only turns have; None if they are sound."""
+    """Return the problem in the labels that only turns have; None if they are sound."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":
@@ -289,7 +291,7 @@ def _is_json_object(field: object) -> bool:
         return False
 
 
-# For each known field, a test of its value and a description of the right one.
+# For each known field, a test for its value and a description of the right value.
 _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "decay": (tuple(DecayPolicy).__contains__, f"one of {', '.join(DecayPolicy)}"),
     "confidence": (_is_share, "a number from 0 to 1"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Heads = dict[str, tuple[int, Link]]
 
-Change = Record | Patch | Ref  # an added, a patched or a removed record
+Change = Record | Patch | Ref  # an added, patched or removed record
 
 # For some ways in which a version ends, the action logged for the next version.
 _NEXT_ACTIONS = {
@@ -57,9 +57,9 @@ class _Note(NamedTuple):
 class LoggedStore(StoreWrapper):
     """Forwards everything, and logs each change of records in the transaction that makes it.
 
-    When the outermost transaction ends, each changed namespace gets an entry. A removal can't be
-    part of a transaction, so its entry comes first, in a transaction of its own: after a crash the
-    log may have a removal that didn't happen, but never lacks one that did.
+    When the outermost transaction ends, an entry is added for each changed namespace. A removal
+    can't be part of a transaction, so its entry comes first, in its own transaction. After a crash,
+    the log may contain a removal that didn't happen, but never lacks one that did.
 
     Attributes:
         on_change: Receives the changes of each transaction after its commit, and the records to
@@ -83,11 +83,11 @@ class LoggedStore(StoreWrapper):
         """Wrap a store.
 
         Args:
-            store: The store that keeps the records and the log.
+            store: The store that contains the records and the log.
             channel: The channel that changes come through; see `Actor`.
             clock: Returns the current time, aware.
-            origin: Returns the origin of an added record, whatever the record has; None if records
-                keep theirs, as copies do. It is called for each record.
+            origin: Returns the origin of an added record, regardless of the record's own; None if
+                records keep theirs, as copies do. It is called for each record.
             action: The action logged for all additions, instead of the ones in the records.
             admit: Receives the records before they are added, in the same transaction, and raises
                 an error to refuse them.
@@ -151,7 +151,7 @@ class LoggedStore(StoreWrapper):
         self.append_stamped([self.stamp_origin(record) for record in records])
 
     def append_stamped(self, records: Sequence[Record]) -> None:
-        """Add records that have their origin; see the module's `append_stamped`."""
+        """Add records that already have an origin; see the module's `append_stamped`."""
         with self._within_transaction():
             if self._admit is not None:
                 self._admit(self._store, records)
@@ -217,7 +217,7 @@ class LoggedStore(StoreWrapper):
         Args:
             batch: The batch, in a transaction of the wrapped store.
             heads: The last entries written in that transaction, by namespace, for all stores that
-                share the batch. No other writer adds entries meanwhile.
+                share the batch. No other writer adds entries at the same time.
         """
         twin = copy.copy(self)
         twin._store, twin._batch_heads = batch, heads
@@ -269,7 +269,7 @@ class LoggedStore(StoreWrapper):
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
-        """Return the position of the last entry of a chain, and the entry."""
+        """Return a chain's last entry and its position."""
         from memories.stores import chain
 
         if self._batch_heads is not None and namespace in self._batch_heads:
@@ -293,14 +293,14 @@ class LoggedStore(StoreWrapper):
         return position, link
 
     def _is_last(self, entry: Record) -> bool:
-        """Return whether an entry is in the store as it was written and is the last one."""
+        """Return whether an entry is in the store unchanged and is the last one."""
         next_ref = entry.ref._replace(position=entry.ref.position + 1)
         records = self._store.read([entry.ref, next_ref])
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether reads since a mark left out an entry of a namespace. Its position is still
-        taken.
+        """Return whether reads since a mark left out a damaged entry of a namespace, whose position
+        is still taken.
         """
         for finding in self._store.damaged.since(mark):
             ref = finding.ref
@@ -311,7 +311,7 @@ class LoggedStore(StoreWrapper):
         return False
 
     def _salt(self, namespace: str) -> str:
-        """Return the salt of a chain; empty if its first entry can't be read."""
+        """Return a chain's salt; empty if its first entry can't be read."""
         from memories.stores import chain
 
         if namespace not in self._salts:
@@ -346,7 +346,7 @@ def batch_appends(store: "Store") -> "Iterator[Store]":
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store.inner, BatchedStore):
-            yield store  # it has no log, or it has a batch already
+            yield store  # the store has no log, or already uses a batch
             return
         batch = BatchedStore(store.inner)
         yield store.with_batch(batch, {})
@@ -358,9 +358,9 @@ _collected = threading.local()
 
 @contextlib.contextmanager
 def collect_reports() -> "Iterator[list[Callable[[], None]]]":
-    """Collect the reports of this thread's transactions instead of making them.
+    """Collect the reports about this thread's transactions instead of sending them.
 
-    Such transactions are part of another one that may still be rolled back. The caller makes the
+    Such transactions are part of another one that may still be rolled back. The caller sends the
     reports after its commit.
     """
     before = getattr(_collected, "reports", None)
@@ -387,7 +387,7 @@ def actor(channel: str) -> Actor:
 
 
 def _items_by_action(notes: Sequence[_Note], salt: str) -> Mapping[str, Sequence[str]]:
-    """Return the items of a log entry by their actions, with positions of a group as ranges."""
+    """Return the items of a log entry by action, with a group's positions as ranges."""
     from memories.stores import chain
 
     positions: dict[str, dict[Ref, list[int]]] = {}

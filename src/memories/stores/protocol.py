@@ -1,6 +1,6 @@
 """The store protocol, with every rule for a backend.
 
-A store keeps whole records and finds candidates. All decisions are made in the layers above it.
+A store stores complete records and finds candidates. The layers above it make all decisions.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 class Store(Protocol):
-    """Keeps records in the collections `memory` and `history`, each divided into namespaces.
+    """Stores records in the collections `memory` and `history`, each divided into namespaces.
 
     A third collection, `log`, holds the audit log: see `chain`. Its records are read and scanned
     like others, but have no words and no vectors; searches, statistics and changes of the space
@@ -41,38 +41,35 @@ class Store(Protocol):
     Rules for every backend, checked by `tests/stores/contract/`:
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other is read,
-      counted, changed or revealed. No filter means "all"; only `namespaces`, for moving a whole
-      store, lists them.
-    - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
-      crash of the process or the machine and no power cut undoes it.
-    - *Atomicity.* A writing method takes effect completely or not at all.
-    - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
-      so does the second live record with the same key.
-    - *Collections* don't affect each other: turns make no memory's words common, and no search of
-      memories slower.
-    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
-      the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
-      include the name of its speaker.
-    - *Vectors* of two models are never compared: the store remembers the space of its first vector
-      and raises `EmbedderMismatch` for any other, on writes and on searches.
-    - *Threads and processes* may share a store. Exceptions would be listed here; there are none.
-    - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
-    - *Damage.* One damaged record costs one record: a store that can detect damage leaves the
-      record out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
-      `remove` only need its address.
-    - *Errors* are those of `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`,
-      `SchemaTooNew`, `EmbedderMismatch`, else `StoreError`. No exception of a driver gets through.
+      counted, changed or revealed. No filter means "all"; only `namespaces`, for moving an entire
+      store, lists them. - *Durability.* Once a writing method has returned, or the transaction
+      around it has ended, no crash of the process or the machine and no power failure undoes it. -
+      *Atomicity.* A writing method takes effect completely or not at all. - *Order.* Positions in a
+      group are unique: the second writer of a position gets `Conflict`, and so does the second live
+      record with the same key. - *Collections* don't affect each other: turns make no memory's
+      words common, and no search of memories slower. - *Scores.* A similarity is a cosine, within
+      0.01 of the exact one. A word score is BM25 over the terms of `memories.languages.text`;
+      larger is better, 0 if no term matches. A turn's words include the name of its speaker. -
+      *Vectors* of two models are never compared: the store remembers the space of its first vector
+      and raises `EmbedderMismatch` for any other, on writes and on searches. - *Threads and
+      processes* may share a store. Exceptions would be listed here; there are none. - *Opening* is
+      cheap and writes nothing; a store that doesn't exist yet reads as empty. - *Damage.* Damage
+      affects only its own record: a store that can detect damage leaves the record out of its
+      results and notes it in `damaged`. `patch` refuses to change it; `refs` and `remove` only need
+      its address. - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`,
+      `SchemaTooNew`, `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the
+      caller.
     """
 
     damaged: Damaged
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Run the reads and writes inside as one step, with no other writer in between.
+        """Run the reads and writes inside the context as one step, with no other writer in between.
 
-        It commits as a whole or undoes everything. Transactions nest: the outermost one commits,
-        and a failed write inside undoes its own part even if the failure is caught. A backend
-        without transactions says so, and the service repairs on reading what it can't guarantee:
-        see `RemoteStore`.
+        The transaction commits completely or undoes everything. Transactions nest: the outermost
+        one commits, and a failed write inside undoes its own part even if the failure is caught. A
+        backend without transactions documents this, and the service compensates when it reads: see
+        `RemoteStore`.
 
         Raises:
             StoreBusy: Another process held the store for too long.
@@ -99,18 +96,18 @@ class Store(Protocol):
 
         Args:
             refs: The records; those that don't exist are ignored.
-            batch: A name for these accesses. A store that can do so keeps the last name with the
-                counts, and doesn't count the same batch again.
+            batch: A name for these accesses. A store that supports this stores the last name with
+                the counts, and doesn't count the same batch again.
 
         Returns:
             Whether they were counted; a busy or read-only store doesn't count.
         """
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """Return the records that have been read, and how often, the most read first."""
+        """Return the records that have been read and how often, the most read first."""
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """Remove records so that no byte of their text, words or vectors is left in the files.
+        """Remove records so that the files contain no byte of their text, words or vectors.
 
         Not allowed inside a transaction: it rewrites files.
 
@@ -119,8 +116,8 @@ class Store(Protocol):
 
         Raises:
             StoreError: If the failure came after the records were removed, no reader sees them,
-                `info` says `erasing`, and the next call, even one without refs, finishes the
-                erasure. A `LoggedStore` raises `ErasureUnfinished` then.
+                `info` reports `erasing`, and the next call, even one without refs, finishes the
+                erasure. A `LoggedStore` then raises `ErasureUnfinished`.
         """
 
     def scan(
@@ -131,7 +128,7 @@ class Store(Protocol):
         after: tuple[str, int] | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Return records in the order of group and position; for memories, in the order of
+        """Return records ordered by group and position; for memories, this is the order of
         creation.
 
         Args:
@@ -152,7 +149,7 @@ class Store(Protocol):
 
         Args:
             where: Selects the records.
-            vector: The query, shape (dimension,), unit length; None to search by words alone.
+            vector: The query, shape (dimension,), unit length; None to search by words only.
             terms: From `languages.text.query_terms`: words, phrases of several words, and
                 beginnings of words, which end in `*`; any of them may match.
             k: How many to return by vector, and how many by words: at most 2k in all.
@@ -186,12 +183,12 @@ class Store(Protocol):
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """Return the distinct values of a label in these namespaces, in order.
 
-        It is fast however many records there are, so values that only ended records have may be
+        The call is fast even with many records, so values that only ended records have may be
         included.
         """
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
-        """Return how many records there are; with `at_most`, stop counting there."""
+        """Return the number of records; with `at_most`, stop counting there."""
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """Return how many records have each label key or, given a key, each of its values."""
@@ -200,22 +197,22 @@ class Store(Protocol):
         """Return how many records were written on each UTC day, counted from 1970, in order."""
 
     def namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have records, ended ones included, in order.
+        """Return the namespaces that contain records, ended ones included, in order.
 
-        For moving or re-embedding a whole store, never for a search.
+        Use this for moving or re-embedding an entire store, never for a search.
         """
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """Return stored vectors, each of shape (windows, dimension), float32 and unit length.
 
-        These are the vectors in use, whatever space the store was opened with. A store may keep
-        them in a coarser form than it was given, so a cosine is within 0.01 of the exact one, also
-        after they are appended to another store and read from there. Records without a vector, and
-        refs that don't exist, are left out.
+        These are the vectors in use, even if the store was opened with another space. A store may
+        store vectors in a coarser form than it received, so a cosine is within 0.01 of the exact
+        one, even after they are copied to another store and read there. Records without a vector,
+        and refs that don't exist, are left out.
         """
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """Return records that have no vectors of this space yet, neither staged nor in use.
+        """Return records without vectors in this space, neither staged nor in use.
 
         They are from all namespaces, ended ones included, in no particular order, and include
         records that were added after others were staged.
@@ -228,9 +225,9 @@ class Store(Protocol):
         """
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """Keep vectors of a space alongside those in use; searches ignore them until `switch`.
+        """Store vectors in a space alongside those in use; searches ignore them until `switch`.
 
-        Vectors of the space in use are used at once, and so is the first space of a store that
+        Vectors in the space in use are searched immediately, as is the first space of a store that
         never had vectors. Vectors staged for a third space are dropped. Refs that don't exist are
         ignored; if none of them exists, nothing changes. Previously staged vectors are replaced.
         Staged vectors outlive `close`, and are removed with their record.
@@ -241,20 +238,19 @@ class Store(Protocol):
         """
 
     def switch(self, space: Space) -> None:
-        """Search by the staged vectors of this space from now on, and remove the previous ones.
+        """Search by the staged vectors in this space from now on, and remove the previous ones.
 
         The switch is atomic. From then on a store opened with another space raises
         `EmbedderMismatch`, and one opened with this space searches by it. A store without records
-        changes at once. If this space is already in use, nothing changes. No record may be added
-        unnoticed between the last `unstaged` and this: both may share a transaction, and a backend
-        without transactions checks again before and after the change.
+        changes immediately. If this space is already in use, nothing changes. No record may be
+        added unnoticed between the last `unstaged` and this: both may share a transaction, and a
+        backend without transactions checks again before and after the change.
 
         Args:
             space: The space; not necessarily the one with which the store was opened.
 
         Raises:
-            Conflict: Records have no vectors of this space yet (see `unstaged`); nothing was
-                changed.
+            Conflict: Records lack vectors in this space (see `unstaged`); nothing was changed.
         """
 
     def use_space(self, space: Space) -> None:
@@ -263,30 +259,30 @@ class Store(Protocol):
         """
 
     def info(self, where: Filter) -> StoreInfo:
-        """Return the status, read from the disk: a result proves that the store answers."""
+        """Return the status, read from disk: a result proves that the store answers."""
 
     def refs(self, where: Filter) -> list[Ref]:
         """Return the addresses of records in the order of group and position.
 
-        Their content isn't read, so damaged records are included: any record can be removed by its
+        Their content isn't read, so damaged records are included. Any record can be removed by its
         address.
         """
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
-        """Return the problems of the store; nothing is changed.
+        """Return the store's problems; change nothing.
 
         Args:
-            deep: Look at everything, however long it takes. Otherwise take about ten milliseconds:
-                look at everything in a small store, and at the most telling parts of a large one.
+            deep: Check everything, however long it takes. Otherwise take about ten milliseconds:
+                check everything in a small store, and the most informative parts of a large one.
         """
 
     def repair(self) -> list[str]:
-        """Rebuild wrong parts that are derived from the records, in one transaction.
+        """Rebuild incorrect parts that are derived from the records, in one transaction.
 
-        Records stay as they are.
+        Records stay unchanged.
 
         Returns:
-            What was rebuilt; empty if nothing was wrong.
+            The rebuilt parts; empty if nothing was wrong.
         """
 
     def close(self) -> None:
@@ -295,29 +291,31 @@ class Store(Protocol):
 
 @runtime_checkable
 class OnThisDisk(Protocol):
-    """A store that this process writes itself, so it can test whether a write would succeed."""
+    """A store that this process writes itself, so that it can test whether a write would
+    succeed.
+    """
 
     def rehearse(self) -> None:
-        """Do a small write up to its commit, and undo it; readers never see it.
+        """Make a small write up to its commit, and undo it; readers never see it.
 
         It doesn't wait for other writers: if one is writing, writes succeed.
 
         Raises:
-            StoreError: A write would fail with this error, such as for a full disk or a read-only
-                folder.
+            StoreError: A write would fail with this error, for example because of a full disk or a
+                read-only folder.
         """
 
 
 # --- erasures that failed
 
 GONE = "what was forgotten is gone, but bytes of it may still be on the disk"
-PARTLY_GONE = "only a part of it is forgotten"
+PARTLY_GONE = "only a part of it has been forgotten"
 UNSURE = "it may or may not be forgotten"
 
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside as one that happened after something was erased."""
+    """Report a failure inside the context as one that happened after an erasure."""
     try:
         yield
     except ErasureUnfinished:
@@ -336,7 +334,7 @@ def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
 
 
 def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
-    """Raise if a record that seems to be missing is only damaged.
+    """Raise an error if a record that seems to be missing is only damaged.
 
     Args:
         store: The store in which a read found nothing.
@@ -363,12 +361,12 @@ def require_space(space: Space | None) -> Space:
         StoreError: The store was opened in keyword-only mode.
     """
     if space is None:
-        raise StoreError("this store was opened without an embedder and was given a vector")
+        raise StoreError("this store was opened without an embedder, so it can't store a vector")
     return space
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
-    """Check the model of a store's vectors, for callers that have no vector to pass.
+    """Check the model of a store's vectors, for callers without a vector to pass.
 
     Raises:
         EmbedderMismatch: Another model made the store's vectors.
@@ -379,18 +377,18 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
-    """Return the error for vectors of a space that isn't the store's model and dimension."""
+    """Return the error for vectors in a space that differs from the store's model and dimension."""
     return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
 
 
 def other_embedder(stored: str, used: str) -> EmbedderMismatch:
-    """Return the error for a store whose vectors another model made."""
-    remedy = "set EMBEDDER to the one it was made with"
+    """Return the error for a store whose vectors come from another model."""
+    remedy = "set EMBEDDER to the one that created them"
     if stored.startswith(_DEFAULT_MODEL):
         remedy = "unset EMBEDDER"
     return EmbedderMismatch(
-        f"this store's vectors were made by {stored} and the embedder is {used}; {remedy}, "
-        "or change over to this one with: memory reembed"
+        f"this store's vectors were created by {stored}, but the embedder is {used}; {remedy}, or "
+        "switch to this embedder with: memory reembed"
     )
 
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SPEAKER, ROLE = "speaker", "role"  # labels of turns
+SPEAKER, ROLE = "speaker", "role"  # a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
-MAX_INDEX = 2**31 - 1  # the highest index a caller may request; later turns continue from there
+# the highest index that a caller may request; later turns continue from there
+MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after each match
 _NONE: Mapping[str, Any] = {}
 
@@ -45,7 +46,7 @@ class Ref(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A version of a memory, or a turn of a conversation.
+    """A memory's version, or a turn in a conversation.
 
     Attributes:
         ref: Its address.
@@ -57,7 +58,7 @@ class Record(NamedTuple):
         labels: Pairs that filters can select and stores can count.
         fields: Other values, JSON scalars only; filters can't select them.
         vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet.
-            Write-only: a store may keep them in a coarser form, and only `Store.vectors` returns
+            Write-only: a store may store them in a coarser form, and only `Store.vectors` returns
             them.
         accesses: How often it was read; approximate.
         session: For a turn, the position at which its session begins; None outside sessions.
@@ -90,7 +91,7 @@ class Filter(NamedTuple):
 
     Attributes:
         collection: Memories, turns or the log.
-        namespaces: At least one. Records of other namespaces are never touched.
+        namespaces: At least one. Records in other namespaces are never read or changed.
         labels: Pairs that a record must have.
         since: Written at this time or later.
         until: Written at this time or earlier.
@@ -164,12 +165,12 @@ class Candidate(NamedTuple):
 
 
 class TurnQuery(NamedTuple):
-    """A search of turns.
+    """A turn search.
 
     Attributes:
-        vector: Shape (dimension,), unit length; None to search by words alone.
+        vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
-        k: How many to return by vector, and how many by words.
+        k: The number of results by vector, and by words.
         days: Spans of time in the query, each with its first and last moment.
     """
 
@@ -194,7 +195,7 @@ class Matches(NamedTuple):
         similarity: The cosine of its best window and the query, -1 to 1; NaN if it has no vector.
         terms: The terms of the search; a store may leave out very common ones.
         holds: Whether a record contains a term, shape (len(terms), n), bool.
-        searched: Roughly how many records were searched.
+        searched: Approximately how many records were searched.
     """
 
     groups: Sequence[tuple[str, str]]
@@ -228,7 +229,7 @@ class Patch(NamedTuple):
 
 
 class StoreInfo(NamedTuple):
-    """The status of a store.
+    """A store's status.
 
     Attributes:
         schema_version: None if the store doesn't exist yet.
@@ -237,9 +238,9 @@ class StoreInfo(NamedTuple):
         size_bytes: Its size on disk; None if unknown.
         erasing: Whether a removal was interrupted: bytes of removed records may be in its files.
         collection: Its name on the server, if it has one.
-        log_bytes: How much of the write-ahead log isn't in the file yet; None without a log.
-        missing_commits: How many acknowledged commits were lost, because a log was cut or removed,
-            or because an older copy replaced the file.
+        log_bytes: The size of the write-ahead log that isn't in the file yet; None without a log.
+        missing_commits: The number of acknowledged commits that were lost, because a log was cut or
+            removed, or because an older copy replaced the file.
         read_only: Whether the caller may only read it.
         compact: Whether its vectors are stored in less space: see the setting `compact`.
     """
@@ -264,8 +265,8 @@ class Finding(NamedTuple):
         what: The problem and its place, as part of a sentence.
         remedy: Advice to the user, as a sentence.
         derived: Whether `Store.repair` can rebuild the damaged part from the records.
-        ref: The address of the damaged record, by which it can be forgotten; None if the problem
-            isn't in a record.
+        ref: The damaged record's address, by which it can be forgotten; None if the problem isn't
+            in a record.
     """
 
     what: str
@@ -278,21 +279,21 @@ class Space(NamedTuple):
     """An embedding space: vectors are comparable if they have the same model and dimension.
 
     Attributes:
-        model: The name of the model, its revision and its quantization. Vectors of two models are
-            never compared.
+        model: The model's name, revision and quantization. Vectors of two models are never
+            compared.
         dimension: The length of a vector.
         noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless
             query: see `ranking.noise_floor`. It depends on how far apart a model puts unrelated
             texts.
         noise_spread: See `noise_mean`.
-        weight: The weight of similarity against words in a score; it compensates for a model with a
-            narrow range.
+        weight: The weight of similarity relative to words in a score; it compensates for a model
+            with a narrow range.
         calibration: Slope and midpoint of the curve that maps a cosine to a similarity with the
             same meaning for every embedder: see `ranking.calibrated`.
-        duplicate: The similarity from which two statements may say the same, measured per model.
-        familiar_noise: Whether a query of words that the model knows may be noise. False for a
-            model that finds nothing in common between a question and its answer in another
-            language.
+        duplicate: The similarity above which two statements may say the same, measured per model.
+        familiar_noise: Whether a query that consists of words known to the model may be noise.
+            False for a model that sees nothing in common between a question and its answer in
+            another language.
         latin_only: Whether the model knows only languages in Latin script; its vectors for other
             scripts mean little.
     """
@@ -311,7 +312,7 @@ class Space(NamedTuple):
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return a filter's conditions on single columns of `record r`, each with its SQL values.
 
-    The first condition is about the state of a record. Each store adds its own conditions for
+    The first condition concerns a record's state. Each store adds its own conditions for
     namespaces, groups and labels.
     """
     conditions: list[tuple[str, tuple[Any, ...]]] = [_state_condition(where)]
@@ -358,13 +359,15 @@ def mutable_parts(record: Record) -> tuple[Any, ...]:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a whole float as an int, other values unchanged: some stores have only floats."""
+    """Return a whole float as an int, other values unchanged, because some stores have only
+    floats.
+    """
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
 
 
 def patch_for_copy(record: Record, copy: Record) -> Patch | None:
-    """Return the patch that makes a copy equal to the record; None if it is equal already."""
+    """Return the patch that makes a copy equal to the record; None if they are already equal."""
     if mutable_parts(record) == mutable_parts(copy):
         return None
     fields: dict[str, Any] = dict.fromkeys(copy.fields)

@@ -58,10 +58,10 @@ def _sequence_to_wire(sequence: Iterable[Any]) -> Any:
 
 
 def from_wire(shape: Any) -> Any:
-    """Return the value that JSON stands for.
+    """Return the value that JSON represents.
 
     Raises:
-        InvalidInput: The JSON doesn't stand for a value.
+        InvalidInput: The JSON doesn't represent a value.
     """
     if isinstance(shape, list):
         return [from_wire(member) for member in shape]
@@ -94,7 +94,9 @@ def _create(kind: str, members: Any) -> Any:
 
 
 def _has_valid_address(part: Any) -> bool:
-    """Return whether a value's namespaces have the right types: access rights depend on it."""
+    """Return whether a value's namespaces have the right types, because access rights depend on
+    them.
+    """
     if isinstance(part, Ref):
         has_names = isinstance(part.namespace, str) and isinstance(part.group, str)
         return (

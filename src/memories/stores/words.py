@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # As in the SQLite store's schema.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
-K1, B = 1.2, 0.75  # those of FTS5
-_MAX_SORTED = 20  # up to this many scores per result wanted, sorting all is faster than a heap
+K1, B = 1.2, 0.75  # FTS5's parameters
+_MAX_SORTED = 20  # up to this many scores per requested result, sorting all is faster than a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -38,9 +38,9 @@ class Corpus(NamedTuple):
     """The statistics that BM25 needs about all documents, including those that aren't scored.
 
     Attributes:
-        documents: How many there are.
-        mean_length: How many tokens a document has on average.
-        holders: For each term, how many documents contain it.
+        documents: The number of documents.
+        mean_length: The average number of tokens in a document.
+        holders: For each term, the number of documents that contain it.
     """
 
     documents: int
@@ -49,11 +49,11 @@ class Corpus(NamedTuple):
 
 
 class WordScores(NamedTuple):
-    """How well each document of a sequence matches.
+    """How well each document in a sequence matches.
 
     Attributes:
         scores: BM25 of all terms, shape (documents,); 0.0 if no term matches.
-        terms: The terms, as they were given.
+        terms: The terms, as passed in.
         holds: Whether a document contains a term, shape (terms, documents).
     """
 
@@ -79,19 +79,21 @@ def tokens(text: str) -> list[str]:
 
 
 def tokens_of(record: Record) -> list[str]:
-    """Return the tokens that find a record; none for a record of the log."""
+    """Return the tokens that find a record; none for a log record."""
     return tokens(indexed_text(record)) if record.ref.collection in SEARCHED else []
 
 
 def indexed_text(record: Record) -> str:
-    """Return the text that is indexed for a record; a turn's begins with its speaker's name."""
+    """Return the indexed text of a record; a turn's text begins with its speaker's name."""
     if record.ref.collection is Collection.HISTORY and SPEAKER in record.labels:
         return f"{record.labels[SPEAKER]}: {record.text}"
     return record.text
 
 
 def parse(term: str) -> Term | None:
-    """Return a term of `memories.languages.text.query_terms` as tokens; None if it has none."""
+    """Return a term from `memories.languages.text.query_terms` as tokens; None if it contains
+    none.
+    """
     text = term.removesuffix("*")
     with _lock:
         term_tokens = tuple(_tokenizer()(text.replace("\0", " ")))
@@ -108,7 +110,7 @@ def score(
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: Statistics of all documents, of which these are a part; by default these are all.
+        corpus: Statistics about all documents, of which these are a part; by default these are all.
     """
     import numpy as np
 
@@ -160,7 +162,7 @@ def occurrences(document: Sequence[str], term: Term) -> int:
 
 
 def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
-    """Return the `k` highest scores, the highest first."""
+    """Return the `k` highest scores, in descending order."""
     if len(scores) > _MAX_SORTED * k:
         return dict(heapq.nlargest(k, scores.items(), key=itemgetter(1)))
     return dict(sorted(scores.items(), key=itemgetter(1), reverse=True)[:k])

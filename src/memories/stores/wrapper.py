@@ -1,4 +1,4 @@
-"""Stores around another store: one that forwards every method, and one that batches appends."""
+"""Stores that wrap another store: one forwards every method, and one batches appends."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,13 +157,12 @@ class StoreWrapper(Store):
         self.inner.close()
 
 
-# Records; more are added at once, so that a caller that limits the time of a transaction sees it
-# pass.
+# records per append; more are split, so that a caller that limits a transaction's time sees it pass
 MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
-    """A moment: the number of records appended and of other changes made so far."""
+    """A moment, given by the number of records appended and of other changes made so far."""
 
     appended: int
     changes: int
@@ -173,7 +172,7 @@ class BatchedStore(StoreWrapper):
     """A store inside a transaction that collects appended records and adds them together.
 
     Any other method first adds the collected records, so it sees them. A nested transaction can't
-    be rolled back alone; `take_back` undoes what is still collected.
+    be rolled back separately; `take_back` undoes the records that are still collected.
     """
 
     def __init__(self, store: "Store") -> None:
@@ -196,7 +195,7 @@ class BatchedStore(StoreWrapper):
         yield
 
     def append(self, records: "Sequence[Record]") -> None:
-        """Add records later; `flush` raises what `Store.append` raises."""
+        """Add records later; `flush` raises the errors of `Store.append`."""
         self._waiting += records
         if len(self._waiting) > MOST_WAITING:
             self.flush()
@@ -235,8 +234,8 @@ class BatchedStore(StoreWrapper):
         """Add the waiting records to the store.
 
         Raises:
-            Conflict: The position or the key of any waiting record is taken; the whole transaction
-                has to be rolled back.
+            Conflict: The position or the key of a waiting record is taken; the entire transaction
+                must be rolled back.
         """
         if not self._waiting:
             return
@@ -253,9 +252,9 @@ class BatchedStore(StoreWrapper):
         return Mark(self._added + len(self._waiting), self._changes)
 
     def take_back(self, mark: Mark) -> bool:
-        """Drop the records appended since a mark; return whether that undid all changes since.
+        """Drop the records appended since a mark; return whether that undid all changes since then.
 
-        If it did, the transaction can go on.
+        If so, the transaction can continue.
         """
         if self._has_failed or self._added > mark.appended or self._changes != mark.changes:
             return False

@@ -141,8 +141,8 @@ def test_a_read_only_file_is_read_or_refused_in_one_sentence(
     assert process.stderr == ""
     scanned, searched, touched, added = process.stdout.splitlines()
     refusals = (
-        f"refused: {path} or its folder can't be written",
-        f"refused: cannot open {path}: it or its folder can't",
+        f"refused: cannot write to {path} or its folder",
+        f"refused: cannot open {path}: it or its folder is not writable",
     )
     assert (scanned, searched) == ("['note m']", "1") or all(
         line.startswith(refusals) for line in (scanned, searched)

@@ -1,1 +1,1 @@
-"""The store on a Chroma server: the store on documents with a driver for Chroma's REST API."""
+"""The Chroma store: the document store with a driver for Chroma's REST API."""

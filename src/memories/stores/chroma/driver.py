@@ -1,4 +1,4 @@
-"""The driver for a Chroma server, over REST, since the embedded client loses concurrent writes."""
+"""Driver for a Chroma server. It uses REST, since the embedded client loses concurrent writes."""
 
 import functools
 import hashlib
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from memories.stores.words import Term
 
 _COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
-_MARK = "memories.store"  # in the metadata of our collections, names their store
-_BATCH = 1_000  # ids in one request: the SQLite in the server takes up to 32,766 values
+_MARK = "memories.store"  # key in our collections' metadata that names their store
+_BATCH = 1_000  # ids per request: the SQLite in the server allows up to 32,766 values
 # A list of more than 5,461 texts makes the server refuse all later writes to the collection.
 _MAX_WORDS, _MAX_LABELS = 4_000, 1_000
-# The fields of the points with the words: the words, whether the record has more points of words,
-# and the id of the record.
+# The fields of the points that contain the words: the words, whether the record has more such
+# points, and the record's id.
 _WORDS, _LONG, _OF = "words", "long", "of"
 _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
-_PREFIX_LENGTH = 4  # letters that find a word by its beginning
-_BATCH_BYTES = 16_000_000  # the server takes 40 MB in one request
+_PREFIX_LENGTH = 4  # letters by which a word is found from its beginning
+_BATCH_BYTES = 16_000_000  # bytes; the server accepts 40 MB per request
 
 # For a recall@10 of 0.99. Chroma's defaults, and even an ef of 128, stay below it on 100,000
 # sentences.
@@ -57,12 +57,12 @@ class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
     A filter that most points match costs the server 4 ms for a thousand of them, more than the
-    search itself. The collection with the store's name has the state as its metadata. Only one
+    search itself. The metadata of the collection with the store's name is the state. Only one
     client can create it, in one step. Its points list the parts.
 
     The words of a record are a list in a second collection, which is written before the record.
-    Such lists in the record would make reading slow. The server's own search of documents goes
-    through the documents of all collections, 50 ms for 100,000.
+    Such lists in the record would make reading slow. The server's own document search scans the
+    documents in all collections, 50 ms for 100,000.
 
     The rules of the protocol hold: the server writes a request to its log completely or not at all.
     What is removed stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
@@ -71,15 +71,15 @@ class ChromaDriver:
     """
 
     def __init__(self, address: Address, name: str) -> None:
-        """Prepare; no request is sent yet.
+        """Initialize; no request is sent yet.
 
         Args:
             address: The server.
-            name: The name of the store: the beginning of the names of its collections.
+            name: The store's name: the prefix of its collections' names.
         """
         self.url = f"chroma://{address.url_host}:{address.port}/{name}"
         self.collection = name
-        self.remains = (f"the files of {address}, until `chroma vacuum` was run on them",)
+        self.remains = (f"the files of {address}, until `chroma vacuum` is run on them",)
         self._client = StoreClient(address)
         self._ids: dict[str, str] = {}  # the ids of collections by name
 
@@ -98,8 +98,8 @@ class ChromaDriver:
         metadata = collection.get("metadata") or {}
         if metadata.get(_MARK) != self.collection:
             raise StoreError(
-                f'the collection "{self.collection}" of {self._client.address} was made by another '
-                "program and is left as it is; set COLLECTION_NAME to another name"
+                f'the collection "{self.collection}" of {self._client.address} belongs to another '
+                "program and is left unchanged; set COLLECTION_NAME to another name"
             )
         return {name: value for name, value in metadata.items() if name != _MARK}
 
@@ -142,8 +142,8 @@ class ChromaDriver:
                 parts.append(Part(Kind(kind), Collection(collection_name), namespace, space))
         except ValueError as exc:
             raise StoreDamaged(
-                f'the collection "{self.collection}" of {self._client.address} is not as it was '
-                "written; restore a backup of the server"
+                f'the collection "{self.collection}" of {self._client.address} is damaged; '
+                "restore a backup of the server"
             ) from exc
         return parts
 
@@ -160,7 +160,7 @@ class ChromaDriver:
         self._change_parts("delete", {"ids": [json.dumps(part)]})
 
     def _change_parts(self, action: str, body: Any) -> None:
-        """Change the list of parts: the points of the collection with the store's name."""
+        """Change the list of parts: the points in the collection with the store's name."""
         collection = self._describe(self.collection)
         if collection is not None:
             path = f"{_COLLECTIONS}/{collection['id']}/{action}"
@@ -170,7 +170,8 @@ class ChromaDriver:
     def _collection_name(self, part: Part, contents: str = "") -> str:
         """Return the name of a part's collection.
 
-        It contains a hash, since a namespace may have characters that the server doesn't allow.
+        The name contains a hash, since a namespace may contain characters that the server doesn't
+        allow.
 
         Args:
             part: The part.
@@ -179,7 +180,7 @@ class ChromaDriver:
         return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
 
     def _scope(self, part: Part) -> str:
-        """Return the suffix of the names of a part's collections and of their fields."""
+        """Return the suffix for the names of a part's collections and their fields."""
         scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
         return hashlib.sha256(scope.encode()).hexdigest()[:32]
 
@@ -191,7 +192,7 @@ class ChromaDriver:
         return description
 
     def _find_id(self, part: Part, contents: str) -> str | None:
-        """Return the id of a collection of a part; None if it doesn't exist."""
+        """Return the id of a part's collection; None if it doesn't exist."""
         name = self._collection_name(part, contents)
         if name not in self._ids:
             collection = self._describe(name)
@@ -201,7 +202,7 @@ class ChromaDriver:
         return self._ids[name]
 
     def _create(self, part: Part, contents: str) -> str:
-        """List a part, create a collection of it, and return the id of the collection."""
+        """List a part, create a collection for it, and return the collection's id."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
         body = {
@@ -222,7 +223,7 @@ class ChromaDriver:
                 lists = [value for value in point.payload.values() if isinstance(value, list)]
                 if sum(map(len, lists)) > _MAX_LABELS:
                     raise StoreError(
-                        f"a record has more labels than the {_MAX_LABELS} that ChromaDB takes; "
+                        f"a record has more than {_MAX_LABELS} labels, the maximum in ChromaDB; "
                         "give it fewer"
                     )
                 word_points += _word_points(point)
@@ -266,7 +267,9 @@ class ChromaDriver:
         self._value(answer, "a write")
 
     def _batch_size(self, count: int) -> int:
-        """Return how many points go into one request. If they are few, the server isn't asked."""
+        """Return how many points fit into one request. If there are few points, the server isn't
+        asked.
+        """
         return _BATCH if count <= _BATCH else self.max_batch
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
@@ -284,7 +287,7 @@ class ChromaDriver:
         body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
         points = _to_points(scope, self._read(part, "get", body))
         if limit is None and len(points) == page_size:
-            # There are more. Pages shift when others write, so all are read by id.
+            # There are more points. Pages shift when others write, so all are read by id.
             points = self.get(part, self.ids(part, where))
         return points
 
@@ -333,7 +336,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Part, action: str, body: Any, contents: str = "") -> Any:
-        """Return the answer of a part's collection; None if the collection doesn't exist."""
+        """Return the answer from a part's collection; None if the collection doesn't exist."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
             collection_id = self._find_id(part, contents)
@@ -352,7 +355,7 @@ class ChromaDriver:
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
             raise StoreError(
-                f"{self._client.address} does not have the API of ChromaDB 1.0 or newer; "
+                f"{self._client.address} does not provide the API of ChromaDB 1.0 or newer; "
                 "update the server, or check the address"
             )
         if answer.status in (401, 403):
@@ -370,7 +373,7 @@ def _is_missing(answer: Answer) -> bool:
 
 
 def _field_name(scope: str, field: str) -> str:
-    """Return the name of a field in one part.
+    """Return a field's name in one part.
 
     The server looks up conditions in an index over all its collections, by the name of the field
     and then by its value. With different names in each part, the cost depends on the size of the
@@ -384,7 +387,7 @@ def _to_metadata(scope: str, payload: Mapping[str, Value | None]) -> dict[str, V
 
 
 def _to_where(scope: str, where: Where) -> dict[str, Any]:
-    """Return conditions as the server takes them."""
+    """Return conditions in the server's format."""
     conditions = [
         {_field_name(scope, field): {_RELATIONS[relation]: value}}
         for field, relation, value in where
@@ -408,9 +411,9 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 
 
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
-    """Return the condition that a record has the words of a term.
+    """Return the condition that a record contains the words of a term.
 
-    The words of a long record are in several points, so one of them is enough.
+    A long record's words are in several points, so one of them is enough.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]
@@ -427,10 +430,10 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry in the list of words that finds a word by its beginning.
+    """Return the entry in the word list by which a word is found from its beginning.
 
-    Only in scripts other than Latin do queries search by the beginning of a word; in Latin there is
-    no such entry.
+    Queries search by the beginning of a word only in scripts other than Latin; Latin words have no
+    such entry.
     """
     if len(word) < _PREFIX_LENGTH or is_latin(word):
         return []
@@ -438,7 +441,7 @@ def _prefix(word: str) -> list[str]:
 
 
 def _word_points(point: Point) -> list[Point]:
-    """Return points with the words of a record: several if there are too many for one list.
+    """Return points with a record's words: several if there are too many words for one list.
 
     Their ids begin with a hash of this write of the record, so that the words of a failed write
     don't block the next one.
@@ -457,7 +460,7 @@ def _word_points(point: Point) -> list[Point]:
 
 
 def _pack_vector(point: Point) -> Any:
-    """Return a vector in base64, the shortest form that the server takes.
+    """Return a vector in base64, the shortest format that the server accepts.
 
     For a point without a vector, returns a number that depends on its id.
     """
@@ -469,7 +472,7 @@ def _pack_vector(point: Point) -> Any:
 
 
 def _weight(point: Point) -> int:
-    """Return roughly how many bytes a point takes in a request."""
+    """Return approximately how many bytes a point takes in a request."""
     text_length = sum(len(value) for value in point.payload.values() if isinstance(value, str))
     vector_bytes = 0 if point.vector is None else 6 * len(point.vector)
     return 500 + 2 * text_length + vector_bytes

@@ -20,7 +20,7 @@ class ChromaStore(RemoteStore):
     """Implements `Store` on a Chroma server, 1.0 or newer; see `RemoteStore` for its limits."""
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
-        """Prepare; no request is sent yet.
+        """Initialize; no request is sent yet.
 
         Args:
             url: `chroma://host:port`, and `/collection` unless the settings name it. A key for a
@@ -30,7 +30,7 @@ class ChromaStore(RemoteStore):
             collection_name: The collection if the URL names none.
 
         Raises:
-            ConfigError: The URL is not valid.
+            ConfigError: The URL is invalid.
         """
         try:
             parts = urlsplit(url)

@@ -20,7 +20,7 @@ from memories.stores.records import (
 
 
 def check(files: LocalFiles, *, deep: bool) -> list[Finding]:
-    """Return unreadable lines and errors in the index; deep also compares both."""
+    """Return unreadable lines and errors in the index; a deep check also compares both."""
     findings: list[Finding] = []
     for collection in Collection:
         for namespace in files.list_namespaces(collection):

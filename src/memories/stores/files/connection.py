@@ -1,4 +1,4 @@
-"""The folder of the files store: its lock, its journal, and durable reads and writes of files."""
+"""The files store's folder: its lock, its journal, and durable reads and writes of files."""
 
 import contextlib
 import json
@@ -18,8 +18,8 @@ from memories.core.trust import open_to_everybody
 from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0
-INNER = ".memories"  # the subfolder of the index, the journal and scratch files; git ignores it
-MARKER = "moved.json"  # says to which larger store the folder has moved; see `move`
+INNER = ".memories"  # the subfolder for the index, the journal and scratch files; git ignores it
+MARKER = "moved.json"  # names the larger store to which the folder has moved; see `move`
 FORMER = "spaces.json"  # in the first format, names the model of the vector files; see `index`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -31,7 +31,7 @@ Plan = dict[str, dict[str, Any]]  # the change that a commit makes to each file
 
 
 class Stamp(NamedTuple):
-    """Fingerprint of a file; `tail` is the checksum of its last bytes."""
+    """A file's fingerprint; `tail` is the checksum of its last bytes."""
 
     inode: int
     size: int
@@ -48,11 +48,11 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Remember the path; nothing is opened or created yet."""
+        """Store the path; nothing is opened or created yet."""
         self.path = path
         self.inner = path / INNER
         self._was_locked = False
-        if path.is_dir() and not os.access(path, os.W_OK):  # read-only: index it elsewhere
+        if path.is_dir() and not os.access(path, os.W_OK):  # read-only: the index is elsewhere
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
 
@@ -80,7 +80,7 @@ class Folder:
                         "try again"
                     )
                 self._was_locked = (self.inner / _LOCK).exists()
-                if self._was_locked:  # otherwise the folder of the lock was just removed
+                if self._was_locked:  # otherwise the lock's folder was just removed
                     break
                 stack.pop_all().close()
             yield
@@ -93,8 +93,8 @@ class Folder:
             return
         if self._was_locked and not self.path.is_dir():
             raise StoreError(
-                f"{self.path} was removed while it was open; nothing was written; "
-                "start again to use what is there now"
+                f"{self.path} was removed while it was open; nothing was written; start again to "
+                "use the current files"
             )
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():
@@ -118,7 +118,7 @@ class Folder:
                 return []
 
     def stamp(self, name: str) -> Stamp | None:
-        """Return the stamp of a file, or None if it doesn't exist.
+        """Return a file's stamp; None if the file doesn't exist.
 
         Raises:
             StoreError: The file can't be read, or isn't a regular file.
@@ -126,7 +126,8 @@ class Folder:
         return _read(self.path / name, whole=False)[0]
 
     def read(self, name: str, *, inner: bool = False) -> tuple[Stamp | None, bytes]:
-        """Return a file and the stamp it had just before; None and no bytes if it doesn't exist.
+        """Return a file and the stamp that it had just before; None and no bytes if it doesn't
+        exist.
 
         Args:
             name: The file.
@@ -138,7 +139,7 @@ class Folder:
         return _read((self.inner if inner else self.path) / name)
 
     def is_former(self) -> bool:
-        """Return whether the folder still has vectors and read counts in the first format."""
+        """Return whether the folder still contains vectors and read counts in the first format."""
         return (self.inner / FORMER).exists()
 
     def size_bytes(self) -> int:
@@ -154,7 +155,7 @@ class Folder:
     # The methods below need the lock.
 
     def append(self, name: str, lines: bytes, size: int) -> None:
-        """Append lines to a file; a failure leaves the file as it was.
+        """Append lines to a file; a failure leaves the file unchanged.
 
         Args:
             name: The file; created if it doesn't exist.
@@ -172,7 +173,7 @@ class Folder:
                 write_all(fd, lines if ends_with_newline else b"\n" + lines)
                 os.fsync(fd)
             except BaseException:
-                os.ftruncate(fd, size)  # a full disk took only a part
+                os.ftruncate(fd, size)  # a full disk accepted only a part
                 raise
             finally:
                 os.close(fd)
@@ -180,7 +181,7 @@ class Folder:
                 flush_folder(self.path)
 
     def rehearse(self) -> None:
-        """Write a file of the size of a few lines, and remove it.
+        """Write a file with the size of a few lines, and remove it.
 
         Raises:
             StoreError: The file can't be written, so lines couldn't be written either.
@@ -228,14 +229,14 @@ class Folder:
             flush_folder(self.inner)
 
     def write_journal(self, plan: Plan) -> None:
-        """Write the plan of a commit, so that it survives a crash; an empty plan clears it."""
+        """Write a commit's plan, so that it survives a crash; an empty plan clears it."""
         data = json.dumps(plan).encode()
         with translate_errors(self.path):
             entry = f"{zlib.crc32(data):08x}".encode() + data if plan else b""
             _write(self.inner / _JOURNAL, entry)
 
     def read_journal(self) -> Plan:
-        """Return the plan of an interrupted commit."""
+        """Return an interrupted commit's plan."""
         entry = _read(self.inner / _JOURNAL)[1]
         checksum, data = entry[:8], entry[8:]
         if not data or checksum != f"{zlib.crc32(data):08x}".encode():
@@ -250,13 +251,13 @@ class Folder:
     def commit(
         self, lines: Mapping[str, bytes], sizes: Mapping[str, int], first: Container[str] = ()
     ) -> None:
-        """Append lines to several files: all of them or none, even if the process is killed.
+        """Append lines to several files: to all of them or none, even if the process is killed.
 
         Args:
-            lines: The lines of each file.
+            lines: The lines for each file.
             sizes: The sizes of the files; see `append`.
-            first: Files that are written first. Their lines may be there without the others, but
-                the others never without them.
+            first: Files that are written first. Their lines may exist without the others, but never
+                the reverse.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
         # A single line is atomic by itself.
@@ -283,7 +284,7 @@ class Folder:
 
 @contextlib.contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the filesystem into `StoreError`."""
+    """Translate file system errors to `StoreError`."""
     try:
         yield
     except OSError as exc:
@@ -293,9 +294,9 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
-    """Return the stamp of a file and, if `whole`, its contents."""
+    """Return a file's stamp and, if `whole`, its contents."""
     try:
-        # Without O_NONBLOCK, opening a pipe in place of the file would wait.
+        # Without O_NONBLOCK, opening a pipe in place of the file would block.
         fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
         try:
             status = os.fstat(fd)
@@ -315,8 +316,8 @@ def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
         return None, b""
     except OSError as exc:
         raise StoreError(
-            f"cannot read {path}: {exc.strerror or exc}; "
-            "make it a regular file that you may read, or put it aside"
+            f"cannot read {path}: {exc.strerror or exc}; make it a regular file that you may "
+            "read, or move it away"
         ) from exc
 
 

@@ -1,8 +1,8 @@
-"""Index of the files store: a SQLite store of the records in the files.
+"""The files store's index: a SQLite store of the records in the files.
 
-It can be deleted at any time. It has the words, the vectors and the read counts of the records, and
-for each file its stamp when it was last read. The first format of the store kept vectors and read
-counts in separate files, which are moved into the index once.
+It can be deleted at any time. It contains the records' words, vectors and read counts, and each
+file's stamp when the file was last read. The store's first format stored vectors and read counts in
+separate files, which are moved into the index once.
 """
 
 import json
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_LIMIT = 1_000_000_000
-_FORMER_PREFIX_BYTES = 16  # at the start of a file of vectors
-# The key of a record, the size of its vectors in bytes, and a checksum of both.
+_FORMER_PREFIX_BYTES = 16  # at the start of a vector file
+# A record's key, the size of its vectors in bytes, and a checksum of both.
 _FORMER_HEADER = struct.Struct("<16sII")
 _MAX_READS = 1_000  # higher counts don't change any order
 
 
 class FileState(NamedTuple):
-    """State of a file when it was last read.
+    """A file's state when it was last read.
 
     Attributes:
         stamp: Its stamp; None if the file didn't exist.
-        size: The bytes of it that count; see `Parsed`.
+        size: The number of its bytes that count; see `Parsed`.
         last: The time of its last event.
         damage: Why it can't be read.
     """
@@ -65,7 +65,7 @@ class Index(SQLiteStore):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep one snapshot of the store for all reads inside."""
+        """Keep one snapshot of the store for all reads inside the context."""
         with self._translate_damage(), self._file.read():
             yield
 
@@ -89,7 +89,7 @@ class Index(SQLiteStore):
             ) from exc
 
     def read_states(self, names: Iterable[str]) -> dict[str, FileState]:
-        """Return the states of the files that were read before, by name."""
+        """Return the states of the files that were read earlier, by name."""
         keys = json.dumps([f"file:{name}" for name in names])
         sql = "SELECT name, value FROM meta WHERE name IN (SELECT value FROM json_each(?))"
         with self._file.read() as db:
@@ -105,7 +105,7 @@ class Index(SQLiteStore):
         return [name.removeprefix("file:") for (name,) in rows]
 
     def save_state(self, name: str, state: FileState | None) -> None:
-        """Save the state of a file; None marks the file as changed, so that it is read again."""
+        """Save a file's state; None marks the file as changed, so that it is read again."""
         with self._file.write(durable=False) as db:
             if state == FileState():
                 db.execute("DELETE FROM meta WHERE name = ?", (f"file:{name}",))
@@ -133,7 +133,7 @@ class Index(SQLiteStore):
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace the records of a file; those with unchanged text keep vectors and counts."""
+        """Replace a file's records; records with unchanged text keep vectors and counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}
@@ -179,7 +179,7 @@ class Index(SQLiteStore):
             )
 
     def is_erasing(self) -> bool:
-        """Return whether bytes of removed records may be left."""
+        """Return whether the files may still contain bytes of removed records."""
         with self._file.read() as db:
             return bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
 
@@ -196,7 +196,7 @@ def _storage_space(model: str, dimension: int) -> Space:
 
 
 def _event_key(ref: Ref) -> str:
-    """Return the name in the table `meta` of the event that created a record."""
+    """Return the name, in the table `meta`, of the event that created a record."""
     return f"event:{file_name(ref.collection, ref.namespace)}:{ref.group}#{ref.position}"
 
 
@@ -209,7 +209,9 @@ def _parse_state(
 
 
 def former_space(folder: Folder) -> Space | None:
-    """Return the space of the vectors in the first format; None if it has none, or is damaged."""
+    """Return the space of the vectors in the first format; None if there are none, or they are
+    damaged.
+    """
     try:
         model, dimension = json.loads(folder.read(FORMER, inner=True)[1])["used"]
     except (ValueError, TypeError, LookupError):
@@ -258,13 +260,13 @@ def _former_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def former_accesses(folder: Folder, name: str) -> "Counter[tuple[str, int]]":
-    """Return the read counts in the first format of the records of a file, by address."""
+    """Return the read counts in the first format for a file's records, by address."""
     counts: Counter[tuple[str, int]] = Counter()
     for line in folder.read(f"{name}.accesses", inner=True)[1].splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # cut off by a crash; it is only a statistic
+            continue  # cut off by a crash; the count is only a statistic
         if not isinstance(entry, list) or [type(part) for part in entry] != [str, int, int]:
             continue
         group, position, count = entry

@@ -55,7 +55,7 @@ class Work:
     """A running transaction: the states of files, and the lines to add when it ends."""
 
     def __init__(self, index: Index) -> None:
-        """Begin a transaction of this process."""
+        """Begin a transaction in this process."""
         self.index, self.pid = index, os.getpid()
         self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
@@ -70,7 +70,8 @@ class Work:
 class LocalFiles:
     """The records of one folder, while they are in its files.
 
-    Has the methods of `Store` that need more than an up-to-date index: see `current` for the rest.
+    It provides the methods of `Store` that need more than an up-to-date index; see `current` for
+    the rest.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class LocalFiles:
         after_commit: Callable[[set[str]], None],
         damaged: Damaged,
     ) -> None:
-        """Prepare; nothing is opened or written yet.
+        """Initialize; nothing is opened or written yet.
 
         Args:
-            folder: Where the files are.
+            folder: The folder that contains the files.
             space: The space of the vectors that will be written and searched.
             after_commit: Called under the lock with the namespaces that were written to; it may use
                 `working`.
@@ -98,18 +99,18 @@ class LocalFiles:
 
     @property
     def work(self) -> Work | None:
-        """The running transaction of this thread."""
+        """This thread's running transaction."""
         work: Work | None = getattr(self._local, "work", None)
         if work is not None and work.pid != os.getpid():
             raise StoreError(
-                f"{self.folder.path} was being written when this process was forked; "
-                "start it by spawn"
+                f"{self.folder.path} was being written when this process was forked; start "
+                "processes by spawn"
             )
         return work
 
     @property
     def index(self) -> Index:
-        """The index; opened again if its file was removed or replaced."""
+        """The index; reopened if its file was removed or replaced."""
         work = self.work
         if work is not None:
             return work.index
@@ -128,14 +129,14 @@ class LocalFiles:
         return self._opened[1]
 
     def has_index(self) -> bool:
-        """Return whether the folder has an index."""
+        """Return whether the folder contains an index."""
         return (self.folder.inner / "index.db").exists()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Work]:
         """Collect lines and add them at the end.
 
-        Inside another transaction, a failure undoes its own part.
+        Inside another transaction, a failure undoes only the inner one.
 
         First the index is changed and marks the files as changed, then the lines are written, then
         the index gets the new states of the files. Only the lines count, so a crash in between
@@ -211,7 +212,7 @@ class LocalFiles:
             if stamp is None:
                 continue
             other_bytes = stamp.size - len(data) - state.size
-            if other_bytes in (0, 1):  # at most a newline; more is from another program
+            if other_bytes in (0, 1):  # at most a newline; anything more is from another program
                 work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:
@@ -239,7 +240,7 @@ class LocalFiles:
             self.folder.write_journal({})
 
     def _adopt_first_format(self) -> None:
-        """Move the vectors and read counts of the store's first format into the index."""
+        """Move the vectors and read counts from the store's first format into the index."""
         if not self.folder.is_former():
             return
         space = former_space(self.folder)
@@ -261,7 +262,7 @@ class LocalFiles:
         self.folder.discard(FORMER)
 
     def sync(self, collection: Collection, namespace: str) -> FileState:
-        """Update the index from a file, in a transaction; return the state of the file."""
+        """Update the index from a file, in a transaction; return the file's state."""
         name, work = file_name(collection, namespace), self.work
         assert work is not None
         if name not in work.states:
@@ -272,7 +273,7 @@ class LocalFiles:
         return work.states[name]
 
     def read_file(self, name: str, index: Index) -> FileState:
-        """Read a file into the index, in a transaction; return the new state of the file."""
+        """Read a file into the index, in a transaction; return the file's new state."""
         collection, namespace = _collection_and_namespace(name)
         stamp, data = self.folder.read(name)
         parsed = parse(data, collection, namespace)
@@ -289,7 +290,7 @@ class LocalFiles:
         return state
 
     def sync_readable(self, collection: Collection, namespace: str) -> str:
-        """Update the index from a file, in a transaction; return the name of the file.
+        """Update the index from a file, in a transaction; return the file's name.
 
         Raises:
             StoreDamaged: The file can't be read.
@@ -304,14 +305,14 @@ class LocalFiles:
     def current(
         self, collection: Collection, namespaces: Sequence[str]
     ) -> Iterator[tuple[Index, tuple[str, ...]]]:
-        """Give the up-to-date index, and the namespaces whose files can be read.
+        """Yield the up-to-date index, and the namespaces whose files can be read.
 
-        All reads inside see one snapshot. A damaged file reads as empty, except in a transaction,
-        whose decisions are permanent.
+        All reads inside the context see one snapshot. A damaged file reads as empty, except in a
+        transaction, whose decisions are permanent.
 
         Raises:
             StoreDamaged: In a transaction, one of the files is damaged.
-            StoreError: The system doesn't let us read one of the files.
+            StoreError: The system doesn't allow reading one of the files.
         """
         if self.work is not None:
             for namespace in namespaces:
@@ -335,7 +336,7 @@ class LocalFiles:
     def _readable(
         self, files: Mapping[str, str], states: Mapping[str, FileState]
     ) -> tuple[str, ...]:
-        """Return the namespaces whose files can be read, and warn of the others."""
+        """Return the namespaces whose files can be read, and warn about the others."""
         readable: list[str] = []
         for name, namespace in files.items():
             stamp, damage = states[name].stamp, states[name].damage
@@ -347,7 +348,7 @@ class LocalFiles:
                 self._warned[name] = stamp
                 path = self.folder.path / name
                 _log.warning(
-                    "%s:%d can't be read: %s; it was left as it is, and reads as empty",
+                    "%s:%d can't be read: %s; it was left unchanged, and reads as empty",
                     path,
                     *damage,
                 )
@@ -355,8 +356,8 @@ class LocalFiles:
 
     def _damage_error(self, name: str, damage: Damage) -> StoreDamaged:
         return StoreDamaged(
-            f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}; "
-            "it was left as it is; mend the line or put it aside"
+            f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}; it was left "
+            "unchanged; repair the line or move the file away"
         )
 
     def damage_finding(self, name: str, damage: Damage) -> Finding:
@@ -364,7 +365,7 @@ class LocalFiles:
         place = f"{self.folder.path / name}:{damage.line}"
         return Finding(
             f"{place} can't be read: {damage.reason}; all of {name} reads as empty",
-            "mend the line or put it aside; nothing was changed",
+            "repair the line or move the file away; nothing was changed",
         )
 
     def refuse_damaged_files(self, collection: Collection, namespaces: Sequence[str]) -> None:
@@ -388,7 +389,7 @@ class LocalFiles:
         return sorted([namespace for namespace in namespaces if namespace is not None])
 
     def namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have records, or a file that can't be read."""
+        """Return the namespaces with records, or with a file that can't be read."""
         namespaces = self.list_namespaces(collection)
         if self.work is not None:
             damaged = {name for name in namespaces if self.sync(collection, name).damage}
@@ -495,7 +496,7 @@ class LocalFiles:
 
 
 def _collection_and_namespace(name: str) -> tuple[Collection, str]:
-    """Return the collection and the namespace of a file."""
+    """Return a file's collection and namespace."""
     for collection in Collection:
         namespace = namespace_of(name, collection)
         if namespace is not None:

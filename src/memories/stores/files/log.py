@@ -1,7 +1,7 @@
 """The log of one file: parses its lines into events, and computes the resulting records. Pure.
 
-Events are applied in the order of their times, then of their ids, not in the order of the lines.
-So merging the lines of two branches, in any order, always gives the same result:
+Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
+branches, in any order, always gives the same result:
 
 - If two versions claim one position, the later one gets the next free position and ends the other.
 - If two memories have one key, the later one ends the other.
@@ -33,12 +33,12 @@ class Damage(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The events of a file.
+    """A file's events.
 
     Attributes:
-        events: In the order of the lines.
-        size: The bytes of the file that count, without a last line that a crash cut off.
-        damage: Why the file can't be read; it has no events then.
+        events: The events, in the order of the lines.
+        size: The number of bytes that count, without a last line that a crash cut off.
+        damage: Why the file can't be read; if so, there are no events.
     """
 
     events: list[Event]
@@ -47,12 +47,12 @@ class Parsed(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """The records that result from the events of a file.
+    """The records that result from a file's events.
 
     Attributes:
-        records: By address.
+        records: The records by address.
         ids: The id of the event that created each record.
-        last: The latest time of an event; empty if there are no events.
+        last: The time of the latest event; empty if there are no events.
         removed: The ids of the events that created removed records.
     """
 
@@ -63,7 +63,7 @@ class Folded(NamedTuple):
 
 
 def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
-    """Return the events of a file.
+    """Return a file's events.
 
     A last line without a newline counts if it is complete, since editors leave such lines. If it
     isn't, a crash cut it off before it was acknowledged. A byte-order mark is ignored.
@@ -91,7 +91,7 @@ def _describe(exc: ValueError) -> str:
 
 
 def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> bytes:
-    """Return the complete lines of a file except those about versions with these ids.
+    """Return a file's complete lines, except those about versions with these ids.
 
     Args:
         data: The file.
@@ -133,7 +133,9 @@ def _is_removed(event: Event, removed_at: dict[str, str]) -> bool:
 
 
 def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
-    """Give new ids to lines that share an id but differ in content, like a line copied by hand."""
+    """Give new ids to lines that share an id but differ in content, for example a line copied by
+    hand.
+    """
     contents: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
         if event.op == CREATE:
@@ -261,11 +263,11 @@ def change_event(last: str, before: Record, after: Record, of: str) -> Event:
 
 
 def removal_event(last: str, ref: Ref, ids: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps removed records from coming back; it doesn't reveal their texts.
+    """Return the event that keeps removed records from reappearing; it doesn't reveal their texts.
 
     Args:
         last: See `create_event`.
-        ref: Any of the records; gives the collection and the namespace.
+        ref: Any of the records; it provides the collection and the namespace.
         ids: The ids of the events that created the records.
         groups: The memories or conversations that are removed completely.
     """

@@ -1,15 +1,15 @@
 """Moves the folder to a larger store: copies all records, compares them, and keeps the files.
 
-The folder moves only to a store that has no memories of its namespaces. So everything found there
-later was brought by the move: nothing is mixed with the records of others, and no leftovers of an
-earlier move come back.
+The folder moves only to a store without memories in its namespaces. So everything found there later
+comes from the move: nothing is mixed with other records, and no leftovers from an earlier move
+reappear.
 
-Every step can be interrupted. Until the marker is written the files count, and the next attempt
-removes what the last one copied and starts again. From then on the larger store counts, in every
-process, and the next writer puts the files aside.
+Every step can be interrupted. Until the marker is written, the files count, and the next attempt
+removes the copies of the previous one and starts again. From then on the larger store counts, in
+every process, and the next writer renames the files.
 
-Earlier versions moved each namespace by itself. A folder that such a version has partly moved is
-moved completely when it is first used.
+Earlier versions moved each namespace separately. If such a version moved a folder partly, the
+folder is moved completely on first use.
 """
 
 import contextlib
@@ -51,20 +51,20 @@ FORMER_MARKER = ".moved"  # of one namespace, in earlier versions
 _UNFINISHED, _FAILED = ".moving", "folder.failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # SQLite files in the same folder
 _PLAUSIBLE_URL = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
-# What `without_password` puts in place of a password.
+# The placeholder that `without_password` puts in place of a password.
 _MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
 _BATCH = 500
-_PAUSE_SECONDS = 60.0  # after a failed attempt
+_PAUSE_SECONDS = 60.0  # seconds after a failed attempt
 
 _log = logging.getLogger(__name__)
 
 
 class Marker(NamedTuple):
-    """Says where the folder has moved to.
+    """Names the store to which the folder has moved.
 
     Attributes:
         store: The URL of the store, without a password, or the name of a SQLite file in the folder.
-        originals: The names of the files that moved.
+        originals: The names of the moved files.
     """
 
     store: str
@@ -77,7 +77,7 @@ class Marker(NamedTuple):
 
 
 class Mover:
-    """Moves one folder to a larger store, and remembers where it moved."""
+    """Moves a folder to a larger store, and remembers the store."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Mover:
         config: Config | None,
         open_store: OpenStore,
     ) -> None:
-        """Prepare; nothing is opened yet.
+        """Initialize; nothing is opened yet.
 
         Args:
-            folder: Where the files are.
+            folder: The folder that contains the files.
             files: The records in the files.
-            space: The space that vectors are searched in.
-            config: When the folder moves, and to which store; without it the folder doesn't move.
-            open_store: Opens the store of a URL.
+            space: The space in which vectors are searched.
+            config: When the folder moves, and to which store; without this the folder doesn't move.
+            open_store: Opens the store at a URL.
 
         Raises:
             ConfigError: The target isn't a store, or is a files store.
@@ -108,10 +108,10 @@ class Mover:
         if self._target is not None:
             if self._target.startswith("files:"):
                 raise ConfigError(
-                    "file_migrate_to is a files store itself; name a larger one, "
-                    "such as sqlite:///path"
+                    "file_migrate_to is itself a files store; name a larger one, such as "
+                    "sqlite:///path"
                 )
-            if not _PLAUSIBLE_URL.match(self._target):  # its driver is loaded when it is needed
+            if not _PLAUSIBLE_URL.match(self._target):  # its driver is loaded on first use
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
@@ -144,8 +144,8 @@ class Mover:
             return Marker(str(fields["store"]), tuple(map(str, fields["originals"])))
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                f"{self._folder.path / name}, which says where the memories were moved to, "
-                f"can't be read ({exc}); restore it from a backup"
+                f"cannot read {self._folder.path / name}, which names the store with the memories "
+                f"({exc}); restore it from a backup"
             ) from exc
 
     def _warn_of_new_lines(self, marker: Marker) -> None:
@@ -153,13 +153,14 @@ class Mover:
             return
         for name in self._list_files():
             _log.warning(
-                "%s is not read: the folder was moved to %s; import its lines and put it aside",
+                "%s is not read: the folder was moved to %s; import the file's lines and move it "
+                "away",
                 self._folder.path / name,
                 marker.store,
             )
 
     def _list_files(self) -> list[str]:
-        """Return the names of the files with records."""
+        """Return the names of the files that contain records."""
         return [name for name in self._folder.list_names() if _namespace(name) is not None]
 
     def is_unfinished(self) -> bool:
@@ -174,15 +175,15 @@ class Mover:
         """Open the store that the folder has moved to.
 
         Raises:
-            StoreDamaged: The store was a SQLite file in the folder and is gone.
+            StoreDamaged: The store was a SQLite file in the folder and is missing.
             StoreError: The settings no longer contain the store's password.
         """
         path = self._folder.path / marker.store
         if marker.is_beside and not path.exists():
             raise StoreDamaged(
-                f"{self._folder.path} was moved to {path}, which is gone; put it back, or, to go "
-                f"back to the files, rename {MARKER} to {WENT_BACK}.json and take {KEPT} off the "
-                "names of the files"
+                f"{self._folder.path} was moved to {path}, which is missing; put it back, or, to "
+                f"return to the files, rename {MARKER} to {WENT_BACK}.json and remove {KEPT} from "
+                "the names of the files"
             )
         return self._open(marker.store, self._space)
 
@@ -198,8 +199,10 @@ class Mover:
         return self._open_store(url, space, self._config)
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
-        """Return other places of records: kept files, and stores that the user went back from."""
-        # The log has no texts.
+        """Return other places with copies of records: kept files, and stores from which the user
+        went back.
+        """
+        # The log contains no texts.
         files: set[str] = set()
         for collection in SEARCHED:
             files.update(file_name(collection, ref.namespace) for ref in refs)
@@ -279,7 +282,7 @@ class Mover:
     def _choose_file(self) -> str:
         """Return the name of a new or empty SQLite file in the folder.
 
-        A file that the user went back from still has its records.
+        A file from which the user went back still contains its records.
         """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
@@ -289,16 +292,16 @@ class Mover:
                 if not any(target.namespaces(collection) for collection in Collection):
                     return name
         raise StoreError(
-            f"{self._folder.path} is full of stores that were gone back from; remove them"
+            f"{self._folder.path} is full of stores from which the user went back; remove them"
         )
 
     def _copy_files(self, names: Sequence[str], store: str) -> tuple[int, str]:
-        """Copy the records of files to a store and compare them; return their count and digest.
+        """Copy files' records to a store and compare them; return their count and digest.
 
         Raises:
             StoreDamaged: A file can't be read, or a record is damaged.
-            StoreError: The store has records of these namespaces already, the copy is not exact, or
-                another program writes to the store or to a file.
+            StoreError: The store already contains records in these namespaces, the copy is not
+                exact, or another program writes to the store or to a file.
         """
         stamps = {name: self._folder.stamp(name) for name in names}
         namespaces = _namespaces_by_collection(names)
@@ -309,26 +312,27 @@ class Mover:
         records = list(_scan_all(index, namespaces))
         all_namespaces = sorted(set().union(*namespaces.values()))
         if len(records) < _count(index, all_namespaces):
-            raise StoreDamaged("some of its records are damaged; memory doctor names them")
+            raise StoreDamaged("some of its records are damaged; run memory doctor to see which")
         with contextlib.closing(self._open(store, index.stored_space() or self._space)) as target:
             for namespace in all_namespaces:
                 if _count(target, [namespace]):
                     raise StoreError(
-                        f"{store} has memories of {namespace} already, of others or of an earlier "
-                        "move; to join them run: memory migrate; otherwise remove them there, or "
-                        "set FILE_MIGRATE_TO to another store"
+                        f"{store} already contains memories in {namespace}, from others or from "
+                        "an earlier move; to combine them, run: memory migrate; otherwise remove "
+                        "them there, or set FILE_MIGRATE_TO to another store"
                     )
             self._copy(store, records, target)
             digest = _digest(records)
             if _digest(_read_back(records, target)) != digest:
-                raise StoreError(f"{store} does not return what was copied to it")
+                raise StoreError(f"{store} does not return the records that were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
             raise StoreError(
-                f"{store} has {count} records of it, not {len(records)}: others write to it too"
+                f"{store} contains {count} of its records, not {len(records)}, because other "
+                "programs write to it too"
             )
         if any(self._folder.stamp(name) != stamp for name, stamp in stamps.items()):
-            raise StoreError("one of its files was changed by another program")
+            raise StoreError("another program changed one of its files")
         return count, digest
 
     def _copy(self, store: str, records: Sequence[Record], target: Store) -> None:
@@ -350,7 +354,7 @@ class Mover:
         return work.index
 
     def finish(self) -> None:
-        """Put aside the files of a folder that has moved, and remove the traces of the move."""
+        """Rename the files of a folder that has moved, and remove the traces of the move."""
         for name in self._read_marker(MARKER).originals:
             self._put_aside(name)
         self._files.clear_index()
@@ -370,7 +374,7 @@ class Mover:
         self._folder.rename(name, kept)
 
     def remove_copies(self, refs: Container[Ref] | None = None) -> None:
-        """Remove what an interrupted move has copied; with `refs`, only these records."""
+        """Remove the copies from an interrupted move; with `refs`, only these records."""
         for name in self._list_unfinished_moves():
             store, copies = self._read_copies(name)
             if refs is not None:
@@ -379,29 +383,29 @@ class Mover:
                 target.remove(copies)
 
     def _read_copies(self, name: str) -> tuple[str, list[Ref]]:
-        """Return the store that an interrupted move went to, and the records that may be there.
+        """Return the store to which an interrupted move went, and the records that it may contain.
 
         Raises:
-            StoreDamaged: The note of the move can't be read.
+            StoreDamaged: The move's note can't be read.
         """
         namespace = _namespace(f"{name.removesuffix(_UNFINISHED)}.jsonl") or ""
         try:
             fields = json.loads(self._folder.read(name, inner=True)[1])
             refs = []
             for copy in fields["copies"]:
-                if len(copy) == 3:  # in earlier versions, whose notes are of one namespace
+                if len(copy) == 3:  # in earlier versions, whose notes are for one namespace
                     copy.insert(1, namespace)
                 collection, *address = copy
                 refs.append(Ref(Collection(collection), *address))
             return str(fields["store"]), refs
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                f"{self._folder.inner / name}, which says where copies of memories may be, "
-                f"can't be read ({exc}); remove those copies and then that file"
+                f"cannot read {self._folder.inner / name}, which lists where copies of memories "
+                f"may be ({exc}); remove those copies and then that file"
             ) from exc
 
     def _finish_former_moves(self) -> None:
-        """Move the rest of a folder after an earlier version has moved some of its namespaces.
+        """Move the rest of a folder after an earlier version moved some of its namespaces.
 
         Raises:
             StoreError: The namespaces went to several stores, or the rest can't follow.
@@ -419,14 +423,14 @@ class Mover:
                 )
                 raise StoreError(
                     f"an earlier version moved parts of {self._folder.path} to several stores: "
-                    f"{places}; join them in one store with memory migrate, and use that store "
-                    f"instead; without the files *{FORMER_MARKER} the folder has the rest"
+                    f"{places}; combine them in one store with memory migrate, and use that store "
+                    f"instead; without the files *{FORMER_MARKER} the folder contains the rest"
                 )
             [store] = stores
             self.open_target(Marker(store, ())).close()
             for namespace, marker in markers.items():
                 note = f"{stem(namespace)}{_UNFINISHED}"
-                if note in self._list_unfinished_moves():  # the files were not put aside yet
+                if note in self._list_unfinished_moves():  # the files were not renamed yet
                     for name in marker.originals:
                         self._put_aside(name)
                     self._folder.discard(note)
@@ -448,7 +452,7 @@ class Mover:
 
 
 def _namespace(name: str) -> str | None:
-    """Return the namespace of a file with records, or None if it is another file."""
+    """Return the namespace of a file with records; None for any other file."""
     for collection in Collection:
         namespace = namespace_of(name, collection)
         if namespace is not None:
@@ -489,7 +493,7 @@ def _read_back(records: Sequence[Record], store: Store) -> Iterator[Record]:
 
 
 def _digest(records: Iterable[Record]) -> str:
-    """Return a hash of the contents of records that doesn't depend on their order."""
+    """Return a hash of records' contents that doesn't depend on their order."""
     lines = sorted(
         json.dumps([immutable_parts(record), mutable_parts(record)]) for record in records
     )

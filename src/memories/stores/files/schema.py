@@ -1,6 +1,6 @@
 """The format of the files: events as lines of readable JSON, and the names of the files.
 
-Each line has a version of a memory, or a turn, as it is after the event, with the fields of the
+Each line contains a memory's version or a turn in its state after the event, with the fields of the
 chat agent's contract; `op` names the kind of event. A line without `op`, from another program or
 written by hand, creates its record.
 """
@@ -29,13 +29,13 @@ Json = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """A change of a version of a memory, or of a turn.
+    """A change to a memory's version, or to a turn.
 
     Attributes:
         time: A timestamp that sorts as text; the later of two events wins.
         id: Unique; of two events with one time, the greater id wins.
-        op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove` (for
-            good).
+        op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove`
+            (permanent).
         of: The id of the event that created the record.
         record: The record after the event.
         names: Of a change, the names of the changed fields. Of a removal, the ids of the creating
@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 
 def file_name(collection: Collection, namespace: str) -> str:
-    """Return the name of the file for the records of a namespace: `ann.jsonl`, `ann.turns.jsonl`.
+    """Return the name of the file for a namespace's records: `ann.jsonl`, `ann.turns.jsonl`.
 
     Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two digits,
     so that no two namespaces share a file on a system that ignores case.
@@ -60,7 +60,7 @@ def file_name(collection: Collection, namespace: str) -> str:
 
 
 def stem(namespace: str) -> str:
-    """Return the common beginning of the names of a namespace's files."""
+    """Return the common prefix of the names of a namespace's files."""
     if not namespace:
         return "%"
     escaped = ""
@@ -82,7 +82,7 @@ def stem(namespace: str) -> str:
 
 
 def namespace_of(name: str, collection: Collection) -> str | None:
-    """Return the namespace of a file, or None if it isn't a file of this collection."""
+    """Return a file's namespace; None if it isn't a file of this collection."""
     ending = f"{_SUFFIXES[collection]}.jsonl"
     escaped = name.removesuffix(ending)
     if escaped == name:
@@ -98,7 +98,7 @@ def namespace_of(name: str, collection: Collection) -> str | None:
 
 
 def to_json(record: Record) -> Json:
-    """Return a record as the object of its line, with the fields of the chat agent's contract."""
+    """Return a record as the object in its line, with the fields of the chat agent's contract."""
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
@@ -147,18 +147,18 @@ def to_line(event: Event) -> str:
 
 
 def to_event(line: object, collection: Collection, namespace: str) -> Event:
-    """Return the event of a line.
+    """Return the event in a line.
 
-    A line without `op` creates its record, at the time when that was written.
+    A line without `op` creates its record at the record's own time.
 
     Raises:
-        ValueError: The line is not valid; the message says why, without quoting the line.
+        ValueError: The line is invalid; the message says why, without quoting the line.
     """
     record = to_record(line, collection, namespace)
     assert isinstance(line, dict)
     op = line.get("op", CREATE)
     if op not in (CREATE, END, CHANGE, REMOVE):
-        raise ValueError("its op is unknown to this program")
+        raise ValueError("this program does not know its op")
     if "event" not in line:
         written_at = time_text(record.created_at)
         event_id = digest(record.ref.group, str(record.ref.position), written_at)
@@ -172,23 +172,23 @@ def to_event(line: object, collection: Collection, namespace: str) -> Event:
 
 
 def time_text(moment: datetime) -> str:
-    """Return a time in UTC as text that sorts, with microseconds."""
+    """Return a time in UTC as sortable text, with microseconds."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
-    """Return the record of a line.
+    """Return the record in a line.
 
     A line from another program, with only the six fields of the chat agent's contract, is the first
     version of a memory. Its kind becomes the tag `type`. If its id is a UUID, it gets our form.
 
     Raises:
-        ValueError: The line is not valid; the message says why, without quoting the line.
+        ValueError: The line is invalid; the message says why, without quoting the line.
     """
     if not isinstance(line, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of an argument
     if _text(line, "user_id") != namespace:
-        raise ValueError("its user_id is not the one that the file is named after")
+        raise ValueError("its user_id is not the one in the file's name")
     labels = dict(_texts(line.get("tags") or {}))
     fields = dict(_scalars(line.get("fields") or {}))
     created_at, updated_at = _time(line, "created_at"), _time(line, "updated_at")
@@ -249,7 +249,7 @@ def _text(line: Json, name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
         raise ValueError(f"its {name} is missing or not a text")  # noqa: TRY004 - of a file
-    value.encode()  # JSON can have half a surrogate pair, which no store can keep
+    value.encode()  # JSON can contain half a surrogate pair, which no store can store
     return value
 
 
@@ -286,7 +286,7 @@ def _time(line: Json, name: str) -> datetime:
 
 
 def _moment(line: Json, name: str) -> datetime:
-    """Return a time; without a time zone it is in UTC."""
+    """Return a time; UTC if it has no time zone."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

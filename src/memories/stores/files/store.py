@@ -38,13 +38,13 @@ FORMAT = 2
 
 
 class FilesStore:
-    """Implements `Store` on a folder of files: see `log` for their lines, and `index` for searches.
+    """Implements `Store` on a folder of files; see `log` for their lines, and `index` for searches.
 
     If a namespace becomes too large, the folder moves to a larger store, after the write that makes
     it so, while the folder is locked. From then on it has the guarantees of that store.
 
     Vectors and read counts are only in the index. After the index is deleted, or a line is edited
-    by hand, the vectors have to be made again; `without_vector_count` counts the missing ones.
+    by hand, the vectors must be computed again; `without_vector_count` counts the missing ones.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class FilesStore:
         config: Config | None = None,
         open_store: OpenStore | None = None,
     ) -> None:
-        """Prepare; nothing is opened or written yet.
+        """Initialize; nothing is opened or written yet.
 
         Args:
-            folder: Where the files are.
+            folder: The folder that contains the files.
             space: The space of the vectors that will be written and searched; None in keyword-only
                 mode.
-            config: When the folder moves, and to which store; without it the folder doesn't move.
+            config: When the folder moves, and to which store; without this the folder doesn't move.
             open_store: Opens the larger store.
 
         Raises:
@@ -74,7 +74,7 @@ class FilesStore:
         self._opening = threading.Lock()
 
     def _larger_store(self) -> Store | None:
-        """Return the store that the folder has moved to; None if the files count."""
+        """Return the store to which the folder has moved; None if the files count."""
         marker = self._mover.marker()
         if marker is None:
             return None
@@ -91,12 +91,12 @@ class FilesStore:
 
     @contextlib.contextmanager
     def _current(self, where: Filter) -> Iterator[tuple[Store, Filter]]:
-        """Give a store that can be read, and a filter without the namespaces that can't."""
+        """Yield a store that can be read, and a filter without the namespaces that can't."""
         store = self._larger_store()
         if store is None:
             with self._files.current(where.collection, where.namespaces) as (index, readable):
                 store = self._larger_store()
-                if store is None:  # the folder has not moved before the index was read
+                if store is None:  # the folder had not moved before the index was read
                     yield index, where._replace(namespaces=readable)
                     return
         yield store, where
@@ -118,7 +118,7 @@ class FilesStore:
             yield
 
     def _after_commit(self, namespaces: set[str]) -> None:
-        """Move the folder if a namespace is too large; no failure endangers a record."""
+        """Move the folder if a namespace is too large; a failure never endangers a record."""
         if not namespaces:
             return
         try:
@@ -157,7 +157,7 @@ class FilesStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`.
 
-        The places include the files from before the move, and stores that the user went back from.
+        The places include the files from before the move, and stores from which the user went back.
         """
         if refs:
             self._mover.remove_copies(refs)
@@ -270,7 +270,7 @@ class FilesStore:
         return namespaces
 
     def check(self, *, deep: bool) -> list[Finding]:
-        """See `Store.check`; only a person can mend unreadable lines."""
+        """See `Store.check`; only a person can repair unreadable lines."""
         store = self._larger_store()
         return check(self._files, deep=deep) if store is None else [*store.check(deep=deep)]
 

@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
-# Of texts and vectors in one request; more goes into several requests of one transaction.
+# Texts and vectors in one request; more are split into several requests in one transaction.
 BATCH_BYTES = 16_777_216
 MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
 _TRIES = 8  # if the server is overloaded
-_UNSURE = "what was written may be stored or not: read it before you write it again"
+_UNSURE = "the write may or may not be stored; read it before you write it again"
 _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
 class HttpStore:
-    """Keeps records in the store of a server; see `Store` for the rules.
+    """Stores records in a server's store; see `Store` for the rules.
 
-    Each thread can hold a transaction open on the server. The server undoes it if ten seconds pass
-    without a request, as when this process dies.
+    Each thread can keep a transaction open on the server. The server undoes it after ten seconds
+    without a request, for example if this process dies.
     """
 
     def __init__(self, url: str, space: Space | None, config: Config | None = None) -> None:
-        """Prepare; nothing is connected before the first request.
+        """Initialize; the first request opens the connection.
 
         Args:
             url: `http://host:port` or `https://host`.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            config: Has the token.
+            config: The settings, with the token.
 
         Raises:
-            ConfigError: The URL is not acceptable, or the token is missing.
+            ConfigError: The URL is invalid, or the token is missing.
         """
         parts = urlsplit(url)
         address = _parse_address(parts, config)
@@ -72,7 +72,7 @@ class HttpStore:
 
     @property
     def _transaction(self) -> Any:
-        """The id of the running transaction of this thread; None outside one."""
+        """The id of this thread's running transaction; None outside one."""
         return getattr(self._local, "transaction", None)
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
@@ -82,7 +82,7 @@ class HttpStore:
             MemoriesError: The error of the server's store, or `StoreUnreachable`.
         """
         body: dict[str, Any] = {
-            "call": os.urandom(12).hex(),  # the server carries out a repeated request once
+            "call": os.urandom(12).hex(),  # the server carries out a repeated request only once
             "space": self._space,
             "arguments": to_wire(list(arguments)),
             "named": to_wire(named),
@@ -110,7 +110,7 @@ class HttpStore:
         return answer
 
     def _refusal(self, answer: Answer, method: str) -> Exception:
-        """Return the error for an answer that refuses a request."""
+        """Return the error for a refused request."""
         address = self._client.address
         value = answer.value
         detail = value.get("detail") if isinstance(value, dict) else None
@@ -142,7 +142,8 @@ class HttpStore:
             yield
         except BaseException:
             try:
-                # If this fails, the server undoes it by itself; the first error is raised.
+                # If this fails, the server undoes the transaction by itself; the first error is
+                # raised.
                 with contextlib.suppress(MemoriesError):
                     self._ask("undo" if is_nested else "rollback")
             finally:
@@ -297,10 +298,10 @@ def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 
 def _parse_address(parts: SplitResult, config: Config | None) -> Address:
-    """Return the address of a server, with the token.
+    """Return a server's address, with the token.
 
     Raises:
-        ConfigError: The URL is not acceptable, or the token is missing.
+        ConfigError: The URL is invalid, or the token is missing.
     """
     is_tls = parts.scheme == "https"
     try:
@@ -310,16 +311,14 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
             "the port in the URL of the store is not a number from 1 to 65535"
         ) from None
     if not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(
-            "the URL of a server is http://host:port or https://host, with nothing after it"
-        )
+        raise ConfigError("the URL of a server is http://host:port or https://host, without a path")
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("the URL of a store can't have a token; put it into MEMORY_TOKEN")
+        raise ConfigError("the URL of a store must not contain a token; put it into MEMORY_TOKEN")
     allows_plain = config is not None and config.plain_http
     if not is_tls and not is_loopback(parts.hostname) and not allows_plain:
         raise ConfigError(
-            f"memories and the token would cross the network to {parts.hostname} unencrypted; "
-            "use https://, or set MEMORY_PLAIN_HTTP=true if the network is your own"
+            f"memories and the token would cross the network to {parts.hostname} unencrypted; use "
+            "https://, or set MEMORY_PLAIN_HTTP=true if you control the network"
         )
     return Address(
         "the memory server",
@@ -327,13 +326,13 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
         port,
         is_tls,
         headers={"Authorization": f"Bearer {_find_token(config, parts.hostname)}"},
-        hint="see whether memory serve runs there",
+        hint="check whether memory serve runs there",
         proxies=True,
     )
 
 
 def _find_token(config: Config | None, host: str) -> str:
-    """Return the token of the settings or, on this machine, of the server's own user.
+    """Return the token in the settings or, on this machine, that of the server's own user.
 
     Raises:
         ConfigError: The token is missing.
@@ -349,7 +348,8 @@ def _find_token(config: Config | None, host: str) -> str:
         if is_loopback(host) and server_token.exists():
             return read_secret(server_token)
     raise ConfigError(
-        "the server wants a token; set MEMORY_TOKEN, or MEMORY_TOKEN_FILE to a file of your own"
+        "the server requires a token; set MEMORY_TOKEN, or MEMORY_TOKEN_FILE to a file that only "
+        "you can read"
     )
 
 
@@ -359,4 +359,4 @@ def _find_error(value: Any) -> type[MemoriesError] | None:
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # which needs the ids
+    return None if error is errors.AmbiguousId else error  # which requires the ids

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from memories.stores.words import Term
 
-MIN_VERSION = (1, 17)  # the first that can insert without overwriting
-_MARK = "memories"  # the key in the metadata of our collections
-# Precedes the id of a space in the name of a collection; the settings don't allow it in a name.
+MIN_VERSION = (1, 17)  # the first version that can insert without overwriting
+_MARK = "memories"  # the key in our collections' metadata
+# Precedes a space's id in a collection's name; the settings don't allow it in a name.
 _SPACE_SIGN = "~"
-_PAGE, _IDS_PAGE = 1_000, 10_000  # points in one answer
-_MAX_BYTES = 24_000_000  # in one request; the server takes 32 MiB
+_PAGE, _IDS_PAGE = 1_000, 10_000  # points per answer
+_MAX_BYTES = 24_000_000  # bytes per request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our fields of a payload: the part, the name in the part, a revision that each change replaces, and
-# the tokens. These include prefixes of words, marked by a "^", which no token begins with.
+# Our fields in a payload: the part, the name in the part, a revision that each change replaces, and
+# the tokens. These include prefixes of words, marked by a "^", with which no token begins.
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}
@@ -73,11 +73,11 @@ class Verb(StrEnum):
 
 
 class NoCollection(StoreError):
-    """The collection of a request doesn't exist."""
+    """The collection in a request doesn't exist."""
 
 
 class Transport(Protocol):
-    """Carries out requests on a server or a folder."""
+    """Sends requests to a server or a folder."""
 
     @property
     def url(self) -> str:
@@ -90,8 +90,8 @@ class Transport(Protocol):
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
-        What was written is durable, and every later request sees it. It isn't an error to create a
-        collection that exists, or to remove one that doesn't.
+        Writes are durable, and every later request sees them. Creating a collection that exists, or
+        removing one that doesn't, is not an error.
 
         Args:
             verb: The kind of request.
@@ -110,13 +110,13 @@ class Transport(Protocol):
 class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
-    The collection with the given name has the records, the labels and the state as points without
-    vectors. It is one shard, so that each write is one entry of one log, done completely or not at
-    all. Every space of vectors has a collection with its dimension, sharded by the server's
-    default. Every request is narrowed by `_part`, which the server indexes as its tenant.
+    The collection with the given name contains the records, the labels and the state as points
+    without vectors. It is one shard, so that each write is one entry in one log, made completely or
+    not at all. Every vector space has a collection with its dimension, sharded by the server's
+    default. Every request is limited to `_part`, which the server indexes as its tenant.
 
-    Words are found by a keyword index over the tokens, which are the same in all stores. A term
-    that is only the beginning of a word is looked up by its first characters.
+    A keyword index over the tokens, which are the same in all stores, finds words. A term that is
+    only the beginning of a word is looked up by its first characters.
 
     What is not guaranteed:
 
@@ -133,11 +133,12 @@ class QdrantDriver:
     max_batch = 256
 
     def __init__(self, transport: Transport, name: str) -> None:
-        """Prepare; no request is sent yet.
+        """Initialize; no request is sent yet.
 
         Args:
-            transport: Carries the requests.
-            name: The name of the collection of the records; the names of the others begin with it.
+            transport: Sends the requests.
+            name: The name of the collection for the records; the other collections' names begin
+                with it.
         """
         self._transport = transport
         self.collection = name
@@ -188,7 +189,7 @@ class QdrantDriver:
             return values, payload[_REVISION]
         except (KeyError, TypeError, ValueError) as exc:
             raise StoreDamaged(
-                f"the state of {self.url} can't be read; restore a snapshot of the collection"
+                f"cannot read the state of {self.url}; restore a snapshot of the collection"
             ) from exc
 
     def _put_state(self, values: Mapping[str, str], mode: Mapping[str, Any]) -> None:
@@ -251,9 +252,9 @@ class QdrantDriver:
             self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Overwrite points that change in different ways, in one request.
+        """Overwrite points with different changes in one request.
 
-        Points that another writer changes meanwhile are read and overwritten again.
+        If another writer changes points in the meantime, they are read and overwritten again.
         """
         waiting = dict(changes)
         for _ in range(_TRIES):
@@ -365,7 +366,9 @@ class QdrantDriver:
             return None
 
     def _upsert(self, collection: str, body: Body, dimension: int = 0) -> None:
-        """Write points, after creating the collection if it is missing or was removed meanwhile."""
+        """Write points, after creating the collection if it is missing or was removed in the
+        meantime.
+        """
         self._complete_collection(collection, dimension)
         try:
             self._transport.ask(Verb.UPSERT, collection, body)
@@ -441,7 +444,7 @@ class QdrantDriver:
     def _check_ours(self, info: Mapping[str, Any]) -> None:
         if not (info["config"].get("metadata") or {}).get(_MARK):
             raise StoreError(
-                f"the collection {self.url} is not one of Memories; choose another name"
+                f"the collection {self.url} does not belong to Memories; choose another name"
             )
 
     def _busy(self) -> StoreBusy:
@@ -466,7 +469,7 @@ def _part_name(part: Part) -> str:
 
 
 def _point_id(part_name: str, name: str) -> str:
-    """Return the id of a point: a UUID of version 8, whose bits can be chosen freely."""
+    """Return a point's id: a UUID of version 8, whose bits can be chosen freely."""
     digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
@@ -474,7 +477,7 @@ def _point_id(part_name: str, name: str) -> str:
 
 
 def _to_entry(part: Part, point: Point) -> dict[str, Any]:
-    """Return a point as the server takes it."""
+    """Return a point in the server's format."""
     payload: dict[str, Any] = {
         **point.payload,
         PART: _part_name(part),
@@ -498,9 +501,9 @@ def _change_entry(entry: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 
 
 def _prefixes(word: str) -> list[str]:
-    """Return the entries that find a word by its beginning, the most selective one last.
+    """Return the entries by which a word is found from its beginning, the most selective one last.
 
-    Few queries search for the beginning of an ASCII word, so its entry has one letter.
+    Few queries search for the beginning of an ASCII word, so its entry is one letter long.
     """
     prefixes = [_PREFIX_MARK + word[:1]]
     if not word.isascii() and len(word) >= 4:
@@ -523,7 +526,7 @@ def _name(entry: Mapping[str, Any]) -> str:
         return str(entry["payload"][NAME])
     except (KeyError, TypeError) as exc:
         raise StoreDamaged(
-            f"the point {entry.get('id')} in Qdrant is not as it was written; restore a snapshot"
+            f"the point {entry.get('id')} in Qdrant is damaged; restore a snapshot"
         ) from exc
 
 
@@ -554,5 +557,5 @@ def _split(points: Sequence[dict[str, Any]], max_count: int) -> Iterator[list[di
 
 
 def _estimate_bytes(point: Mapping[str, Any]) -> int:
-    """Return the size of a point in a request, or a little more."""
+    """Return a point's approximate size in a request, never too low."""
     return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))

@@ -1,6 +1,6 @@
-"""Requests to a folder, carried out by the local mode of Qdrant's client.
+"""Sends requests to a folder, through the local mode of Qdrant's client.
 
-For one process at a time, and for small stores.
+Only one process at a time can use a folder, and stores should be small.
 """
 
 import atexit
@@ -21,14 +21,14 @@ from memories.stores.qdrant.local import LocalCollection, keep_as_json
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-BUSY_SECONDS = 10.0  # to wait for another process that has the folder open
+BUSY_SECONDS = 10.0  # seconds to wait for another process that uses the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
 _WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # perhaps more than one
 _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 
 class FolderTransport:
-    """Implements `Transport` by carrying out requests in this process.
+    """Implements `Transport` by running requests in this process.
 
     - One process holds the folder from its first request until it closes the store. Another process
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
@@ -42,10 +42,10 @@ class FolderTransport:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare; nothing is opened yet.
+        """Initialize; nothing is opened yet.
 
         Args:
-            folder: The folder of the collections; created by the first write.
+            folder: The collections' folder; the first write creates it.
         """
         self._folder = folder
         self.url = f"qdrant:///{folder}"
@@ -60,10 +60,10 @@ class FolderTransport:
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
         if verb is Verb.VERSION:
-            return {"title": "qdrant", "version": "1.17.0"}  # local mode can do as much
+            return {"title": "qdrant", "version": "1.17.0"}  # local mode supports the same requests
         with self._lock:
             if self._open_folder is not None and self._open_folder.guard.forked:
-                self._open_folder = None  # the parent's
+                self._open_folder = None  # belongs to the parent process
             if self._open_folder is None:
                 if verb not in _WRITING and not (self._folder / _META).exists():
                     if verb is Verb.COLLECTIONS:
@@ -82,7 +82,7 @@ class FolderTransport:
 
 
 class _OpenFolder:
-    """A folder that this process has open, shared by all its stores."""
+    """A folder that this process has open; all its stores share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,8 +172,8 @@ class _OpenFolder:
 
 
 _open_folders: dict[Path, _OpenFolder] = {}
-# In a forked process, the folders of the parent. They are kept, since closing a client would unlock
-# its folder.
+# In a forked process, the parent's folders. They are kept, since closing a client would unlock its
+# folder.
 _inherited: list[_OpenFolder] = []
 _acquiring = threading.Lock()
 
@@ -201,7 +201,7 @@ def _release(open_folder: _OpenFolder) -> None:
 
 
 def _close_all() -> None:
-    """Close folders that are still open when the program ends; the client would complain."""
+    """Close folders that are still open at exit; otherwise the client would complain."""
     for open_folder in list(_open_folders.values()):
         if not open_folder.guard.forked:
             open_folder.close()
@@ -245,7 +245,7 @@ def _translate_errors(folder: Path) -> Iterator[None]:
         raise _damage_error(folder) from exc
     except _database_error("OperationalError") as exc:
         raise StoreError(
-            f"{folder} can't be written: {exc}; see whether its disk is full or read-only"
+            f"cannot write {folder}: {exc}; check whether its disk is full or read-only"
         ) from exc
     except _database_error("DatabaseError") as exc:
         raise _damage_error(folder) from exc
@@ -260,10 +260,10 @@ def _translate_errors(folder: Path) -> Iterator[None]:
 
 
 def _database_error(name: str) -> tuple[type[Exception], ...]:
-    """Return an exception of the client's SQLite; none if it isn't loaded."""
+    """Return the class of SQLite errors that the client uses; none if it isn't loaded."""
     module = sys.modules.get("sqlite3")
     return () if module is None else (getattr(module, name),)
 
 
 def _damage_error(folder: Path) -> StoreDamaged:
-    return StoreDamaged(f"the files in {folder} can't be read; restore a copy of the folder")
+    return StoreDamaged(f"cannot read the files in {folder}; restore a copy of the folder")

@@ -22,35 +22,35 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 _COMPARISONS = {"lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge}
-_MAX_COMPARED = 1_000  # up to this many matching points are compared one by one
-_GROWTH = 4  # factor of the next search if too few of the nearest points match
+_MAX_COMPARED = 1_000  # up to this many matching points are compared individually
+_GROWTH = 4  # how much larger the next search is if too few of the nearest points match
 _COMPLETED = {"status": "completed"}
 
 
 class PayloadIndex:
-    """Index of the points of one collection by the values of some fields.
+    """Index of a collection's points by the values of some fields.
 
     Attributes:
         names: The names of the points, by id.
     """
 
     def __init__(self, fields: Iterable[str], name: str) -> None:
-        """Prepare.
+        """Create an empty index.
 
         Args:
-            fields: The fields that filters may name.
-            name: The field with the name of a point.
+            fields: The fields that filters may use.
+            name: The field that contains a point's name.
         """
         self.names: dict[str, Any] = {}
         self._name = name
         self._holders: dict[str, dict[Any, set[str]]] = {field: {} for field in fields}
-        self._values: dict[str, dict[str, list[Any]]] = {}  # of each point, by field
+        self._values: dict[str, dict[str, list[Any]]] = {}  # each point's values, by field
 
     def __len__(self) -> int:
         return len(self.names)
 
     def put(self, point_id: str, payload: Mapping[str, Any]) -> None:
-        """Set the payload of a point."""
+        """Set a point's payload."""
         self.drop(point_id)
         self.names[point_id] = payload.get(self._name)
         values: dict[str, list[Any]] = {}
@@ -75,11 +75,11 @@ class PayloadIndex:
                     holders.pop(value, None)
 
     def counts(self, field: str) -> dict[Any, int]:
-        """Return how many points have each value of a field."""
+        """Return the number of points with each value of a field."""
         return {value: len(holders) for value, holders in self._holders[field].items()}
 
     def find(self, where: Mapping[str, Any] | None) -> set[str]:
-        """Return the ids of the points that match a filter of Qdrant; only `must` is supported."""
+        """Return the ids of the points that match a Qdrant filter; only `must` is supported."""
         ranges: list[Mapping[str, Any]] = []
         sets: list[set[str]] = []
         for condition in (where or {}).get("must", ()):
@@ -112,17 +112,17 @@ class PayloadIndex:
 
 
 class LocalCollection:
-    """A collection of local mode, which keeps points and vectors; filters are evaluated here.
+    """A collection in local mode, which stores points and vectors; filters are evaluated here.
 
-    Local mode itself checks a filter on each point, which takes 120 ms for ten thousand of them.
+    Local mode itself checks a filter on each point, which takes 120 ms for ten thousand points.
     """
 
     def __init__(self, client: "QdrantClient", name: str) -> None:
-        """Read the points of the collection.
+        """Read the collection's points.
 
         Args:
             client: The only client that writes to the collection.
-            name: The name of the collection.
+            name: The collection's name.
         """
         self._client = client
         self._name = name
@@ -147,7 +147,7 @@ class LocalCollection:
             self._index.put(str(entry.id), entry.payload or {})
 
     def ask(self, verb: Verb, body: Body) -> Any:
-        """Return the `result` of a request."""
+        """Return a request's `result`."""
         return self._handlers[verb](body)
 
     def _make_index(self, body: Body) -> Any:  # noqa: ARG002 - all indexes that the driver needs are always there
@@ -276,11 +276,11 @@ class LocalCollection:
 
 
 class _Json:
-    """Stands in for the module `pickle` where the client's local mode writes and reads points."""
+    """Replaces the module `pickle` where the client's local mode writes and reads points."""
 
     @staticmethod
     def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
-        """Return a point or the id of a point as JSON; vectors are packed as float32."""
+        """Return a point or a point's id as JSON; vectors are packed as float32."""
         if isinstance(value, int | str):
             return json.dumps(value).encode()
         shape = {"id": value.id, "vector": _pack(value.vector), "payload": value.payload}
@@ -288,10 +288,10 @@ class _Json:
 
     @staticmethod
     def loads(data: bytes) -> Any:
-        """Return a point from JSON.
+        """Return the point in JSON.
 
         Raises:
-            StoreDamaged: The point is something else, such as a pickled object.
+            StoreDamaged: The data is not a point in JSON, for example a pickled object.
         """
         from qdrant_client import models
 
@@ -302,15 +302,17 @@ class _Json:
             )
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                "a point in a Qdrant folder is damaged, or was written by another program: only "
-                "points of memories are read, since those of other programs are pickled objects, "
-                "which can run code"
+                "a point in a Qdrant folder is damaged, or was written by another program; the "
+                "points of other programs are not read, since they are pickled objects, which can "
+                "run code"
             ) from exc
 
 
 @functools.cache
 def persistence() -> ModuleType:
-    """Return a copy of the client's module that writes and reads points, with JSON for `pickle`."""
+    """Return a copy of the client's module that writes and reads points, with JSON instead of
+    `pickle`.
+    """
     spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
     module = importlib.util.module_from_spec(spec)
     cast("Loader", spec.loader).exec_module(module)
@@ -319,7 +321,7 @@ def persistence() -> ModuleType:
 
 
 def keep_as_json(folder: Path) -> None:
-    """Make the client's local mode write and read the points of a folder as JSON.
+    """Make the client's local mode write and read a folder's points as JSON.
 
     Other folders are not affected.
     """

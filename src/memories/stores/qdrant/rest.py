@@ -9,7 +9,7 @@ from memories.errors import StoreBusy, StoreError
 from memories.stores.documents.client import StoreClient
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 
-_DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the leader of the shard
+_DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the shard's leader
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
     Verb.COLLECTIONS: ("GET", "/collections"),
@@ -34,7 +34,7 @@ class RestTransport:
     """Implements `Transport` over HTTP; connects when needed."""
 
     def __init__(self, host: str, port: int, *, key: str = "", tls: bool = False) -> None:
-        """Prepare.
+        """Initialize; no request is sent yet.
 
         Args:
             host: The name or IP address of the server.
@@ -82,7 +82,7 @@ class RestTransport:
             raise self._not_qdrant() from exc
         if status != "completed":
             raise StoreBusy(
-                f"{self._client.address} did not finish a write in time; see whether it is stored"
+                f"{self._client.address} did not finish a write in time; check whether it is stored"
             )
         return result
 
@@ -105,7 +105,7 @@ class RestTransport:
         )
 
     def _reason(self, answer: Answer) -> str:
-        """Return the reason of a refusal; empty if it isn't in Qdrant's form."""
+        """Return the reason for a refusal; empty if it isn't in Qdrant's format."""
         try:
             reason = answer.value["status"]["error"]
         except (LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The Qdrant store: the server or folder that a URL names, and the store on it."""
+"""The Qdrant store, on the server or folder that a URL names."""
 
 import os
 from pathlib import Path
@@ -22,17 +22,18 @@ class QdrantStore(RemoteStore):
       this machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    Both carry out the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for
-    what can't be guaranteed. If two machines write one position at once, the server takes the
+    Both handle the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for the
+    missing guarantees. If two machines write the same position at the same time, the server accepts
+    the
     first: points are inserted with `update_mode: insert_only`, and read back.
 
-    The contract is tested in a folder, and over REST against a server that checks each request
-    against the API's models and carries it out in the client's local mode. With `QDRANT_URL`, the
-    tests use a real server.
+    The contract is tested in a folder, and over REST with a server that validates each request
+    against the API's models and runs it in the client's local mode. With `QDRANT_URL`, the tests
+    use a real server.
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
-        """Prepare; nothing is opened yet.
+        """Initialize; nothing is opened yet.
 
         Args:
             url: See above; three slashes precede a relative path, four an absolute path.
@@ -40,7 +41,7 @@ class QdrantStore(RemoteStore):
             collection_name: The collection if the URL names none.
 
         Raises:
-            ConfigError: The URL is not valid.
+            ConfigError: The URL is invalid.
         """
         transport, collection = _open_transport(url)
         name = collection or collection_name or _DEFAULT_COLLECTION
@@ -70,12 +71,12 @@ def _open_server(url: str) -> tuple[Transport, str]:
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
     except ValueError as exc:
         raise ConfigError(
-            "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
+            "the address of the Qdrant store is invalid; use qdrant://host:port/collection"
         ) from exc
     collection = unquote(parts.path.strip("/"))
     if not host or (collection and not collection.replace("-", "").replace("_", "").isalnum()):
         raise ConfigError(
-            "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
+            "the address of the Qdrant store is invalid; use qdrant://host:port/collection"
         )
     key = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
     check_key(key, "Qdrant", "QDRANT_API_KEY")
