@@ -522,8 +522,8 @@ def test_a_folder_is_not_mixed_with_what_others_have_of_its_namespaces(
     assert "moved.json" not in names(folder)
     told = caplog.records[-1].getMessage()
     assert (
-        f"{named} has memories of ann already, of others or of an earlier move; to join them run: "
-        "memory migrate" in told
+        f"{named} already contains memories in ann, from others or from an earlier move; "
+        "to combine them, run: memory migrate" in told
     )
     open_with(3).append([turn(7, text="another")])
     assert json.loads((folder / "moved.json").read_text())["store"] == "memories-2.db"

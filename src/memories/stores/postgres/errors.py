@@ -33,8 +33,7 @@ _REFUSED = (
     ),
     (
         ("no pg_hba.conf entry",),
-        "the server does not allow connections from here; ask its administrator for an entry in "
-        "pg_hba.conf",
+        "the server refuses this address; ask its administrator for an entry in pg_hba.conf",
     ),
     (
         ("does not support ssl",),
