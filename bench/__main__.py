@@ -15,6 +15,7 @@ os.environ.setdefault(
 from bench import (
     agents_memory,
     calibration,
+    capture,
     cold,
     context,
     conversation,
@@ -46,6 +47,7 @@ _WHAT = {
     "hooks": ("hooks",),
     "agents": ("agents",),
     "agents-memory": ("agents' memory",),
+    "capture": ("capture",),
     "search": ("warm search",),
     "disk": ("disk",),
     "turns": ("turns",),
@@ -100,6 +102,7 @@ def main() -> None:
             "hot tier": None,
             "agents": None,
             "agents' memory": None,
+            "capture": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -135,6 +138,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             | "long texts"
             | "suspicious texts"
             | "agents' memory"
+            | "capture"
         ):
             _without_data(part)
 
@@ -171,6 +175,9 @@ def _without_data(part: str) -> None:
         return
     if part == "agents' memory":
         agents_memory.run()
+        return
+    if part == "capture":
+        capture.run()
         return
     if part == "languages":
         languages.run()

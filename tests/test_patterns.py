@@ -28,7 +28,7 @@ import pytest
 from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard import contexts, redactor, rules, scan, spoken, validate
-from memories.hooks import host_events, proposals, switch
+from memories.hooks import host_events, phrases, switch
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
 from memories.write import suspicion
@@ -79,9 +79,10 @@ COMPUTED = {
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "hooks/gate.py: names_project": r"(?<![a-z0-9_-])shop(?![a-z0-9_-])",
-    "hooks/proposals.py: _pattern": "phrases.txt",
-    "hooks/proposals.py: _read_phrases": "phrases.txt",
-    "hooks/proposals.py: _request_pattern": proposals._request_pattern().pattern,
+    "hooks/phrases.py: _pattern": "labels.txt",
+    "hooks/phrases.py: _read_labels": "labels.txt",
+    "hooks/phrases.py: _request_pattern": phrases._request_pattern().pattern,
+    "hooks/phrases.py: read_language": "of languages/phrases, tried on MAX_CHARACTERS at most",
     "hooks/switch.py: parse_wish": "of the names of the wishes, tried on at most 120 characters",
     "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "languages/text.py: _drop_function_words": "什么|怎么样|(?<!\\w)wann(?!\\w)",
@@ -224,9 +225,9 @@ def patterns() -> tuple[set[Found], set[str]]:
         for rule in map(suspicion.read_rule, table):
             found.add(Found("write/suspicion.txt", rule.pattern, int(flags), "finditer"))
     found.add(Found("write/suspicion.txt", suspicious.constants["TALK"], 0, "finditer"))
-    phrases, named = proposals._read_phrases()
-    for pattern in (*(phrase.pattern.pattern for phrase in phrases), *named.values()):
-        found.add(Found("hooks/phrases.txt", pattern, 0, "finditer"))
+    labels, named = phrases._read_labels()
+    for pattern in (*(label.pattern.pattern for label in labels), *named.values()):
+        found.add(Found("hooks/labels.txt", pattern, 0, "finditer"))
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -510,7 +511,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "duplicates.judge": lambda given: duplicates.judge(given, f"{given[1:]}b", 0.99, threshold=0.9),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
-    "candidates": lambda given: proposals.candidates(given, "user"),
+    "candidates": lambda given: phrases.candidates(given, "user"),
     "remove_frames": host_events.remove_frames,
     "clean_prompt": host_events.clean_prompt,
     "parse_wish": switch.parse_wish,

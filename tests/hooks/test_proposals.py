@@ -1,9 +1,15 @@
 """Sentences that are proposed, and junk that is not."""
 
+from pathlib import Path
+
 import pytest
 
-from memories.hooks.proposals import candidates
+from memories.embedders import open_embedder
+from memories.embedders.fake import FakeEmbedder
+from memories.hooks import phrases
+from memories.hooks.phrases import candidates
 from memories.hooks.sentences import repeats
+from memories.hooks.worth import rater
 
 WORTH = [
     (
@@ -98,6 +104,85 @@ def test_sentences_worth_remembering_are_proposed_whole(role: str, text: str, co
 @pytest.mark.parametrize(("role", "text"), JUNK)
 def test_junk_is_not_proposed(role: str, text: str) -> None:
     assert candidates(text, role) == []
+
+
+DIRECTIVES = [
+    ("we use pnpm here, npm breaks the lockfile", "preference fact"),
+    ("please always use our Form component", "preference"),
+    ("don't push to main without asking me", "preference"),
+    ("from now on ask Oleg before a deploy", "preference"),
+    ("never refactor without tests", "preference"),
+    ("let's go with zustand", "decision"),
+    ("my name is Dana and I'm a data engineer", "fact"),
+    ("The cause was that the token had expired", "fact"),
+    ("Could you always sign your commits?", "preference"),
+    ("bitte antworte immer auf Deutsch", "preference"),
+    ("ne pousse jamais sur main sans mon accord", "preference"),
+    ("a partir de ahora pregúntame antes de borrar algo", "preference"),
+    ("меня зовут Дана, я инженер данных", "fact"),
+    ("今後はコミットの前に毎回フォーマッタを実行して", "preference"),
+    ("从现在开始,删除任何东西之前先问我", "preference"),
+]
+NO_DIRECTIVES = [
+    "Remember to be careful with this file",
+    "The important thing here is speed",
+    "should we always use pnpm?",
+    'the README says "always run npm install"',
+    "if we used Redis we would always need a second server",
+    "we haven't decided on Kafka yet",
+    "We never agreed on tabs",
+    "for now never mind the linter",
+    "this test always fails",
+    "let's go with the first one for now",
+    "sei vorsichtig mit dieser Datei",
+    "wir haben uns noch nicht für Kafka entschieden",
+    "on n'a pas encore décidé pour Kafka",
+    "quizás deberíamos ir con zustand",
+    "まだpushしないで",
+    "这次用第二个方案",
+]
+
+
+@pytest.mark.parametrize(("text", "kinds"), DIRECTIVES)
+def test_directives_are_proposed_in_any_language(text: str, kinds: str) -> None:
+    assert [each.kind in kinds.split() for each in candidates(text, "user")] == [True]
+
+
+@pytest.mark.parametrize("text", NO_DIRECTIVES)
+def test_questions_quotations_suppositions_and_words_for_the_moment_are_no_directives(
+    text: str,
+) -> None:
+    assert candidates(text, "user") == []
+
+
+def test_each_language_has_phrases_of_each_important_kind() -> None:
+    folder = Path(phrases.languages.__file__).parent
+    codes = {file.stem for file in folder.glob("??.txt")} | {"en"}
+    assert {file.stem for file in (folder / "phrases").glob("*.txt")} == codes
+    for code in codes:
+        patterns = phrases.read_language(code).patterns
+        assert {*phrases._KINDS, "question", "moment", "doubt", "reported"} <= patterns.keys()
+
+
+def test_an_english_sentence_of_worth_needs_no_phrase() -> None:
+    text = "The printer in the hall only takes A4."
+    assert candidates(text, "user") == candidates(text, "user", lambda _: -1.0) == []
+    assert [each.phrase for each in candidates(text, "user", lambda _: 1.0)] == ["statement"]
+    assert candidates(text, "assistant", lambda _: 1.0) == []
+    assert candidates("I'm printing it now.", "user", lambda _: 1.0) == []
+
+
+def test_an_english_sentence_of_no_worth_is_left_out_in_spite_of_a_phrase() -> None:
+    assert candidates("we use pnpm here", "user", lambda _: -3.0) == []
+
+
+def test_the_packaged_model_rates_a_rule_above_a_request() -> None:
+    rate = rater(open_embedder("minilm"))
+    assert rate is not None
+    assert rate("Errors shown to users carry a support code") > 0
+    assert rate("Show me the last error") < -1
+    assert rater(open_embedder("none")) is None
+    assert rater(FakeEmbedder()) is None
 
 
 def test_a_repeated_sentence_is_proposed_once() -> None:

@@ -1,7 +1,6 @@
 """Proposals: sentences of a session that may be worth remembering, stored to wait for review.
 
-A sentence needs a phrase from `phrases.txt`, such as "we decided to". The phrase is not enough:
-questions, quotations, code, negations, suppositions and known facts are left out.
+`phrases` finds the sentences; those that say nothing new are left out here.
 """
 
 import functools
@@ -13,28 +12,14 @@ from typing import NamedTuple
 from memories.context.policy import MemoryPolicy, window_key
 from memories.core.disk import open_file
 from memories.errors import InvalidInput, NotFound
+from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
-from memories.hooks.transcripts import ASSISTANT, TOOL, USER, Utterance
+from memories.hooks.transcripts import Utterance
+from memories.hooks.worth import Rate
 from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
-
-PREFERENCE, FACT = "preference", "fact"
-MAX_CHARACTERS = 600  # of a sentence
-# The shortest sentence in Latin letters; after "remember" it may be shorter.
-_MIN_CHARACTERS, _MIN_WORDS = 12, 3
-_MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
-_MIN_LETTERS = 0.6  # the part of a sentence that is letters or spaces
-# Confidence that a sentence is worth keeping; see the setting `memory_confidence_min`.
-_CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
-_REMEMBER_CONFIDENCE = 0.95
-_REMEMBER = "remember"
-_MARKED_BY_COLON = ("TODO:", "FIXME:")
-_WITHOUT_PHRASE = ("preference:", "important")  # such a phrase does not become part of the memory
-# Words that connect "remember" with a fact that needs no verb.
-_CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
-_ASKS = re.compile(r"[?？]\W*$")
 
 WINDOW = "window"  # the tag used to count the memories of a time window
 _SIMILAR = 5  # memories compared with a sentence
@@ -53,38 +38,6 @@ _USER_INSTRUCTIONS = (
 )
 _RULE_FOLDERS = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MAX_FILES, _MAX_FILE_BYTES = 64, 262_144
-
-
-class Candidate(NamedTuple):
-    """A sentence that may be worth remembering.
-
-    Attributes:
-        content: The sentence.
-        kind: The type of the memory.
-        confidence: The confidence that it is worth keeping.
-        phrase: The phrase in it, such as `remember` or `decided to`.
-    """
-
-    content: str
-    kind: str
-    confidence: float
-    phrase: str
-
-
-class Phrase(NamedTuple):
-    """A phrase from `phrases.txt`.
-
-    Attributes:
-        name: Its name.
-        kind: The type of the memory.
-        roles: Who may use it: the first letters of the roles.
-        pattern: Its pattern.
-    """
-
-    name: str
-    kind: str
-    roles: str
-    pattern: re.Pattern[str]
 
 
 class SessionSource(NamedTuple):
@@ -120,141 +73,13 @@ class SessionSource(NamedTuple):
         return tags
 
 
-@functools.cache
-def _read_phrases() -> tuple[list[Phrase], dict[str, str]]:
-    """Return the phrases in `phrases.txt`, and its other patterns by name."""
-    phrases: list[Phrase] = []
-    patterns: dict[str, str] = {}
-    text = Path(__file__).with_name("phrases.txt").read_text("utf-8")
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        name, *fields = line.split("\t")
-        if name == "phrase":
-            phrase, kind, roles, pattern = fields
-            phrases.append(Phrase(phrase, kind, roles, re.compile(pattern)))
-        else:
-            patterns[name] = fields[0]
-    return phrases, patterns
-
-
-@functools.cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(_read_phrases()[1][name])
-
-
-@functools.cache
-def _request_pattern() -> re.Pattern[str]:
-    """Return the pattern of a request to remember something, up to the fact itself."""
-    parts = _read_phrases()[1]
-    polite = parts["polite"]
-    return re.compile(
-        rf"(?i)^{polite}(?:(?P<asking>{parts['asking']}){polite})?"
-        rf"(?P<verb>{parts['remember']})(?P<lead>{parts['lead']})"
-    )
-
-
-def candidates(text: str, role: str) -> list[Candidate]:
-    """Return the sentences of a message that may be worth remembering, in order, each once.
-
-    Args:
-        text: The message.
-        role: Its author: `user`, `assistant` or `tool`.
-    """
-    by_content: dict[str, Candidate] = {}
-    sentences = split_sentences(text)
-    for number, sentence in enumerate(sentences):
-        candidate = None
-        if role == USER:
-            following = sentences[number + 1] if number + 1 < len(sentences) else ""
-            candidate = _find_request(sentence, following)
-        candidate = candidate or _find_phrase(sentence, role)
-        if candidate is not None and _is_sound(candidate):
-            by_content.setdefault(candidate.content.casefold(), candidate)
-    return list(by_content.values())
-
-
-def _find_request(sentence: str, following: str) -> Candidate | None:
-    """Return the fact that a user asks to remember, perhaps in the sentence after a colon."""
-    match = _pattern("remember_cjk").match(sentence)
-    asking, verb, lead = "", "", ":"
-    if match is None:
-        match = _request_pattern().match(sentence)
-        if match is None:
-            return None
-        asking, verb, lead = match["asking"] or "", match["verb"], match["lead"] or ":"
-    if _ASKS.search(sentence) and not re.match(r"(?i)(?:can|could|would|will) you", asking):
-        return None
-    fact = sentence[match.end() :].strip()
-    if not fact and lead.rstrip().endswith((":", "—", "–")):
-        fact = following
-    if not fact or _pattern("recalls").match(fact):
-        return None
-    is_action = re.match(r"(?i)to\b", fact) is not None
-    if not any(words in f" {lead} " for words in _CLEAR_LEADS):
-        is_statement = is_action or _pattern("states").search(fact) is not None
-        if not is_statement or _pattern("stores").match(verb):
-            return None
-    likes = re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", fact)
-    content = re.sub(r"[?？]\s*$", ".", sentence if is_action else fact)
-    kind = PREFERENCE if likes else FACT
-    return Candidate(_capitalize(content), kind, _REMEMBER_CONFIDENCE, _REMEMBER)
-
-
-def _find_phrase(sentence: str, role: str) -> Candidate | None:
-    """Return a sentence with a phrase, unless it is a question, supposition, negation or
-    quotation."""
-    if _ASKS.search(sentence) or (role != USER and _pattern("small_talk").match(sentence)):
-        return None
-    for phrase in _read_phrases()[0]:
-        match = phrase.pattern.search(sentence) if role[0] in phrase.roles else None
-        if match is None:
-            continue
-        start, end = match.span()
-        before = sentence[:start]
-        if _is_quoted(sentence, start):
-            return None
-        if _pattern("denied").search(before) or _pattern("reported").search(before):
-            return None
-        is_label = start == 0 and sentence[end - 1 : end] in ": "
-        asserted = before if is_label or phrase.name in _MARKED_BY_COLON else sentence
-        if _pattern("supposed").search(asserted):
-            return None
-        content = sentence[end:] if is_label and phrase.name in _WITHOUT_PHRASE else sentence
-        return Candidate(_capitalize(content), phrase.kind, _CONFIDENCE[role], phrase.name)
-    return None
-
-
-def _is_quoted(sentence: str, position: int) -> bool:
-    quotations = _pattern("quoted").finditer(sentence)
-    return any(quotation.start() <= position < quotation.end() for quotation in quotations)
-
-
-def _is_sound(candidate: Candidate) -> bool:
-    """Return whether a text looks like a whole sentence."""
-    content = candidate.content
-    characters, words = _MIN_CHARACTERS, _MIN_WORDS
-    if candidate.phrase == _REMEMBER:
-        characters, words = _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS
-    is_short = len(content) < characters or len(re.findall(r"\w+", content)) < words
-    if content.isascii() and is_short:
-        return False
-    letters = sum(character.isalpha() or character.isspace() for character in content)
-    is_prose = letters >= _MIN_LETTERS * len(content)
-    return is_prose and len(content) <= MAX_CHARACTERS and content[-1] not in ":,;({["
-
-
-def _capitalize(content: str) -> str:
-    content = content.strip().strip("\"“”'` ")
-    return content[:1].upper() + content[1:] if content[:2].islower() else content
-
-
 def propose(
     memories: Memories,
     source: SessionSource,
     utterances: Sequence[Utterance],
     turn_ids: dict[Utterance, str],
     known: "KnownTexts",
+    rate: Rate | None = None,
 ) -> int:
     """Store the candidates that the policy accepts, to wait for review; return how many are new.
 
@@ -264,6 +89,7 @@ def propose(
         utterances: The new utterances of the session.
         turn_ids: The ids of the turns made from them.
         known: Texts that are not news.
+        rate: Returns the worth of an English sentence; see `worth`.
     """
     config = memories.config
     policy = MemoryPolicy(
@@ -274,7 +100,7 @@ def propose(
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
-        for candidate in candidates(utterance.text, utterance.role):
+        for candidate in candidates(utterance.text, utterance.role, rate):
             if not policy.should_store(candidate.kind, candidate.confidence):
                 continue
             if known.has(candidate.content) or not policy.enforce_rate_limit(window):

@@ -1,0 +1,323 @@
+"""Finds the sentences of a message that may be worth remembering. Pure.
+
+A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
+phrase from `languages/phrases`: a standing instruction, a habit of the team, a decision, a word
+about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `worth`: it
+may need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
+denials and instructions for the moment are left out in all languages.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from memories import languages
+from memories.hooks.sentences import split_sentences
+from memories.hooks.transcripts import ASSISTANT, TOOL, USER
+from memories.hooks.worth import Rate
+
+PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
+MAX_CHARACTERS = 600  # of a sentence
+_MAX_SENTENCES = 500  # of a message; more are pasted, not typed
+# The shortest sentence in Latin letters; after "remember" it may be shorter.
+_MIN_CHARACTERS, _MIN_WORDS = 12, 3
+_MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
+_MIN_LETTERS = 0.6  # the part of a sentence that is letters or spaces
+# Confidence that a sentence is worth keeping; see the setting `memory_confidence_min`.
+_CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
+_REMEMBER_CONFIDENCE = 0.95
+_REMEMBER = "remember"
+_OF_NOW = ("moment", "task")
+_STATEMENT = "statement"  # a sentence that is worth enough without a phrase
+# Log-odds of `worth` from which a sentence is proposed, and what a phrase adds to them.
+_MIN_WORTH, _WORTH_OF_PHRASE = -0.3, 1.0
+_WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
+# Words that connect "remember" with a fact that needs no verb.
+_CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
+_ASKS = re.compile(r"[?？؟]\W*$")
+_GREEK_ASKS = re.compile(r"[;;]\W*$")
+_NAME = re.compile(r"<(\w+)>")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+class Candidate(NamedTuple):
+    """A sentence that may be worth remembering.
+
+    Attributes:
+        content: The sentence.
+        kind: The type of the memory.
+        confidence: The confidence that it is worth keeping.
+        phrase: The kind of phrase in it, such as `remember` or `decision`.
+    """
+
+    content: str
+    kind: str
+    confidence: float
+    phrase: str
+
+
+class Label(NamedTuple):
+    """A label from `labels.txt`, with which a sentence begins.
+
+    Attributes:
+        name: Its name.
+        kind: The type of the memory.
+        roles: Who may use it: the first letters of the roles.
+        pattern: Its pattern.
+    """
+
+    name: str
+    kind: str
+    roles: str
+    pattern: re.Pattern[str]
+
+
+class PhraseKind(NamedTuple):
+    """A kind of phrase.
+
+    Attributes:
+        kind: The type of the memory.
+        roles: Who may use it: the first letters of the roles.
+        may_be_momentary: Whether it may be meant for this moment only.
+    """
+
+    kind: str
+    roles: str
+    may_be_momentary: bool
+
+
+# The lines of the files in `languages/phrases`, in the order in which they are tried.
+_KINDS = {
+    "rule": PhraseKind(PREFERENCE, "u", may_be_momentary=True),
+    "decision": PhraseKind(DECISION, "ua", may_be_momentary=True),
+    "choice": PhraseKind(DECISION, "u", may_be_momentary=True),
+    "taste": PhraseKind(PREFERENCE, "u", may_be_momentary=True),
+    "self": PhraseKind(FACT, "u", may_be_momentary=False),
+    "cause": PhraseKind(FACT, "uat", may_be_momentary=False),
+    "lesson": PhraseKind(FACT, "uat", may_be_momentary=False),
+    "habit": PhraseKind(FACT, "u", may_be_momentary=True),
+}
+_NEVER = re.compile(r"(?!)")
+
+
+class Language(NamedTuple):
+    """The patterns of a language, for folded text.
+
+    Attributes:
+        patterns: The pattern of each kind of phrase, and of what makes phrases mean nothing.
+    """
+
+    patterns: dict[str, re.Pattern[str]]
+
+    def pattern(self, name: str) -> re.Pattern[str]:
+        """Return a pattern; one that never matches if the language has none of this name."""
+        return self.patterns.get(name, _NEVER)
+
+    def denies(self, text: str) -> bool:
+        """Return whether a sentence asks, supposes or reports."""
+        asserted = self.pattern("certain").sub(" ", text)
+        return (
+            self.pattern("doubt").search(asserted) is not None
+            or self.pattern("reported").search(text) is not None
+            or self.pattern("question").search(text) is not None
+        )
+
+    def find(self, text: str, role: str) -> str | None:
+        """Return the kind of phrase in a sentence; None if it has none, or a denied one."""
+        if self.denies(text):
+            return None
+        is_momentary = self.pattern("moment").search(text) is not None
+        for name, (_, roles, may_be_momentary) in _KINDS.items():
+            if role[0] not in roles or (may_be_momentary and is_momentary):
+                continue
+            match = self.pattern(name).search(text)
+            if match and not self.pattern("denied").search(text[: match.start()]):
+                return name
+        return None
+
+
+def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
+    """Return the sentences of a message that may be worth remembering, in order, each once.
+
+    Args:
+        text: The message.
+        role: Its author: `user`, `assistant` or `tool`.
+        rate: Returns the worth of an English sentence; see `worth`. Without it, phrases decide.
+    """
+    by_content: dict[str, Candidate] = {}
+    sentences = split_sentences(text)
+    for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
+        if len(sentence) > MAX_CHARACTERS:
+            continue
+        candidate = None
+        if role == USER:
+            following = sentences[number + 1] if number + 1 < len(sentences) else ""
+            candidate = _find_request(sentence, following)
+        candidate = candidate or _find_label(sentence, role)
+        candidate = candidate or _find_phrase(sentence, role, text, rate)
+        if candidate is not None and _is_sound(candidate):
+            by_content.setdefault(candidate.content.casefold(), candidate)
+    return list(by_content.values())
+
+
+def _find_request(sentence: str, following: str) -> Candidate | None:
+    """Return the fact that a user asks to remember, perhaps in the sentence after a colon."""
+    match = _pattern("remember_cjk").match(sentence)
+    asking, verb, lead = "", "", ":"
+    if match is None:
+        match = _request_pattern().match(sentence)
+        if match is None:
+            return None
+        asking, verb, lead = match["asking"] or "", match["verb"], match["lead"] or ":"
+    if _ASKS.search(sentence) and not re.match(r"(?i)(?:can|could|would|will) you", asking):
+        return None
+    fact = sentence[match.end() :].strip()
+    if not fact and lead.rstrip().endswith((":", "—", "–")):
+        fact = following
+    if not fact or _pattern("recalls").match(fact):
+        return None
+    is_action = re.match(r"(?i)to\b", fact) is not None
+    if is_action and read_language("en").pattern("moment").search(languages.fold(fact)):
+        return None
+    if not any(words in f" {lead} " for words in _CLEAR_LEADS):
+        is_statement = is_action or _pattern("states").search(fact) is not None
+        if not is_statement or _pattern("stores").match(verb):
+            return None
+    likes = re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", fact)
+    content = re.sub(r"[?？]\s*$", ".", sentence if is_action else fact)
+    kind = PREFERENCE if likes else FACT
+    return Candidate(_capitalize(content), kind, _REMEMBER_CONFIDENCE, _REMEMBER)
+
+
+def _find_label(sentence: str, role: str) -> Candidate | None:
+    """Return a sentence that begins with a label, unless it is a question."""
+    if _ASKS.search(sentence):
+        return None
+    for label in _read_labels()[0]:
+        match = label.pattern.match(sentence) if role[0] in label.roles else None
+        if match is not None:
+            content = sentence[match.end() :] if label.name in _WITHOUT_LABEL else sentence
+            return Candidate(_capitalize(content), label.kind, _CONFIDENCE[role], label.name)
+    return None
+
+
+def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> Candidate | None:
+    """Return a sentence with a phrase or of worth, unless that means nothing; see the module."""
+    if role != USER and _pattern("small_talk").match(sentence):
+        return None
+    text = _pattern("quoted").sub('"x"', languages.fold(sentence))
+    codes = (*languages.detect(sentence), "en")
+    asks = _GREEK_ASKS if "el" in codes else _ASKS
+    if asks.search(text):
+        polite = read_language("en").pattern("polite").match(text)
+        if polite is None:
+            return None
+        text, sentence = text[polite.end() :].rstrip("? "), re.sub(r"[?]\W*$", ".", sentence)
+    name = _find_in_languages(text, role, codes)
+    english = read_language("en").pattern("english")
+    if codes == ("en",) and role == USER and rate is not None and english.search(text):
+        name = _weigh(text, sentence, name, rate)
+    elif name is None and not any(read_language(code).denies(text) for code in codes):
+        name = _find_in_languages(text, role, (*languages.detect(message), *languages.LATIN))
+    if name is None:
+        return None
+    kind = FACT if name == _STATEMENT else _KINDS[name].kind
+    return Candidate(_capitalize(sentence), kind, _CONFIDENCE[role], name)
+
+
+def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None:
+    """Return the kind of phrase in an English sentence if the sentence is worth enough.
+
+    Args:
+        text: The sentence, folded and without quotations.
+        sentence: The sentence.
+        name: The kind of phrase in it, if it has one.
+        rate: See `candidates`.
+    """
+    if name is not None:
+        return name if rate(sentence) + _WORTH_OF_PHRASE >= _MIN_WORTH else None
+    english = read_language("en")
+    if english.denies(text) or any(english.pattern(kind).search(text) for kind in _OF_NOW):
+        return None
+    return _STATEMENT if rate(sentence) >= _MIN_WORTH else None
+
+
+def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
+    """Return the kind of phrase in a sentence in the first language that has one."""
+    for code in dict.fromkeys(codes):
+        name = read_language(code).find(text, role)
+        if name is not None:
+            return name
+    return None
+
+
+def _is_sound(candidate: Candidate) -> bool:
+    """Return whether a text looks like a whole sentence."""
+    content = candidate.content
+    characters, words = _MIN_CHARACTERS, _MIN_WORDS
+    if candidate.phrase == _REMEMBER:
+        characters, words = _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS
+    is_short = len(content) < characters or len(re.findall(r"\w+", content)) < words
+    if content.isascii() and is_short:
+        return False
+    letters = sum(character.isalpha() or character.isspace() for character in content)
+    is_prose = letters >= _MIN_LETTERS * len(content)
+    return is_prose and len(content) <= MAX_CHARACTERS and content[-1] not in ":,;({["
+
+
+def _capitalize(content: str) -> str:
+    content = content.strip().strip("\"“”'` ")
+    return content[:1].upper() + content[1:] if content[:2].islower() else content
+
+
+# --- files
+
+
+@functools.cache
+def read_language(code: str) -> Language:
+    """Return the patterns of a language from `languages/phrases`."""
+    file = Path(languages.__file__).parent / "phrases" / f"{code}.txt"
+    parts: dict[str, list[str]] = {}
+    for name, pattern in _read_lines(file):
+        whole = _NAME.sub(lambda match: parts[match[1]][0], pattern)
+        folded = _NOT_ASCII.sub(lambda match: languages.fold(match[0]), whole)
+        parts.setdefault(name, []).append(folded)
+    return Language({name: re.compile("|".join(lines)) for name, lines in parts.items()})
+
+
+def _read_lines(file: Path) -> Iterator[list[str]]:
+    for line in file.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            yield line.split("\t")
+
+
+@functools.cache
+def _read_labels() -> tuple[list[Label], dict[str, str]]:
+    """Return the labels in `labels.txt`, and its other patterns by name."""
+    labels: list[Label] = []
+    patterns: dict[str, str] = {}
+    for name, *fields in _read_lines(Path(__file__).with_name("labels.txt")):
+        if name == "label":
+            label, kind, roles, pattern = fields
+            labels.append(Label(label, kind, roles, re.compile(pattern)))
+        else:
+            patterns[name] = fields[0]
+    return labels, patterns
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(_read_labels()[1][name])
+
+
+@functools.cache
+def _request_pattern() -> re.Pattern[str]:
+    """Return the pattern of a request to remember something, up to the fact itself."""
+    parts = _read_labels()[1]
+    polite = parts["polite"]
+    return re.compile(
+        rf"(?i)^{polite}(?:(?P<asking>{parts['asking']}){polite})?"
+        rf"(?P<verb>{parts['remember']})(?P<lead>{parts['lead']})"
+    )
