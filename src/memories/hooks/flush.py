@@ -31,7 +31,6 @@ from memories.hooks.transcripts import (
     prune_progress,
     read_utterances,
 )
-from memories.hooks.worth import Rate, rater
 from memories.identity.captured import FLUSH_LOCK
 from memories.identity.project import identify
 from memories.memories import Memories
@@ -203,14 +202,7 @@ class _Flusher:
             Memories(config=quiet, channel="hook", embedder=memories.embedder) as readable,
         ):
             leaves_note = any(event.get("event") in _ENDING_EVENTS for event in run)
-            stored = store_session(
-                memories,
-                readable,
-                source,
-                utterances,
-                leaves_note=leaves_note,
-                rate=rater(embedder),
-            )
+            stored = store_session(memories, readable, source, utterances, leaves_note=leaves_note)
         _note_operations(run, config, source)
         return stored
 
@@ -261,7 +253,6 @@ def store_session(
     utterances: Sequence[Utterance],
     *,
     leaves_note: bool,
-    rate: Rate | None = None,
 ) -> Stored:
     """Store utterances of a session: turns, proposals, and its note. Repeating it changes nothing.
 
@@ -271,7 +262,6 @@ def store_session(
         source: The session.
         utterances: Its utterances, in order.
         leaves_note: Whether the session ends here, or loses its beginning to compaction.
-        rate: Returns the worth of an English sentence; see `worth`.
     """
     turns = [said for said in utterances if said.role != TOOL and said.text]
     turn_ids: dict[Utterance, str] = {}
@@ -289,7 +279,7 @@ def store_session(
     if new:
         memories.update_conversation(source.conversation, user=user() or None, tags=source.tags)
     known = KnownTexts(readable, source)
-    proposed = propose(memories, source, utterances, turn_ids, known, rate)
+    proposed = propose(memories, source, utterances, turn_ids, known)
     has_note = leaves_note and _store_note(memories, source, known)
     return Stored(new, proposed, int(has_note))
 

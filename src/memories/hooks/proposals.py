@@ -16,7 +16,7 @@ from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
 from memories.hooks.transcripts import Utterance
-from memories.hooks.worth import Rate
+from memories.hooks.worth import rater
 from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
@@ -79,7 +79,6 @@ def propose(
     utterances: Sequence[Utterance],
     turn_ids: dict[Utterance, str],
     known: "KnownTexts",
-    rate: Rate | None = None,
 ) -> int:
     """Store the candidates that the policy accepts, to wait for review; return how many are new.
 
@@ -89,7 +88,6 @@ def propose(
         utterances: The new utterances of the session.
         turn_ids: The ids of the turns made from them.
         known: Texts that are not news.
-        rate: Returns the worth of an English sentence; see `worth`.
     """
     config = memories.config
     policy = MemoryPolicy(
@@ -97,6 +95,7 @@ def propose(
         config.memory_max_per_window,
         functools.partial(_count, memories),
     )
+    rate = rater(memories.embedder)
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
