@@ -29,6 +29,7 @@ from bench import (
     long,
     relevance,
     report,
+    reworded,
     scale,
     search,
     serve,
@@ -67,6 +68,7 @@ _WHAT = {
     "suspicion": ("suspicious texts",),
     "languages": ("languages",),
     "corrections": ("corrections",),
+    "reworded": ("pairs in other words",),
     "all": (
         "cold commands",
         "warm search",
@@ -95,6 +97,7 @@ def main() -> None:
         data = {
             "duplicates": None,
             "corrections": None,
+            "pairs in other words": None,
             "long texts": None,
             "suspicious texts": None,
             "languages": None,
@@ -134,6 +137,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
         case (
             "duplicates"
             | "corrections"
+            | "pairs in other words"
             | "languages"
             | "long texts"
             | "suspicious texts"
@@ -185,11 +189,14 @@ def _without_data(part: str) -> None:
     if part == "suspicious texts":
         suspicion.run()
         return
-    report.heading(
-        "Duplicates and corrections" if part == "duplicates" else "Corrections in a search"
-    )
+    heading, module = {
+        "duplicates": ("Duplicates and corrections", duplicates),
+        "corrections": ("Corrections in a search", corrections),
+        "pairs in other words": ("Pairs in other words", reworded),
+    }[part]
+    report.heading(heading)
     print("```")  # plain text, in columns
-    (duplicates if part == "duplicates" else corrections).main()
+    module.main()
     print("```")
 
 

@@ -55,11 +55,11 @@ ORDER = {
     "memories.stores.files": "connection schema < log < index < local < check move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "cache providers < client < embedder",
-    "memories.read": "turns versions where < lookup names < selector < conversations listing",
-    "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
+    "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
+    "memories.search": "filters relevance < ranking < candidates noise < surroundings newer_first results < search",
     "memories.write": """compare queue quota accesses < suspicion waiting links < change turns many < forget
         repetitions < writer < create < review rollback""",
-    "memories.write.compare": "vocabulary < reading < word_order < duplicates < corrections",
+    "memories.write.compare": "vocabulary < reading < grammar word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
     "memories.transfer": """lines pages stats < audit export intake migrate sources < importing foreign <

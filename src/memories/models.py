@@ -5,7 +5,7 @@ Only values that nearly every command needs are here, since each dataclass costs
 import: turns are in `read.turns`, hits in `search.results`, results of a create in `write.create`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -170,6 +170,8 @@ class Draft:
             text, the draft is refused.
         fresh: Whether the id is new, so it need not be looked up.
         imported_as: The hash by which a later import of the same statement recognizes it.
+        seen: Ids of memories that the writer has just read. If they are about the same subject,
+            `Created.similar_to` names them more readily.
     """
 
     content: str
@@ -185,6 +187,7 @@ class Draft:
     id: str | None = None
     fresh: bool = False
     imported_as: str | None = None
+    seen: Collection[str] = ()
 
 
 class Page(NamedTuple):

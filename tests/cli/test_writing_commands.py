@@ -296,7 +296,7 @@ def test_a_correction_is_stored_and_names_similar_memories(memory: Command) -> N
     assert memory("status", env=env).json["memory_count"] == 2
     other = memory("create", "The API used to listen on port 7070.", env=env).json
     assert other["corrects"] is None
-    assert "memory delete" in other["hint"]
+    assert "--supersedes ID" in other["hint"]
 
 
 def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Command) -> None:

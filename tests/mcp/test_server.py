@@ -270,6 +270,39 @@ def test_known_memories_are_not_stored_again(modern: Agent) -> None:
     assert modern.call("create_memory", content=reworded, force=True)["stored"] is True
 
 
+def test_a_create_names_the_memory_that_it_may_replace_in_few_tokens(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
+        agent = Agent(memories, "auto")
+        for team in ("payments", "search", "mobile"):
+            agent.call("create_memory", content=f"Anna leads the {team} team in Berlin.")
+        answer = agent.call("create_memory", content="Since Monday Bert leads the mobile team.")
+        assert "supersedes=ID" in answer["hint"]
+        texts = [similar["content"] for similar in answer["similar_to"]]
+        assert texts[0].startswith("Anna leads the mobile team")
+        assert len(texts) <= 3
+        assert sum(map(estimate_tokens, texts)) <= 40
+        replaced = agent.call(
+            "create_memory",
+            content="Since Monday Bert leads the mobile team.",
+            supersedes=answer["similar_to"][0]["id"],
+        )
+        assert (replaced["stored"], replaced["merged"]) == (False, ["supersedes"])
+
+
+def test_a_create_says_that_a_search_of_the_session_found_the_older_memory(tmp_path: Path) -> None:
+    async def search_and_create(client: "Client") -> "CallToolResult":
+        await client.call_tool("search_memories", {"query": "Who does Ben report to?"})
+        content = "After the reorganisation Ben's boss is Farid."
+        return await client.call_tool("create_memory", {"content": content})
+
+    with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
+        old = memories.create("Ben reports to Claudia.")
+        assert old.id is not None
+        answer = read(said(Agent(memories, "auto").do(search_and_create)))
+        assert f"your search found {short_id(old.id)}" in answer["hint"]
+        assert [similar["id"] for similar in answer["similar_to"]] == [short_id(old.id)]
+
+
 def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> None:
     old = modern.call("create_memory", content="The editor is Vim")["id"]
     new = modern.call(

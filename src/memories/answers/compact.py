@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.answers.fields import NAMES
+from memories.answers.fields import MAX_SIMILAR, NAMES, cut
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
@@ -99,8 +99,13 @@ def create_result(memories: "Memories", created: "Created") -> str:
         head += f" corrects {_name(names.get(created.corrects, created.corrects))}"
     rows = [
         f"{_name(names[record.id])} {record.similarity:.2f}: {_content(record.content)}"
-        for record in similar
+        for record in created.duplicates
     ]
+    if created.similar_to:
+        rows.append("if it replaces one of these, add --supersedes ID:")
+    for record in created.similar_to:
+        content = cut(record.content, MAX_SIMILAR // len(created.similar_to))
+        rows.append(f"{_name(names[record.id])} {_escaped(content)}")
     return "\n".join([head, *rows])
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
+MAX_SIMILAR = 120  # characters of the memories that a new one may replace
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON represents these directly
 
 
@@ -61,6 +62,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def cut(content: str, characters: int) -> str:
+    """Return a text on one line that is at most this long."""
+    line = " ".join(content.split())
+    return line if len(line) <= characters else f"{line[: characters - 1].rstrip()}…"
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:

@@ -7,7 +7,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memories.answers.fields import HIT, KNOWN_TAGS, MEMORY, TURN, VERSION, origin_of, plain, shape
+from memories.answers.fields import (
+    HIT,
+    KNOWN_TAGS,
+    MAX_SIMILAR,
+    MEMORY,
+    TURN,
+    VERSION,
+    cut,
+    origin_of,
+    plain,
+    shape,
+)
 from memories.core.times import to_iso
 
 if TYPE_CHECKING:
@@ -35,9 +46,7 @@ HINT_CORRECTS = (
     "stored; it corrects {corrects}, which a search shows after it; if both are true run: "
     "memory update {id} --not-corrects {corrects}"
 )
-HINT_SIMILAR = (
-    "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
-)
+HINT_SIMILAR = "stored; if it replaces a memory in similar_to run it again with: --supersedes ID"
 HINT_LEFT = (
     "left waiting: a very similar memory exists; to store this one as well add --force, "
     "otherwise run: memory review reject {id}"
@@ -92,7 +101,7 @@ def create_result(created: "Created") -> dict[str, Any]:
         "merged": list(created.merged),
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
-        "similar_to": similar(created.similar_to),
+        "similar_to": similar(created.similar_to, MAX_SIMILAR),
         "corrects": marks["corrects"],
         "pending": marks["pending"],
         "suspicious": list(marks["suspicious"]),
@@ -143,12 +152,17 @@ def names_not_merged(created: "Created") -> list[str]:
     return tags + [name for name in created.not_merged if name != "tags"]
 
 
-def similar(memories: "Sequence[Similar]") -> list[dict[str, Any]]:
-    """Return memories that resemble another one."""
-    return [_similar(record) for record in memories]
+def similar(memories: "Sequence[Similar]", characters: int | None = None) -> list[dict[str, Any]]:
+    """Return memories that resemble another one.
+
+    Args:
+        memories: The memories.
+        characters: The length to which each content is cut.
+    """
+    return [_similar(record, characters) for record in memories]
 
 
-def _similar(record: "Similar") -> dict[str, Any]:
+def _similar(record: "Similar", characters: int | None) -> dict[str, Any]:
     optional = {
         "agent": record.agent or None,
         "difference": record.difference or None,
@@ -156,7 +170,10 @@ def _similar(record: "Similar") -> dict[str, Any]:
         "suspicious": list(record.suspicious) or None,
         "corrected_by": record.corrected_by,
     }
-    return fields(record, "id", "content", "similarity", "created_at") | without_none(optional)
+    answer = fields(record, "id", "content", "similarity", "created_at")
+    if characters is not None:
+        answer["content"] = cut(record.content, characters)
+    return answer | without_none(optional)
 
 
 def delete_result(record: "Memory") -> dict[str, Any]:
@@ -335,7 +352,7 @@ def _accepted(review: "Reviewed") -> dict[str, Any]:
     if review.duplicates:
         answer["duplicates"] = similar(review.duplicates)
     if review.similar_to:
-        answer["similar_to"] = similar(review.similar_to)
+        answer["similar_to"] = similar(review.similar_to, MAX_SIMILAR)
     if review.not_merged:
         answer["not_merged"] = dict(review.not_merged)
     if review.similar_to:

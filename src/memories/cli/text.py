@@ -105,7 +105,7 @@ def create_result(created: "Created") -> str:
         hint = HINT_CORRECTS.format(id=safe(created.memory.id), corrects=safe(created.corrects))
         lines.append(paint(YELLOW, _capitalize(hint)))
     elif created.similar_to:
-        lines.append(paint(YELLOW, "Similar memories; if it corrects one, delete that one:"))
+        lines.append(paint(YELLOW, "If it replaces one of these, add --supersedes ID:"))
     lines += [
         _line(record.id, record.content, _similarity(record, record.difference))
         for record in created.similar_to

@@ -176,6 +176,27 @@ def secret_words() -> Mapping[str, Sequence[str]]:
     return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
 
 
+@functools.lru_cache(256)
+def announces_change(text: str) -> bool:
+    """Return whether a text says that something has changed: now, no longer, instead of, replaced.
+
+    `changes.txt` has the words. They are a hint at most: "now" may also stand in any other text.
+    """
+    folded = fold(text[:_MAX_READ])
+    codes = detect(text) or ("en",)
+    return any(_change_words(code).search(folded) for code in codes)
+
+
+@functools.cache
+def _change_words(code: str) -> re.Pattern[str]:
+    patterns = [
+        re.escape(entry).replace("_", " ").replace(r"\*", r"\w*")
+        for entry in _lines(fold(_read("changes")))[code]
+    ]
+    either = "|".join(patterns)
+    return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
+
+
 # The sense of the words in a line; for a word in several lines the last one counts.
 _SENSES_OF_LINES = {
     "articles": "the",
@@ -191,6 +212,7 @@ _SENSES_OF_LINES = {
     "is": "is",
     "not": "not",
     "always": "always",
+    "every": "every",
     "today": "today",
     "yesterday": "yesterday",
     "tomorrow": "tomorrow",
@@ -229,7 +251,8 @@ def sense(word: str, codes: Sequence[str]) -> str:
 
     Returns:
         A number in figures; the English name of a month or a weekday; "not" for a negation; "live"
-        for a verb with one object at a time; "is", "has", "use", "prefer" and "always" for these;
+        for a verb with one object at a time; "is", "has", "use", "prefer", "always" and "every" for
+        these;
         "was" for a sign of the past; "like" for things that there are many of; "in" for
         prepositions of place and time, "with" for others; "the" and "a".
     """

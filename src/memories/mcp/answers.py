@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from memories.answers.fields import MAX_SIMILAR, cut
 from memories.context import fence
 from memories.core.ids import short_form
 from memories.core.times import describe_age
@@ -102,6 +103,14 @@ def shorten(shape: Mapping[str, Any], limit: int = MAX_CONTENT) -> dict[str, Any
 
 
 # --- rows ---
+
+
+def brief_rows(similar: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a row for each memory that a new one may replace, with only the beginnings of long
+    texts.
+    """
+    characters = MAX_SIMILAR // len(similar)
+    return [row({**shape, "content": cut(shape["content"], characters)}) for shape in similar]
 
 
 def rows(

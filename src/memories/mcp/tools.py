@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from memories.errors import InvalidInput, NotFound
 from memories.mcp import answers
 from memories.mcp.answers import brief, row, rows, short_id, shorten, with_author
 from memories.memories import Memories
-from memories.models import Memory
+from memories.models import Draft, Memory
 from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
@@ -37,15 +38,16 @@ HINT_DUPLICATE = (
     "nothing was stored, it is known; reword it with update_memory, or store it anyway with "
     "force=true"
 )
-HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
+HINT_SIMILAR = "stored; if it replaces one of similar_to, call this again with supersedes=ID"
+HINT_SEEN = "stored; your search found {}: if this replaces it, call this again with supersedes=ID"
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # in every answer to a create
-ALIKE = {"duplicates": HINT_DUPLICATE, "similar_to": HINT_SIMILAR}
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # of a context, for the counts of the texts that it leaves out
 MAX_AGENT = 64
+MAX_SEEN = 20  # the latest memories that a session's searches returned
 MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
@@ -142,6 +144,8 @@ class Tools:
         self.memories = memories
         self.ready = ready
         self._of_client = functools.lru_cache(maxsize=32)(memories.of_client)
+        # The memories that the latest searches returned.
+        self._seen: deque[str] = deque(maxlen=MAX_SEEN)
 
     def _written_by(self, caller: Caller) -> Memories:
         """Return the memory that records the calling client as the writer."""
@@ -195,6 +199,7 @@ class Tools:
             return explanation, bool(explanation.hits)
 
         explanation, hint = self._read(search)
+        self._seen.extend(hit.id for hit in explanation.hits)
         hits = list(map(shapes.hit, explanation.hits))
         groups = answers.hits(hits, self.memories.namespace)
         hint = hint or explanation.note or self._language_hint(query)
@@ -333,19 +338,21 @@ class Tools:
     ) -> CallToolResult:
         """Store one lasting, self-contained statement, with names and absolute dates.
 
-        A known statement is not stored again: see duplicates. similar_to names memories that it may
-        correct.
+        A known one is refused: see duplicates. If it replaces a memory, pass supersedes, or call
+        again: see similar_to.
         """
-        created = self._written_by(caller).create(
+        seen = frozenset(self._seen.copy())
+        draft = Draft(
             content,
             tags=_add_agent(tags or {}, caller),
             key=key or None,
             supersedes=supersedes or None,
             decay=decay,
             confidence=confidence,
-            force=force,
+            seen=seen,
         )
-        return _create_result(created, self._language_hint(content))
+        [created] = self._written_by(caller).create_many([draft], force=force)
+        return _create_result(created, seen, self._language_hint(content))
 
     def update_memory(
         self,
@@ -435,18 +442,26 @@ def _answer(facts: Mapping[str, Any], **groups: Sequence[str]) -> CallToolResult
     return result(answers.text(facts, groups))
 
 
-def _create_result(created: "Created", remark: str) -> CallToolResult:
+def _create_result(created: "Created", seen: Collection[str], remark: str) -> CallToolResult:
     """Return the result of a create, with the memory if it differs from the given one.
 
     Args:
         created: The result.
+        seen: The ids of memories that searches of this session returned.
         remark: The hint if the result itself needs none.
     """
     shape = shapes.create_result(created)
     facts: dict[str, Any] = {name: shape[name] for name in CREATED}
     facts["note"] = created.note or None
     facts["redacted"] = shape["redacted"] or None
-    groups = {name: rows(shape[name], answers.MAX_ALIKE) for name in ALIKE if shape[name]}
+    groups: dict[str, list[str]] = {}
+    if shape["duplicates"]:
+        facts["hint"] = HINT_DUPLICATE
+        groups["duplicates"] = rows(shape["duplicates"], answers.MAX_ALIKE)
+    if shape["similar_to"]:
+        seen_ids = [similar.id for similar in created.similar_to if similar.id in seen]
+        facts["hint"] = HINT_SEEN.format(short_id(seen_ids[0])) if seen_ids else HINT_SIMILAR
+        groups["similar_to"] = answers.brief_rows(shape["similar_to"])
     if created.memory is not None:
         if not created.stored:
             facts["hint"] = _hint_repeated(created)
@@ -454,9 +469,6 @@ def _create_result(created: "Created", remark: str) -> CallToolResult:
             facts["hint"] = HINT_REPLACED
         if not created.stored or created.redacted:
             groups["memory"] = [row(shapes.memory(created.memory), ECHO, tags=True)]
-    for name, hint in ALIKE.items():
-        if shape[name]:
-            facts["hint"] = hint
     if created.corrects:
         facts["hint"] = HINT_CORRECTS.format(short_id(created.corrects))
     if remark and "hint" not in facts:

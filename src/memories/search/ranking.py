@@ -67,6 +67,7 @@ class Weights(NamedTuple):
         return self.own_similarity + self.window_similarity + self.session_similarity
 
 
+BEYOND_LIMIT = "beyond the limit"  # the reason of a candidate that is only outnumbered
 LOW_CONFIDENCE = "confidence"  # how the reason begins for a candidate that has decayed too far
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
@@ -292,7 +293,7 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
         if not reason and message in messages:
             reason = "another part of the same message is a hit"
         elif not reason and hits >= rules.limit:
-            reason = "beyond the limit"
+            reason = BEYOND_LIMIT
         if not reason:
             hits += 1
             if message:

@@ -1,7 +1,8 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
 search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
-       here?) → `ranking` (the order, and why some are dropped) → `results` (hits)
+       here?) → `ranking` (the order, and why some are dropped) →
+       `newer_first` → `results` (hits)
 
 The scratchpad has a search of its own, by words: `scratchpad.matching`.
 """
@@ -18,6 +19,7 @@ from memories.read.lookup import Lookup, narrow, only_pending, with_global
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
+from memories.search.newer_first import put_newer_first
 from memories.search.ranking import LOW_CONFIDENCE, Features, Rules, rank
 from memories.search.relevance import Relevance, to_cosine
 from memories.search.results import SearchResult
@@ -243,6 +245,8 @@ def run(store: Store, search: Search) -> SearchResult:
         if not all_meet and more_turns:
             previous_turns, turn_limit = len(turns.candidates), 4 * turn_limit
             turns = _gather_turns(store, search, turn_limit)
+    if search.relevance is not None and not search.relevance.plain:
+        ranked = put_newer_first(store, query, gathered, ranked, search.limit)
     spare_terms = [] if hit_count else other_terms(query.text)
     if spare_terms and query.terms != spare_terms:
         return run(store, search._replace(query=query._replace(terms=spare_terms)))

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +51,7 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
         def __init__(self) -> None:
             """Initialize without a memory, which each call provides."""
             self.ready = lambda _: (self.memories, "")
+            self._seen = deque(maxlen=0)  # the calls come from several clients
 
         @property
         def memories(self) -> Memories:  # type: ignore[override]

@@ -49,8 +49,8 @@ class Created:
         stored: Whether anything was stored.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same, if it was refused as a duplicate.
-        similar_to: Similar memories that differ in a number, a date, a name, …: this one may
-            correct one of them.
+        similar_to: The closest current memories of the same subject, at most three: this one may
+            replace one of them. `supersedes` says so.
         corrects: The id of the memory that it corrects, which a search shows after it; see
             `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in it, in order.
@@ -281,7 +281,8 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     writer.retire(superseded, memory_id, created_at)
     record = link_correction(writer.store, record, comparison.corrected, retired=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    return _report_created(writer, record, comparison.similar)
+    similar_to = writer.find_replaceable(draft, comparison)
+    return _report_created(writer, record, similar_to)
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:

@@ -11,6 +11,7 @@ from memories.languages.text import query_terms
 from memories.models import SHARED, Draft, Memory, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup
+from memories.read.subjects import REPLACES, score_replacement
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.write.links import unlink
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from memories.read.selector import Selector
     from memories.write.repetitions import Repetition
 
-MAX_SIMILAR = 5
+MAX_SIMILAR = 3
+_NEAR_BEST = 0.4  # the largest distance from the best score of a memory that is shown
+_EXAMINED = 12  # rivals, the most similar first
+_SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16
 _COMPARED_LOOSE = 64  # more without a project: other projects' memories are found too and dropped
 _PAGE = 250
@@ -74,12 +78,14 @@ class Comparison(NamedTuple):
         similar: Memories that are alike but differ.
         corrected: Memories about the same subject with another value; `link_correction` links the
             draft to one of them.
+        rivals: All memories that it was compared with, most similar first.
     """
 
     same: Record | None = None
     duplicates: tuple[Similar, ...] = ()
     similar: tuple[Similar, ...] = ()
     corrected: tuple[Record, ...] = ()
+    rivals: Sequence[Candidate] = ()
 
 
 class Writer(NamedTuple):
@@ -150,7 +156,8 @@ class Writer(NamedTuple):
         corrected: list[Record] = []
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
         where = where or Filter(Collection.MEMORY, (self.lookup.namespace,))
-        for candidate in self._find_rivals(draft, vectors, where):
+        rivals = self._find_rivals(draft, vectors, where)
+        for candidate in rivals:
             record, similarity = candidate.record, candidate.similarity
             verdict, difference = judge(
                 draft.content,
@@ -180,7 +187,35 @@ class Writer(NamedTuple):
             tuple(duplicates[:MAX_SIMILAR]),
             tuple(similar[:MAX_SIMILAR]),
             tuple(corrected),
+            rivals,
         )
+
+    def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
+        """Return the closest memories of the draft's subject, which it may replace.
+
+        Memories that differ in a value come first, then those that `read.subjects` rates highest.
+        """
+        if draft.supersedes is not None or comparison.corrected:
+            return comparison.similar
+        space = None if self.embedder is None else self.embedder.space
+        shown = {similar.id for similar in comparison.similar}
+        scored: list[tuple[float, Candidate]] = []
+        for candidate in comparison.rivals[:_EXAMINED]:
+            record = candidate.record
+            if record.ref.group in shown or "corrected_by" in record.fields:
+                continue
+            score = score_replacement(draft.content, record.text, candidate.similarity, space)
+            if record.ref.group in draft.seen:
+                score += _SEEN
+            if score >= REPLACES:
+                scored.append((score, candidate))
+        scored.sort(key=lambda pair: -pair[0])
+        closest = [
+            self._to_similar(candidate, "")
+            for score, candidate in scored
+            if score >= scored[0][0] - _NEAR_BEST
+        ]
+        return (*comparison.similar, *closest)[:MAX_SIMILAR]
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
         """Return the candidates for a comparison, most similar first; faded ones and other

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from memories import languages
 from memories.languages import are_opposite
 from memories.languages.text import is_latin, is_unspaced
-from memories.write.compare.duplicates import align_texts, base_of, is_value
+from memories.write.compare.duplicates import align_texts, is_value
+from memories.write.compare.grammar import base_of
 from memories.write.compare.reading import Word, keys_of, tongues
 from memories.write.compare.vocabulary import (
     ANTONYMS,

@@ -9,11 +9,20 @@ difference: storing a repetition costs a line, but dropping a correction loses a
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from memories.write.compare.grammar import (
+    base_of,
+    describe_determiner,
+    describe_form,
+    describe_number,
+    differ_in_tense,
+    find_breaks,
+    pair_words,
+)
 from memories.write.compare.reading import (
     CASED,
     Word,
@@ -25,23 +34,22 @@ from memories.write.compare.reading import (
     tongues,
 )
 from memories.write.compare.vocabulary import (
-    BASE,
-    BE,
-    BOUNDARIES,
     COMPOUNDS,
     DATES,
-    DETERMINERS,
+    EMPTY,
     FREE_CASE,
-    FRONTED,
     GROUP,
     LIGHT,
     NAMES_ALIKE,
     NEGATIONS,
-    PAST_MARKS,
     SOFT,
-    WHOLE,
 )
-from memories.write.compare.word_order import orders_of
+from memories.write.compare.word_order import (
+    have_moved_part,
+    have_same_parts,
+    orders_of,
+    sort_lists,
+)
 
 
 class Verdict(StrEnum):
@@ -62,9 +70,11 @@ class Judgement(NamedTuple):
 
 _T = TypeVar("_T")
 MAX_JUDGED = 2_000  # characters
+# Vectors of texts with an abbreviation in one of them may be less similar than the threshold.
+_SURELY_DIFFERENT = 0.75  # of the threshold
+_LONGEST_ACRONYM = 5  # letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
-_JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _MARKS = frozenset(".,")
 # Kinds of words, the most important first.
 _KINDS = ("negation", "date", "version", "numbers", "path", "name")
@@ -100,11 +110,12 @@ def judge_words(
 ) -> Judgement:
     """Compare the words of texts of any length, as `judge` does; long ones take seconds."""
     are_alike = bare(new) == bare(old)
-    if not are_alike and similarity is not None and similarity < threshold:
+    if not are_alike and similarity is not None and similarity < _SURELY_DIFFERENT * threshold:
         # The usual case: parsing words would take a hundred times as long.
         return Judgement(Verdict.DIFFERENT)
     codes = tongues(new, old)
-    is_unexplained = similarity is None or not explain
+    is_far = similarity is not None and similarity < threshold
+    is_unexplained = similarity is None or is_far or not explain
     if is_unexplained and _surely_differ(_weigh(new, codes), _weigh(old, codes)):
         return Judgement(Verdict.DIFFERENT)
     new_written, new_words = read(new, codes)
@@ -119,7 +130,7 @@ def judge_words(
     reason = _describe_difference(*align_texts(new, old)) or marks
     if not reason:
         return Judgement(Verdict.DUPLICATE)
-    if similarity is None or not _share_script_pairs(new, old):
+    if similarity is None or is_far or not _share_script_pairs(new, old):
         return Judgement(Verdict.DIFFERENT)
     return Judgement(Verdict.DIFFERS, reason)
 
@@ -159,7 +170,7 @@ def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
         return ""
     new_spellings, old_spellings = _by_spelling(new), _by_spelling(old)
     for spelling, new_words in new_spellings.items():
-        for added, removed in _pair(new_words, old_spellings.get(spelling, [])):
+        for added, removed in pair_words(new_words, old_spellings.get(spelling, [])):
             start = 1 if added.opens or removed.opens else 0
             if added.shown[start:] != removed.shown[start:]:
                 return f"case: {removed.shown} -> {added.shown}"
@@ -174,13 +185,6 @@ def _by_spelling(words: Sequence[Word]) -> dict[str, list[Word]]:
         if spelling not in FREE_CASE:
             spellings.setdefault(spelling, []).append(word)
     return spellings
-
-
-def _pair(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
-    """Return the pairs in the same places of two lists, or every pair if one is longer."""
-    if len(new) == len(old):
-        return zip(new, old, strict=True)
-    return product(dict.fromkeys(new), dict.fromkeys(old))
 
 
 def _describe_layout(new: str, old: str) -> str:
@@ -273,7 +277,7 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     """
     if new.compounds != old.compounds:
         return False
-    for key in {key for key, _ in new.counts ^ old.counts}:
+    for key in {key for key, _ in new.counts ^ old.counts} - EMPTY - {"never", "not"}:
         sharing: set[str] = set()
         for meaning in {*new.meanings.get(key, ()), *old.meanings.get(key, ())}:
             sharing.update(new.keys.get(meaning, ()), old.keys.get(meaning, ()))
@@ -299,6 +303,24 @@ def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return joined
 
 
+def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
+    """Write a name by its initials where the other text does: Amazon Web Services, AWS."""
+    shortened = list(words)
+    keys = {*keys_of(words)}
+    for short in other:
+        initials = short.shown.removesuffix("s")
+        length = len(initials)
+        if not initials.isupper() or not 1 < length <= _LONGEST_ACRONYM or short.key in keys:
+            continue
+        for start in range(len(shortened) - length + 1):
+            run = shortened[start : start + length]
+            if [word.key[:1] for word in run] == [*initials.lower()]:
+                shown = " ".join(word.shown for word in run)
+                shortened[start : start + length] = [run[-1]._replace(key=short.key, shown=shown)]
+                break
+    return shortened
+
+
 @functools.lru_cache(maxsize=1)  # `corrections` calls it right after `judge`
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts as `align_words` does."""
@@ -311,6 +333,7 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
     in both.
     """
     new, old = _join_compounds(new, old), _join_compounds(old, new)
+    new, old = _shorten_names(new, old), _shorten_names(old, new)
     key_of: dict[str, str] = {}
     words = []
     for word in (*new, *old):
@@ -335,50 +358,35 @@ def _meanings(word: Word) -> Sequence[str]:
     return (*forms, *groups)
 
 
-def base_of(key: str) -> list[str]:
-    """Return the words of which an English word may be an inflection."""
-    if key in BASE:
-        return [BASE[key]]
-    if len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
-        return []
-    if key.endswith(("ies", "ied")):
-        return [f"{key[:-3]}y"]
-    for ending in ("ing", "ed"):
-        stem = key.removesuffix(ending)
-        if stem != key and len(stem) > 1:
-            bases = [stem] if len(stem) > 2 else []
-            bases.append(f"{stem}e")
-            if stem[-1] == stem[-2]:
-                bases.append(stem[:-1])
-            return bases
-    return _singulars(key)
-
-
-def _singulars(key: str) -> list[str]:
-    if key.endswith(("ses", "xes", "zes", "ches", "shes")):
-        return [key[:-1], key[:-2]]
-    if key.endswith("s") and not key.endswith(("ss", "us", "is")):
-        return [key[:-1]]
-    return []
-
-
 # --- differences of aligned words
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return what differs between the aligned words of two texts; empty if they say the same."""
+    new, old = sort_lists(_equate_never(new, old)), sort_lists(_equate_never(old, new))
     added, removed = _find_unmatched(new, old), _find_unmatched(old, new)
-    if added or removed:
+    if not EMPTY.issuperset(keys_of([*added, *removed])):
         return _describe_words(removed, added)
-    if _differ_in_tense(new, old):
+    if differ_in_tense(new, old):
         return "tense"
-    for describe in (_describe_form, _describe_number, _describe_determiner):
+    for describe in (describe_form, describe_number, describe_determiner):
         change = describe(new, old)
         if change:
             return change
     if orders_of(new).isdisjoint(orders_of(old)):
-        return "word order"
-    return "comma" if _breaks(new, old) or _breaks(old, new) else ""
+        if not have_same_parts(new, old):
+            return "word order"
+        if have_moved_part(new, old):
+            return ""
+    return "comma" if find_breaks(new, old) or find_breaks(old, new) else ""
+
+
+def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
+    """Write "never" as "not" if the other text has only "not": never push, don't ever push."""
+    keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
+    if "never" not in keys or "not" in keys or "never" in other_keys or "not" not in other_keys:
+        return words
+    return [word._replace(key="not") if word.key == "never" else word for word in words]
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
@@ -433,140 +441,3 @@ def _describe_change(removed: Sequence[Word], added: Sequence[Word]) -> str:
     if before and after:
         return f"{before} -> {after}"
     return f"+ {after}" if after else f"- {before}"
-
-
-def _differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether one text is in the past tense and the other in the present; participles fit
-    either.
-    """
-    new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
-    new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
-    old_is_past = not PAST_MARKS.isdisjoint(keys_of(old))
-    if new_is_past and not old_is_past and not old_pasts:
-        return True
-    if old_is_past and not new_is_past and not new_pasts:
-        return True
-    new_plain, old_plain = _keys_with_form(new, "plain"), _keys_with_form(old, "plain")
-    return bool((new_pasts & old_plain) - new_plain or (old_pasts & new_plain) - old_plain)
-
-
-def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
-    return {word.key for word in words if word.form == form}
-
-
-def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
-    """Return the spelling and place of each word of weight."""
-    written: dict[str, list[tuple[str, int]]] = {}
-    for i, word in enumerate(words):
-        if word.key not in LIGHT and word.key not in SOFT and word.shown.isalpha():
-            written.setdefault(word.key, []).append((word.shown.lower(), i))
-    return written
-
-
-def _describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a participle that is an adjective or a noun in one text only: a trusted client, the
-    running pod.
-    """
-    for words, other in ((new, old), (old, new)):
-        other_written = _by_key(other)
-        for key, places in _by_key(words).items():
-            other_forms = [form for form, _ in other_written.get(key, ())]
-            for form, i in places:
-                before = keys_of(words[max(0, i - 2) : i])
-                is_noun = form.endswith("ing") and BE.isdisjoint(before)
-                is_changed = bool(other_forms) and form not in other_forms
-                if is_changed and (is_noun or words[i].form == "adjective"):
-                    other_form = other_forms[0]
-                    if words is new:
-                        return f"form: {other_form} -> {form}"
-                    return f"form: {form} -> {other_form}"
-    return ""
-
-
-def _describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a word that is plural in one text and singular in the other, unless that means
-    nothing.
-
-    It means nothing in a subject without a determiner whose verb changes with it (requests are, a
-    request is), nor after "all" and "every".
-    """
-    new_written, old_written = _by_key(new), _by_key(old)
-    for key, new_places in new_written.items():
-        for (added, i), (removed, j) in _pair(new_places, old_written.get(key, [])):
-            plural, single = removed, added
-            many, one = _neighbours(old, j), _neighbours(new, i)
-            if len(added) > len(removed):
-                plural, single, many, one = single, plural, one, many
-            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(many, one):
-                return f"number: {removed} -> {added}"
-    return ""
-
-
-class _Neighbours(NamedTuple):
-    """The keys of the two words before a word, and the word after it as it was written."""
-
-    before: Sequence[str]
-    after: str
-
-
-def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
-    after = words[i + 1].shown.lower() if i + 1 < len(words) else ""
-    return _Neighbours(keys_of(words[max(0, i - 2) : i]), after)
-
-
-def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether a plural and a singular between these words are both generic."""
-    every = GROUP["all"]
-    if every in map(GROUP.get, plural.before) and every in map(GROUP.get, single.before):
-        return True
-    if not DETERMINERS.isdisjoint([*plural.before, *single.before]):
-        return False
-    return plural.after in {"are", "were", "have"} and single.after in {"is", "was", "has"}
-
-
-def _describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a replaced demonstrative, or the article of a predicate: a manager, the manager."""
-    for near, far in (("this", "that"), ("these", "those")):
-        pair = {near, far}
-        added, removed = pair.intersection(keys_of(new)), pair.intersection(keys_of(old))
-        if added and removed and not added & removed:
-            return f"determiner: {removed.pop()} -> {added.pop()}"
-    added, removed = _articles_after_be(new), _articles_after_be(old)
-    if added and removed and ("the" in added) != ("the" in removed):
-        return f"determiner: {removed.pop()} -> {added.pop()}"
-    return ""
-
-
-def _articles_after_be(words: Sequence[Word]) -> set[str]:
-    pairs = pairwise(keys_of(words))
-    return {key for previous, key in pairs if previous in BE and key in {"a", "an", "the"}}
-
-
-def _breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
-    """Return the commas and stops that only the first text has, each by the words around it."""
-    keys = keys_of(words)
-    first = keys[0] if keys else "."
-    comma = keys.index(",") if "," in keys else 0
-    is_adverb = comma == 1 and first.endswith("ly")
-    if first in FRONTED or first in DATES or is_adverb:
-        words = [*words[:comma], *words[comma + 1 :]]
-    with_colons = [word for word in words if word.key not in _MARKS or word.shown == ":"]
-    colons = _around(with_colons, {","}) & _around(other, BE)
-    return _around(words, _MARKS) - _around(other, _MARKS) - colons
-
-
-def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tuple[str, str]]:
-    """Return the words of weight before and after each mark, except where a conjunction or nothing
-    follows.
-    """
-    pairs = set()
-    left = ""
-    for i, word in enumerate(words):
-        if word.key in marks and left:
-            after = keys_of(words[i + 1 :])
-            right = next((key for key in after if key not in LIGHT or key in _JOINING), "")
-            if right and right not in _JOINING:
-                pairs.add((left, right))
-        if word.key not in LIGHT:
-            left = word.key
-    return pairs

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memories import languages
+from memories.languages import MONTHS
 from memories.languages.text import mark_raised
 from memories.write.compare.vocabulary import (
     ACRONYMS,
@@ -247,6 +248,7 @@ def _split_name(name: str) -> Iterator[Word]:
 
 
 def _understand(words: list[Word]) -> list[Word]:
+    words = _order_dates(words)
     words = _mark_acronyms(words)
     words = _mark_literals(words)
     words = _replace_phrases(words)
@@ -263,6 +265,19 @@ def _word_before(words: Sequence[Word], i: int) -> Word:
 
 def _word_after(words: Sequence[Word], i: int) -> Word:
     return words[i + 1] if i + 1 < len(words) else _STOP
+
+
+def _order_dates(words: list[Word]) -> list[Word]:
+    """Put the day behind the month, without a comma before the year: 31 December 2026."""
+    words = list(words)
+    for i in range(1, len(words)):
+        if words[i].key in MONTHS and words[i - 1].key.isdigit() and len(words[i - 1].key) < 3:
+            words[i - 1], words[i] = words[i], words[i - 1]
+    for i in range(len(words) - 2, 1, -1):
+        is_year = words[i + 1].key.isdigit() and len(words[i + 1].key) == 4
+        if words[i].key == "," and is_year and words[i - 2].key in MONTHS:
+            del words[i]
+    return words
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:

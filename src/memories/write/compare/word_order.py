@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence, Set
 
+from memories.languages import DAYS
 from memories.write.compare.reading import Word, keys_of
 from memories.write.compare.vocabulary import (
     BOUNDARIES,
     DATES,
     DETERMINERS,
+    EMPTY,
     FRONTED,
     LIGHT,
     SOFT,
 )
 
 _LONG = 300  # words; comparing the orders of longer texts takes seconds
+_ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject behind its verb
+_LIST = 3  # minimum number of names in a list
 _NAME = 3  # maximum number of words in a name
 _STARTING = frozenset("we user all every each".split())
 
@@ -37,6 +41,111 @@ def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
                 first, second = sorted((_keys(left), _keys(right)))
                 orders.add((*first, "|", *second))
     return orders
+
+
+def have_same_parts(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Return whether two texts have the same parts in another order that means the same.
+
+    These may move: an adjunct from the start to the end, however long; the names in a list; an
+    owner: the customer's contract, the contract of the customer.
+    """
+    if max(len(new), len(old)) > _LONG or "?" in keys_of([*new, *old]):
+        return False
+    if _passives(new) != _passives(old):
+        return False
+    new, old = _resolve_owner(new, old), _resolve_owner(old, new)
+    return _parts(new) == _parts(old) or have_moved_part(new, old)
+
+
+def have_moved_part(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Return whether the adjunct at the start of one text is at the end of the other."""
+    parts, other_parts = _parts(new), _parts(old)
+    return _is_fronted(parts, other_parts) or _is_fronted(other_parts, parts)
+
+
+def _passives(words: Sequence[Word]) -> set[str]:
+    return {word.key for word in words if word.form == "passive"}
+
+
+def _parts(words: Sequence[Word]) -> list[Word]:
+    """Return the words that carry meaning, with the names in lists sorted."""
+    plain = [word for word in words if word.key not in LIGHT | EMPTY and word.key != "of"]
+    return [Word(word.key, word.shown if word.sense else "", sense=word.sense) for word in plain]
+
+
+def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
+    """Return whether a text has an adjunct at its start that another text has at its end, or, in
+    languages that then put the verb first, anywhere.
+    """
+    if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
+        return False
+    keys, plain_keys = keys_of(fronted), keys_of(plain)
+    for at in range(1, len(keys)):
+        if keys[at:] + keys[:at] == plain_keys:
+            return True
+    return any(word.sense for word in fronted) and any(
+        _has_verb_first(keys[at:], _without(plain_keys, keys[:at]))
+        for at in range(1, min(_ADJUNCT, len(keys)) + 1)
+    )
+
+
+def _may_move(fronted: Sequence[Word]) -> bool:
+    first = fronted[0]
+    if first.key in FRONTED | SOFT | DATES or first.sense in {"in", "with", "every"}:
+        return True
+    return any(word.key in DATES or word.sense in DAYS for word in fronted[:2])
+
+
+def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
+    """Return keys without the first place where a part of them stands; empty if none does."""
+    for at in range(len(keys) - len(part) + 1):
+        if keys[at : at + len(part)] == part:
+            return [*keys[:at], *keys[at + len(part) :]]
+    return []
+
+
+def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
+    """Return whether texts are the same, or become so if the first word moves behind a subject."""
+    if inverted == plain:
+        return bool(plain)
+    verb, *rest = inverted or [""]
+    return any(
+        [*rest[:at], verb, *rest[at:]] == plain for at in range(1, min(_ADJUNCT, len(rest)) + 1)
+    )
+
+
+def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
+    """Write "the customer's contract" as "the contract of the customer" if the other text does."""
+    words, keys = list(words), keys_of(words)
+    other_keys = [word.key for word in other if word.key not in DETERMINERS]
+    if keys.count("'s") != 1 or "'s" in other_keys or "of" not in other_keys:
+        return words
+    at = keys.index("'s")
+    behind = other_keys[other_keys.index("of") + 1 :]
+    for length in range(min(_NAME, at), 0, -1):
+        if keys[at - length : at] == behind[:length]:
+            owner, owned = words[at - length : at], words[at + 1 : at + 2]
+            return [*words[: at - length], *owned, *owner, *words[at + 2 :]]
+    return words
+
+
+def sort_lists(words: Sequence[Word]) -> list[Word]:
+    """Sort the names in lists alphabetically: English, French and Dutch."""
+    words = list(words)
+    if "respectively" in keys_of(words):
+        return words
+    for at in range(len(words) - 1, 1, -1):
+        if words[at].key not in {"and", "or"}:
+            continue
+        places = [at - 1, at + 1]
+        while places[0] > 1 and words[places[0] - 1].key == ",":
+            places.insert(0, places[0] - 2)
+        names = [words[place] for place in places if place < len(words)]
+        if len(names) < _LIST or not all(word.shown[:1].isupper() for word in names):
+            continue
+        for place, name in zip(places, sorted(names, key=lambda word: word.key), strict=True):
+            words[place] = name
+    return words
 
 
 def _keys(words: Sequence[Word]) -> tuple[str, ...]:

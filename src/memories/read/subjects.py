@@ -1,0 +1,46 @@
+"""Whether one text may replace another: both are about the same subject, and only one can be
+current.
+
+This is a guess, so it only decides what a writer is shown and which of two near hits comes first.
+What is refused, and what is linked as a correction, is decided in `write.compare`.
+"""
+
+from typing import TYPE_CHECKING
+
+from memories.languages import announces_change
+from memories.languages.text import coverage, query_terms
+
+if TYPE_CHECKING:
+    from memories.stores.records import Space
+
+# Fitted to the pairs of one half of tests/data/reworded_pairs.jsonl; see `bench.reworded`.
+SHARED_WORDS = 1.2
+CHANGE = 0.8
+REPLACES = 1.3  # the least score of a text that may replace another
+UNRELATED = 0.25  # closeness below which texts are not about the same subject
+MAX_CHARACTERS = 2_000
+
+
+def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
+    """Return how likely a text replaces an older one; from `REPLACES` on, it may.
+
+    The score adds up closeness, the share of the old text's words that the new one repeats, and
+    whether the new one says that something has changed.
+
+    Args:
+        new: The newer text.
+        old: The older text.
+        similarity: The cosine of their vectors; None if either has none.
+        space: The space of the vectors, whose constants make cosines of all models comparable.
+    """
+    if max(len(new), len(old)) > MAX_CHARACTERS:
+        return 0.0
+    closeness = None
+    if similarity is not None and space is not None:
+        closeness = (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
+        if closeness < UNRELATED:
+            return 0.0
+    shared = coverage(new, query_terms(old))
+    if closeness is None:
+        closeness = shared
+    return closeness + SHARED_WORDS * shared + CHANGE * announces_change(new)

@@ -1,0 +1,195 @@
+"""Differences of grammar between texts with the same words: tense, number, articles, commas."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple, TypeVar
+
+from memories.write.compare.reading import Word, keys_of
+from memories.write.compare.vocabulary import (
+    BASE,
+    BE,
+    BOUNDARIES,
+    DATES,
+    DETERMINERS,
+    FRONTED,
+    GROUP,
+    LIGHT,
+    PAST_MARKS,
+    SOFT,
+    WHOLE,
+)
+
+_T = TypeVar("_T")
+_MARKS = frozenset(".,")
+_JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
+
+
+def pair_words(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
+    """Return the pairs in the same places of two lists, or every pair if one is longer."""
+    if len(new) == len(old):
+        return zip(new, old, strict=True)
+    return product(dict.fromkeys(new), dict.fromkeys(old))
+
+
+def base_of(key: str) -> list[str]:
+    """Return the words of which an English word may be an inflection."""
+    if key in BASE:
+        return [BASE[key]]
+    if len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
+        return []
+    if key.endswith(("ies", "ied")):
+        return [f"{key[:-3]}y"]
+    for ending in ("ing", "ed"):
+        stem = key.removesuffix(ending)
+        if stem != key and len(stem) > 1:
+            bases = [stem] if len(stem) > 2 else []
+            bases.append(f"{stem}e")
+            if stem[-1] == stem[-2]:
+                bases.append(stem[:-1])
+            return bases
+    return _singulars(key)
+
+
+def _singulars(key: str) -> list[str]:
+    if key.endswith(("ses", "xes", "zes", "ches", "shes")):
+        return [key[:-1], key[:-2]]
+    if key.endswith("s") and not key.endswith(("ss", "us", "is")):
+        return [key[:-1]]
+    return []
+
+
+def differ_in_tense(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Return whether one text is in the past tense and the other in the present; participles fit
+    either.
+    """
+    new_pasts, old_pasts = _keys_with_form(new, "past"), _keys_with_form(old, "past")
+    new_is_past = not PAST_MARKS.isdisjoint(keys_of(new))
+    old_is_past = not PAST_MARKS.isdisjoint(keys_of(old))
+    if new_is_past and not old_is_past and not old_pasts:
+        return True
+    if old_is_past and not new_is_past and not new_pasts:
+        return True
+    new_plain, old_plain = _keys_with_form(new, "plain"), _keys_with_form(old, "plain")
+    return bool((new_pasts & old_plain) - new_plain or (old_pasts & new_plain) - old_plain)
+
+
+def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
+    return {word.key for word in words if word.form == form}
+
+
+def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
+    """Return the spelling and place of each word of weight."""
+    written: dict[str, list[tuple[str, int]]] = {}
+    for i, word in enumerate(words):
+        if word.key not in LIGHT and word.key not in SOFT and word.shown.isalpha():
+            written.setdefault(word.key, []).append((word.shown.lower(), i))
+    return written
+
+
+def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a participle that is an adjective or a noun in one text only: a trusted client, the
+    running pod.
+    """
+    for words, other in ((new, old), (old, new)):
+        other_written = _by_key(other)
+        for key, places in _by_key(words).items():
+            other_forms = [form for form, _ in other_written.get(key, ())]
+            for form, i in places:
+                before = keys_of(words[max(0, i - 2) : i])
+                is_noun = form.endswith("ing") and BE.isdisjoint(before)
+                is_changed = bool(other_forms) and form not in other_forms
+                if is_changed and (is_noun or words[i].form == "adjective"):
+                    other_form = other_forms[0]
+                    if words is new:
+                        return f"form: {other_form} -> {form}"
+                    return f"form: {form} -> {other_form}"
+    return ""
+
+
+def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a word that is plural in one text and singular in the other, unless that means
+    nothing.
+
+    It means nothing in a subject without a determiner whose verb changes with it (requests are, a
+    request is), nor after "all" and "every".
+    """
+    new_written, old_written = _by_key(new), _by_key(old)
+    for key, new_places in new_written.items():
+        for (added, i), (removed, j) in pair_words(new_places, old_written.get(key, [])):
+            plural, single = removed, added
+            many, one = _neighbours(old, j), _neighbours(new, i)
+            if len(added) > len(removed):
+                plural, single, many, one = single, plural, one, many
+            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(many, one):
+                return f"number: {removed} -> {added}"
+    return ""
+
+
+class _Neighbours(NamedTuple):
+    """The keys of the two words before a word, and the word after it as it was written."""
+
+    before: Sequence[str]
+    after: str
+
+
+def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
+    after = words[i + 1].shown.lower() if i + 1 < len(words) else ""
+    return _Neighbours(keys_of(words[max(0, i - 2) : i]), after)
+
+
+def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
+    """Return whether a plural and a singular between these words are both generic."""
+    every = GROUP["all"]
+    if every in map(GROUP.get, plural.before) and every in map(GROUP.get, single.before):
+        return True
+    if not DETERMINERS.isdisjoint([*plural.before, *single.before]):
+        return False
+    return plural.after in {"are", "were", "have"} and single.after in {"is", "was", "has"}
+
+
+def describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a replaced demonstrative, or the article of a predicate: a manager, the manager."""
+    for near, far in (("this", "that"), ("these", "those")):
+        pair = {near, far}
+        added, removed = pair.intersection(keys_of(new)), pair.intersection(keys_of(old))
+        if added and removed and not added & removed:
+            return f"determiner: {removed.pop()} -> {added.pop()}"
+    added, removed = _articles_after_be(new), _articles_after_be(old)
+    if added and removed and ("the" in added) != ("the" in removed):
+        return f"determiner: {removed.pop()} -> {added.pop()}"
+    return ""
+
+
+def _articles_after_be(words: Sequence[Word]) -> set[str]:
+    pairs = pairwise(keys_of(words))
+    return {key for previous, key in pairs if previous in BE and key in {"a", "an", "the"}}
+
+
+def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
+    """Return the commas and stops that only the first text has, each by the words around it."""
+    keys = keys_of(words)
+    first = keys[0] if keys else "."
+    comma = keys.index(",") if "," in keys else 0
+    is_adverb = comma == 1 and first.endswith("ly")
+    if first in FRONTED or first in DATES or is_adverb:
+        words = [*words[:comma], *words[comma + 1 :]]
+    with_colons = [word for word in words if word.key not in _MARKS or word.shown == ":"]
+    colons = _around(with_colons, {","}) & _around(other, BE)
+    return _around(words, _MARKS) - _around(other, _MARKS) - colons
+
+
+def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tuple[str, str]]:
+    """Return the words of weight before and after each mark, except where a conjunction or nothing
+    follows.
+    """
+    pairs = set()
+    left = ""
+    for i, word in enumerate(words):
+        if word.key in marks and left:
+            after = keys_of(words[i + 1 :])
+            right = next((key for key in after if key not in LIGHT or key in _JOINING), "")
+            if right and right not in _JOINING:
+                pairs.add((left, right))
+        if word.key not in LIGHT:
+            left = word.key
+    return pairs

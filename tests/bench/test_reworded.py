@@ -1,0 +1,37 @@
+"""Pairs in other words: their writers learn of the older memory, and nothing is lost by a guess."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks are not installed
+
+from bench.corrections import store_of
+
+from bench import reworded
+from memories.embedders import open_embedder
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("half", reworded.HALVES)
+def test_the_counts_of_a_half_hold(half: str) -> None:
+    minilm = open_embedder("minilm")
+    assert minilm is not None
+    pairs = [pair for pair in reworded.load_pairs() if pair.half == half]
+    assert Counter(pair.kind for pair in pairs) == {
+        "correction": 50,
+        "related": 50,
+        "repetition": 60,
+    }
+    with store_of(reworded.base_texts(), minilm) as base:
+        counts = reworded.count_answers(base, pairs, minilm)
+    for kind in ("correction", "related"):
+        assert counts[kind, "refused"] == 0
+        assert counts[kind, "linked"] == 0
+    assert counts["correction", "shown"] >= 45
+    assert counts["correction", "newer first"] >= 35
+    assert counts["related", "shown"] <= 15
+    assert counts["repetition", "refused"] >= 22
+    assert counts["repetition", "refused"] + counts["repetition", "shown"] >= 55

@@ -1,0 +1,76 @@
+"""Of two near hits about the same subject, the newer one comes first."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Memories
+
+OLD = "The staging database runs on Postgres 14."
+NEW = "We upgraded staging to Postgres 16 last night."
+QUESTION = "Which Postgres version does staging run?"
+
+
+class Clock:
+    now = datetime(2026, 1, 5, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(hours=1)
+        return self.now
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[Memories]:
+    with Memories(f"sqlite:///{tmp_path}/m.db", clock=Clock()) as opened:
+        yield opened
+
+
+def contents(memories: Memories, question: str = QUESTION, **filters: object) -> list[str]:
+    return [hit.content for hit in memories.search(question, **filters)]  # type: ignore[arg-type]
+
+
+def test_the_newer_of_two_memories_about_a_subject_comes_first(memories: Memories) -> None:
+    memories.create(OLD)
+    memories.create(NEW)
+    assert contents(memories) == [NEW, OLD]
+
+
+def test_the_newer_memory_takes_the_only_place(memories: Memories) -> None:
+    memories.create(OLD)
+    memories.create(NEW)
+    assert contents(memories, limit=1) == [NEW]
+
+
+def test_the_best_hit_stays_first_if_the_newer_one_says_something_else(memories: Memories) -> None:
+    memories.create(OLD)
+    memories.create("The production database is replicated to two zones.")
+    assert contents(memories)[0] == OLD
+
+
+def test_the_exact_words_of_a_memory_find_it_first(memories: Memories) -> None:
+    memories.create(OLD)
+    memories.create(NEW)
+    assert contents(memories, OLD)[0] == OLD
+
+
+def test_a_pinned_memory_keeps_its_place(memories: Memories) -> None:
+    old = memories.create(OLD)
+    memories.create(NEW)
+    assert old.id is not None
+    memories.pin(old.id)
+    assert contents(memories)[0] == OLD
+
+
+def test_memories_of_other_projects_keep_their_order(memories: Memories) -> None:
+    memories.create(OLD, tags={"project": "shop"})
+    memories.create(NEW, tags={"project": "till"})
+    assert contents(memories)[0] == OLD
+
+
+@pytest.mark.parametrize("rank", ["similarity", "formula"])
+def test_an_order_by_number_alone_stays(memories: Memories, rank: str) -> None:
+    memories.create(OLD)
+    memories.create(NEW)
+    assert contents(memories, rank=rank)[0] == OLD

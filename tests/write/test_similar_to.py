@@ -1,0 +1,94 @@
+"""A create names the memories that the new one may replace, and no others."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Draft, Memories
+
+OLD = "Anna leads the payments team."
+NEW = "Since Monday Bert has taken over the payments team from Anna."
+OTHERS = (
+    "The staging database runs on Postgres 14.",
+    "The user prefers short answers.",
+    "Deploys happen on Tuesdays.",
+    "Maria is allergic to peanuts.",
+)
+
+
+class Clock:
+    now = datetime(2026, 1, 5, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(hours=1)
+        return self.now
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[Memories]:
+    with Memories(f"sqlite:///{tmp_path}/m.db", clock=Clock()) as opened:
+        opened.create_many(OTHERS)
+        yield opened
+
+
+def similar_to(memories: Memories, text: str, **more: object) -> list[str]:
+    return [similar.content for similar in memories.create(text, **more).similar_to]  # type: ignore[arg-type]
+
+
+def test_a_correction_in_other_words_names_the_memory_that_it_may_replace(
+    memories: Memories,
+) -> None:
+    memories.create(OLD)
+    created = memories.create(NEW)
+    assert created.stored
+    assert created.corrects is None
+    assert [similar.content for similar in created.similar_to] == [OLD]
+
+
+def test_another_fact_about_the_same_subject_names_none(memories: Memories) -> None:
+    memories.create(OLD)
+    assert similar_to(memories, "Anna studied mathematics in Vienna.") == []
+
+
+def test_an_unrelated_memory_is_never_named(memories: Memories) -> None:
+    assert similar_to(memories, NEW) == []
+
+
+def test_at_most_three_memories_are_named(memories: Memories) -> None:
+    for name in ("Anna", "Carla", "Dora", "Emil", "Fritz"):
+        memories.create(f"{name} leads the payments team together with the others.", force=True)
+    assert len(similar_to(memories, NEW)) == 3
+
+
+def test_a_writer_who_names_what_a_memory_replaces_is_not_asked_again(memories: Memories) -> None:
+    old = memories.create(OLD)
+    assert similar_to(memories, NEW, supersedes=old.id) == []
+
+
+def test_creating_it_again_with_supersedes_retires_the_named_memory(memories: Memories) -> None:
+    old = memories.create(OLD)
+    created = memories.create(NEW)
+    again = memories.create(NEW, supersedes=created.similar_to[0].id)
+    assert (again.stored, again.merged, again.id) == (False, ("supersedes",), created.id)
+    assert old.id is not None
+    assert memories.get(old.id).superseded_by == created.id
+    assert OLD not in [hit.content for hit in memories.search("Who leads the payments team?")]
+
+
+def test_another_projects_memory_is_not_named(memories: Memories) -> None:
+    memories.create(OLD, tags={"project": "shop"})
+    assert similar_to(memories, NEW, tags={"project": "till"}) == []
+
+
+def test_a_memory_that_the_writer_has_just_read_is_named_more_readily(memories: Memories) -> None:
+    old = memories.create("Ben reports to Claudia.")
+    text = "After the reorganisation Ben's boss is Farid."
+    assert old.id is not None
+    first = memories.create_many([Draft(text)])[0]
+    assert first.similar_to == ()
+    assert first.id is not None
+    memories.delete(first.id)
+    [second] = memories.create_many([Draft(text, seen=[old.id])])
+    assert [similar.id for similar in second.similar_to] == [old.id]
