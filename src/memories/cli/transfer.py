@@ -29,14 +29,13 @@ from memories.cli.stores import (
 from memories.errors import InvalidInput
 from memories.guard.validate import namespace, shown
 from memories.models import SHARED
-from memories.transfer.sources import INCLUDE, SOURCES
+from memories.transfer.sources import INCLUDE, SOURCES, Reading
 
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.importing import Imported
-    from memories.transfer.sources.items import Item
 
 _COUNTED_BYTES = 33_554_432  # of a source; a larger one is only listed with its size
 
@@ -107,7 +106,7 @@ def import_(
         )
     if into is not None:
         config = config._replace(namespace=namespace(into))
-    reading = _Reading(name, paths, frozenset(include))
+    reading = Reading(name, paths, frozenset(include), _project_of)
     return _import_source(config, reading, dry_run=dry_run, trusted=trusted, redact=not no_redact)
 
 
@@ -115,42 +114,6 @@ import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
 
 
 # --- what other programs kept ---
-
-
-class _Reading:
-    """Reads the files of a source, from the beginning each time.
-
-    Attributes:
-        source: The name of the source.
-        paths: Its files or folders.
-        skipped: What the last reading left out.
-    """
-
-    def __init__(self, source: str, paths: Sequence[Path], include: frozenset[str]) -> None:
-        for name in include:
-            if name not in INCLUDE:
-                raise InvalidInput(f'"{shown(name)}" can\'t be included; use {", ".join(INCLUDE)}')
-        self.source, self.paths = source, paths
-        self.skipped: dict[str, int] = {}
-        self._include = include
-
-    def items(self, label: str, bar: ProgressBar) -> "Iterator[Item]":
-        """Yield what the source keeps."""
-        from memories.transfer.sources import load
-        from memories.transfer.sources.reader import Reader
-
-        self.skipped = {}
-        for path in self.paths:
-            reader = Reader(
-                path,
-                include=self._include,
-                progress=partial(bar, label),
-                project_of=_project_of,
-            )
-            yield from load(self.source).read(reader)
-            for reason, count in reader.skipped.items():
-                if count:
-                    self.skipped[reason] = self.skipped.get(reason, 0) + count
 
 
 def _project_of(folder: str) -> str | None:
@@ -170,13 +133,12 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     Raises:
         InvalidInput: There is no such source, or it has no files in the usual places.
     """
-    from memories.transfer.sources import load, recognize
+    from memories.transfer.sources import locate, recognize
 
+    if source in SOURCES and path is not None:
+        return source, [Path(path)]
     if source in SOURCES:
-        if path is not None:
-            return source, [Path(path)]
-        home = Path.home()
-        paths = [place for place in load(source).locate(home) if place.exists()]
+        paths = [place for name, place in locate(Path.home()) if name == source]
         if not paths:
             raise InvalidInput(
                 f"no files of {source} are in the usual places; name the file or folder: "
@@ -185,15 +147,11 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
         return source, paths
     if path is not None:
         raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
-    if source == "-":
-        return None, []
-    try:
+    name = None
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening it says why
         file = Path(source).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError):
-        return None, []  # opening it says why
-    if _is_export(file):
-        return None, []
-    name = recognize(file)
+        if source not in ("", "-") and not _is_export(file):
+            name = recognize(file)
     return name, [file] if name else []
 
 
@@ -206,7 +164,7 @@ def _is_export(file: Path) -> bool:
 
 
 def _import_source(
-    config: "Config", reading: _Reading, *, dry_run: bool, trusted: bool, redact: bool
+    config: "Config", reading: Reading, *, dry_run: bool, trusted: bool, redact: bool
 ) -> int:
     """Import what a source keeps; print the result."""
     from memories.core.ids import new_id
@@ -231,7 +189,7 @@ def _import_source(
     )
     with ProgressBar() as bar, open_store(config.store, embedder, config) as store:
         if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
-            for _ in reading.items("checking", bar):
+            for _ in reading.items(partial(bar, "checking")):
                 pass
         undo = _undo(config.namespace, import_id)
 
@@ -240,7 +198,7 @@ def _import_source(
             note(f"Import {import_id}; to erase all of it: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
-        for taken in importer.store(reading.items("importing", bar)):
+        for taken in importer.store(reading.items(partial(bar, "importing"))):
             if not dry_run:
                 record_change(
                     f"{taken.turns} turns and {taken.memories} memories were imported as "
@@ -317,9 +275,9 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
     size = sum(file.stat().st_size for file in files)
     row: dict[str, Any] = {"source": name, "path": str(path), "files": len(files), "bytes": size}
     if size <= _COUNTED_BYTES:
-        reading = _Reading(name, [path], frozenset())
+        reading = Reading(name, [path])
         try:
-            taken = survey(reading.items("counting", bar), datetime.now(UTC))
+            taken = survey(reading.items(partial(bar, "counting")), datetime.now(UTC))
         except InvalidInput as exc:
             row["error"] = str(exc)
         else:

@@ -11,10 +11,13 @@ Each module is one source. It has a docstring whose first line says what it read
 `reader.include` has the names of `INCLUDE` for which the user asked.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
+
+from memories.errors import InvalidInput
+from memories.guard.validate import shown
 
 if TYPE_CHECKING:
     from memories.transfer.sources.items import Item
@@ -34,6 +37,9 @@ SOURCES = {
     "jsonl": "jsonl",
     "lines": "lines",
 }
+_UNKNOWN = (
+    " of no known source; if you know which program wrote it, name it: memory import SOURCE PATH"
+)
 INCLUDE = ("branches", "subagents", "attachments")
 
 
@@ -58,13 +64,22 @@ def load(name: str) -> Source:
 
 
 def recognize(path: Path) -> str | None:
-    """Return the name of the source that wrote a file or folder; None if it is unknown."""
+    """Return the name of the source that wrote a file or folder; None for an unknown file.
+
+    Raises:
+        InvalidInput: It is a folder or an archive of no known source.
+    """
     from memories.transfer.sources.sample import Sample
 
     sample = Sample(path)
     for name in SOURCES:
         if load(name).recognize(sample):
             return name
+    if sample.is_folder:
+        raise InvalidInput(f"cannot read {shown(path.name)}: Is a directory{_UNKNOWN}")
+    if sample.is_archive:
+        problem = _UNKNOWN if sample.names else " that is cut off or empty; use another copy"
+        raise InvalidInput(f"{shown(path.name)} is not an export: a ZIP archive{problem}")
     return None
 
 
@@ -74,3 +89,56 @@ def locate(home: Path) -> Iterator[tuple[str, Path]]:
         for path in load(name).locate(home):
             if path.exists():
                 yield name, path
+
+
+class Reading:
+    """Reads the files of a source, from the beginning each time.
+
+    Attributes:
+        source: The name of the source.
+        paths: Its files or folders.
+        skipped: What the last reading left out, by the reason.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        paths: Sequence[Path],
+        include: frozenset[str] = frozenset(),
+        project_of: Callable[[str], str | None] = lambda _folder: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            source: The name of the source.
+            paths: Its files or folders.
+            include: Names of `INCLUDE`.
+            project_of: Returns the name of the project in a folder of this machine.
+
+        Raises:
+            InvalidInput: A name is not one of `INCLUDE`.
+        """
+        for name in include:
+            if name not in INCLUDE:
+                raise InvalidInput(f'"{shown(name)}" can\'t be included; use {", ".join(INCLUDE)}')
+        self.source, self.paths = source, paths
+        self.skipped: dict[str, int] = {}
+        self._include, self._project_of = include, project_of
+
+    def items(self, progress: Callable[[int, int], None]) -> "Iterator[Item]":
+        """Yield what the source keeps.
+
+        Args:
+            progress: Receives the number of bytes read so far, and the total.
+        """
+        from memories.transfer.sources.reader import Reader
+
+        self.skipped = {}
+        for path in self.paths:
+            reader = Reader(
+                path, include=self._include, progress=progress, project_of=self._project_of
+            )
+            yield from load(self.source).read(reader)
+            for reason, count in reader.skipped.items():
+                if count:
+                    self.skipped[reason] = self.skipped.get(reason, 0) + count

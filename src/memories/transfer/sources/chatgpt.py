@@ -58,9 +58,8 @@ def _read_conversation(reader: Reader, conversation: Mapping[str, Any]) -> Itera
         reader.skip("conversations that are not to be remembered")
         return
     title = one_line(conversation.get("title"))
-    their_id = conversation.get("conversation_id") or conversation.get("id")
-    if not isinstance(their_id, str):
-        their_id = name_of(title, conversation.get("create_time"))
+    their_id = one_line(conversation.get("conversation_id")) or one_line(conversation.get("id"))
+    their_id = their_id or name_of(title, conversation.get("create_time"))
     nodes: Mapping[str, Any] = conversation["mapping"]
     branch = _active_branch(nodes, conversation.get("current_node"))
     path = [*branch]
@@ -129,7 +128,7 @@ def _read_message(
         author["role"],
         speaker=one_line(author.get("name")) or None,
         created_at=moment(message.get("create_time")),
-        message_id=f"chatgpt:{message.get('id') or node_id}",
+        message_id=f"chatgpt:{one_line(message.get('id')) or one_line(node_id)}",
         tags=tags,
     )
     yield Message(conversation, turn, title)

@@ -14,6 +14,7 @@ from memories.transfer.sources.sample import Sample
 FILES = ("*.csv", "*.tsv")
 _DELIMITERS = ",;\t|"
 _MAX_FIELD = 1_048_576
+_MAX_HEADER = 65_536  # characters of the first line
 
 
 def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - no program keeps such a file
@@ -27,9 +28,9 @@ def recognize(sample: Sample) -> bool:
         return True
     try:
         first = sample.start.partition(b"\n")[0].decode("utf-8-sig")
-    except UnicodeDecodeError:
+        return "," in first and _has_text(_split(first))
+    except (UnicodeDecodeError, csv.Error):
         return False
-    return "," in first and _has_text(_split(first))
 
 
 def read(reader: Reader) -> Iterator[Item]:
@@ -37,7 +38,7 @@ def read(reader: Reader) -> Iterator[Item]:
     for file in reader.files(*FILES):
         lines = _decoded(reader, file)
         first = next(lines, "")
-        names = _split(first)
+        names = _split(first[:_MAX_HEADER])
         if not _has_text(names):
             raise InvalidInput(
                 f"{shown(file.name)} has no column for the text; "

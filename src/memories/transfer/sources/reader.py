@@ -226,6 +226,8 @@ class Reader:
         counted = _Counted(stream, name, self._advance)
         try:
             yield from self._build(ijson.basic_parse(counted, use_float=True), counted)
+        except InvalidInput:
+            raise
         except ijson.IncompleteJSONError as exc:
             problem = "is cut off" if "premature" in str(exc) or counted.at_end else "is not JSON"
             raise InvalidInput(
@@ -330,7 +332,8 @@ class _Counted:
 
     def read(self, size: int = -1) -> bytes:
         """Read bytes; see `io.RawIOBase.read`."""
-        data = self._stream.read(_CHUNK if size < 0 else size)
+        with _explained(self._name):
+            data = self._stream.read(_CHUNK if size < 0 else size)
         if not self.total:
             refuse_utf16(data, self._name)
         self.total += len(data)

@@ -1,5 +1,6 @@
 """The first look at a file or folder, by which its source is recognized."""
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ _MAX_NAMES = 10_000
 _MAX_FILES = 200  # of a folder that are looked at
 _MAX_BYTES = 8_388_608  # of the first object of a file
 _MAX_DATABASE_BYTES = 268_435_456  # that is copied to see its tables
-_ZIP = b"PK\x03\x04"
+_MAX_DEPTH = 200
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -50,6 +52,11 @@ class Sample:
         """Whether it is a SQLite file."""
         return self.start.startswith(_SQLITE)
 
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is a ZIP archive; it may be incomplete."""
+        return self.start.startswith(_ZIP)
+
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of the entries of the folder or of the ZIP archive."""
@@ -58,7 +65,7 @@ class Sample:
         try:
             if self.is_folder:
                 return frozenset(file.name for file in islice(self.path.iterdir(), _MAX_NAMES))
-            if self.start.startswith(_ZIP):
+            if self.is_archive:
                 with zipfile.ZipFile(self.path) as archive:
                     names = islice(archive.namelist(), _MAX_NAMES)
                     return frozenset(name.rpartition("/")[2] for name in names)
@@ -121,19 +128,35 @@ def _first_object(start: bytes) -> Mapping[str, Any]:
 
 def _first_keys(start: bytes) -> Mapping[str, Any]:
     """Return the keys of the first object, with the values that are neither array nor object."""
+    first: dict[str, Any] = {}
+    object_depth, key = 0, ""
+    for depth, event, value in _events(start):
+        if not object_depth:
+            object_depth = depth + 1 if event == "start_map" else 0
+        elif depth == object_depth and event == "map_key":
+            key = value
+            first[key] = None
+        elif depth == object_depth and event == "end_map":
+            break
+        elif depth == object_depth and value is not None:
+            first[key] = value
+    return first
+
+
+def _events(start: bytes) -> Iterator[tuple[int, str, Any]]:
+    """Yield the events of a JSON parser with the number of open arrays and objects, while there
+    are few."""
     import ijson
 
-    first: dict[str, Any] = {}
-    key = ""
+    depth = 0
     try:
-        for prefix, event, value in ijson.parse(start, use_float=True):
-            if prefix in ("", "item") and event == "map_key":
-                key = value
-                first[key] = None
-            elif prefix in ("", "item") and event == "end_map":
-                break
-            elif prefix in (key, f"item.{key}") and event in ("string", "number", "boolean"):
-                first[key] = value
+        for event, value in ijson.basic_parse(io.BytesIO(start), use_float=True):
+            yield depth, event, value
+            if event in ("start_map", "start_array"):
+                depth += 1
+            elif event in ("end_map", "end_array"):
+                depth -= 1
+            if depth > _MAX_DEPTH:
+                return
     except (ijson.JSONError, ValueError):
-        pass  # the object is longer than the sample, or not JSON
-    return first
+        return  # the object is longer than the sample, or not JSON
