@@ -64,8 +64,8 @@ ORDER = {
         scratchpads""",
     "memories.transfer": """lines pages stats < audit export intake migrate sources < importing foreign <
         backup < doctor""",
-    "memories.transfer.sources": """items database < fields reader sample < chatgpt claude claude_code
-        codex csv_rows cursor gemini jsonl lines opencode""",
+    "memories.transfer.sources": """items database < fields reader sample < chatgpt chroma claude
+        claude_code codex csv_rows cursor gemini jsonl lines opencode""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",

@@ -127,7 +127,7 @@ def _project_of(folder: str) -> str | None:
     return folder.replace("\\", "/").rstrip("/").rpartition("/")[2][:64] or None
 
 
-def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Path]]:
+def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Path | str]]:
     """Return the name of a source and its paths; None for a file that may be an export.
 
     Raises:
@@ -136,7 +136,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     from memories.transfer.sources import locate, recognize
 
     if source in SOURCES and path is not None:
-        return source, [Path(path)]
+        return source, [path if "://" in path else Path(path)]
     if source in SOURCES:
         paths = [place for name, place in locate(Path.home()) if name == source]
         if not paths:
@@ -147,12 +147,12 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
         return source, paths
     if path is not None:
         raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
-    name = None
+    file = None
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening it says why
         file = Path(source).resolve(strict=True)
-        if source not in ("", "-") and not _is_export(file):
-            name = recognize(file)
-    return name, [file] if name else []
+    if file is None or source in ("", "-") or _is_export(file):
+        return None, []
+    return recognize(file), [file]
 
 
 def _is_export(file: Path) -> bool:

@@ -33,6 +33,7 @@ SOURCES = {
     "cursor": "cursor",
     "chatgpt": "chatgpt",
     "claude": "claude",
+    "chroma": "chroma",
     "csv": "csv_rows",
     "jsonl": "jsonl",
     "lines": "lines",
@@ -103,7 +104,7 @@ class Reading:
     def __init__(
         self,
         source: str,
-        paths: Sequence[Path],
+        paths: Sequence[Path | str],
         include: frozenset[str] = frozenset(),
         project_of: Callable[[str], str | None] = lambda _folder: None,
     ) -> None:
@@ -111,7 +112,7 @@ class Reading:
 
         Args:
             source: The name of the source.
-            paths: Its files or folders.
+            paths: Its files or folders, or the URL of a server.
             include: Names of `INCLUDE`.
             project_of: Returns the name of the project in a folder of this machine.
 

@@ -35,13 +35,14 @@ class Reader:
 
     Attributes:
         path: The file or folder to read, without links.
+        address: The URL of a server to read instead; empty for files.
         include: What the user asked for in addition; see `memories.transfer.sources`.
         skipped: How many things were left out, by the reason, which is a noun in the plural.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         *,
         include: frozenset[str] = frozenset(),
         progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -50,7 +51,7 @@ class Reader:
         """Prepare.
 
         Args:
-            path: The file or folder.
+            path: The file or folder, or the URL of a server.
             include: See the attribute.
             progress: Receives the number of bytes read so far, and the total.
             project_of: Returns the name of the project in a folder of this machine.
@@ -58,10 +59,11 @@ class Reader:
         Raises:
             InvalidInput: There is no such file or folder.
         """
+        self.address = path if isinstance(path, str) else ""
         try:
-            self.path = path.resolve(strict=True)
+            self.path = Path() if self.address else Path(path).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as exc:
-            raise unreadable(path, exc) from exc
+            raise unreadable(Path(path), exc) from exc
         self.include = include
         self.skipped: Counter[str] = Counter()
         self._progress, self._project_of = progress, project_of

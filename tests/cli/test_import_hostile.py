@@ -1,0 +1,225 @@
+"""Damaged and hostile input of `memory import SOURCE`: one sentence, and nothing is stored."""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from memories.transfer.sources import database, reader
+
+Command = Callable[..., Any]
+SAMPLES = Path(__file__).parent / "samples"
+CHATS = (SAMPLES / "chatgpt" / "conversations.json").read_bytes()
+
+
+def packed(*, chats: bytes = CHATS, name: str = "export.zip") -> bytes:
+    """Return an archive as ChatGPT writes it."""
+    with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("chat.html", "")
+        archive.writestr("conversations.json", chats)
+    return Path(name).read_bytes()
+
+
+def flipped() -> bytes:
+    data = bytearray(packed())
+    start = data.index(b"conversations.json") + 60
+    data[start : start + 20] = bytes(20)
+    return bytes(data)
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def refused(memory: Command, *arguments: str) -> str:
+    """Return the error of an import that stores nothing."""
+    answer = memory("import", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert "\n" not in answer.error
+    assert len(answer.error) < 400
+    assert memory("export").out.count("\n") == 2
+    return str(answer.error)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: CHATS[:1500], "is cut off"),
+        (lambda: packed()[:300], "a ZIP archive that is cut off"),
+        (flipped, "is not a complete ZIP archive"),
+        (lambda: packed(chats=CHATS[:1500]), "is cut off"),
+        (lambda: packed(chats=b"not json"), "is not JSON"),
+        (lambda: CHATS.decode().encode("utf-16"), "UTF-16"),
+        (lambda: CHATS.replace(b"Lisbon", b"\xc9vora"), "is not JSON"),
+        (lambda: nested(100_000), "nested too deep"),
+        (lambda: b'[{"mapping": NaN, "title": 1}]', "is not JSON"),
+        (lambda: b"", "the export is empty"),
+        (lambda: b"SQLite format 3\0" + b"\1" * 5000, "an SQLite database"),
+    ],
+)
+def test_a_damaged_file_is_refused_before_anything_is_stored(
+    memory: Command, folder: Path, make: Callable[[], bytes], problem: str
+) -> None:
+    (folder / "given").write_bytes(make())
+    assert problem in refused(memory, "given")
+
+
+def test_an_archive_that_unpacks_to_far_too_much_is_refused(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
+    packed(chats=b" " * 5_000_000)
+    assert "would unpack from" in refused(memory, "export.zip")
+
+
+def test_a_value_that_is_too_large_is_refused(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MAX_VALUE_BYTES", 100_000)
+    (folder / "given").write_text(json.dumps([{"title": "x", "mapping": "y" * 300_000}]))
+    assert "a single value of more than" in refused(memory, "given")
+
+
+def test_entries_that_are_too_deep_or_too_large_are_left_out(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MAX_VALUE_BYTES", 100_000)
+    large = {"title": "x", "mapping": {}, "current_node": "n", "list": ["word"] * 20_000}
+    deep = b'{"title": "x", "mapping": {}, "x": ' + nested(100_000) + b"}"
+    chats = CHATS.strip().removesuffix(b"]")
+    data = b",".join([chats, json.dumps(large).encode(), deep]) + b"]"
+    (folder / "given").write_bytes(data)
+    answer = memory("import", "given").json
+    assert answer["skipped"]["entries that are too large or too deeply nested"] == 2
+    assert (answer["turns"], answer["memories"]) == (4, 2)
+
+
+def test_lines_that_are_too_long_or_not_json_are_left_out(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 1_000_000)
+    lines = [
+        b'{"text": "One"}',
+        b'{"text": "' + b"x" * 2_000_000 + b'"}',
+        b'{"text": ' + nested(100_000) + b"}",
+        b"\xff\xfe\0",
+        b'{"text": "Two"}',
+    ]
+    (folder / "notes.jsonl").write_bytes(b"\n".join(lines))
+    answer = memory("import", "notes.jsonl").json
+    assert (answer["memories"], sum(answer["skipped"].values())) == (2, 3)
+
+
+def test_links_out_of_the_folder_pipes_and_devices_are_not_read(
+    memory: Command, folder: Path
+) -> None:
+    (folder / "secret.jsonl").write_text('{"text": "A secret"}\n')
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "out.jsonl").symlink_to(folder / "secret.jsonl")
+    (inner / "around").symlink_to(inner)
+    os.mkfifo(inner / "pipe.jsonl")
+    (inner / "real.jsonl").write_text('{"text": "No secret"}\n')
+    answer = memory("import", "inner").json
+    assert (answer["memories"], answer["skipped"]) == (1, {"links out of the folder": 1})
+
+
+def test_absurd_times_are_inferred(memory: Command, folder: Path) -> None:
+    chats = json.loads(CHATS)
+    nodes = chats[0]["mapping"]
+    times = {"n2": 1e300, "n5": -5}
+    for name, at in times.items():
+        nodes[name]["message"]["create_time"] = at
+    nodes = chats[1]["mapping"]
+    nodes["a"]["message"]["create_time"] = "yesterday"
+    nodes["b"]["message"]["create_time"] = 4_102_444_800
+    (folder / "given").write_text(json.dumps(chats))
+    answer = memory("import", "given").json
+    assert answer["turns"] == 4
+    turns = memory("turns", "show", "chatgpt:c-2").json["results"]
+    assert all(turn["tags"]["time"] == "inferred" for turn in turns)
+    assert turns[0]["created_at"] < turns[1]["created_at"] < "2050"
+
+
+def test_wrong_types_and_characters_that_no_store_keeps_do_no_harm(
+    memory: Command, folder: Path
+) -> None:
+    message = {"author": {"role": "user"}, "content": {"parts": ["half \ud800 and \0 nul", 5]}}
+    chats: list[Any] = [
+        5, None, "x",
+        {"title": [], "mapping": 5, "current_node": {}},
+        {"title": 1, "mapping": {"a": 5, "b": {"message": 7, "parent": {}}}, "current_node": "b"},
+        {"title": "a\0b", "id": "c\0", "mapping": {"n\0": {"message": message, "parent": "n\0"}}},
+    ]  # fmt: skip
+    (folder / "given").write_text(json.dumps(chats))
+    answer = memory("import", "chatgpt", "given").json
+    assert (answer["turns"], answer["skipped"]) == (1, {"entries that are not conversations": 4})
+
+
+def test_a_database_in_use_is_read_from_a_copy_and_stays_as_it_is(
+    memory: Command, folder: Path
+) -> None:
+    file = folder / "opencode.db"
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.execute((SAMPLES / "opencode" / "opencode.db.sql").read_text())
+    connection.execute("BEGIN EXCLUSIVE")
+    before = {path.name: path.read_bytes() for path in folder.glob("opencode.db*")}
+    assert memory("import", "opencode", str(file)).json["turns"] == 4
+    assert {path.name: path.read_bytes() for path in folder.glob("opencode.db*")} == before
+    connection.execute("ROLLBACK")
+    connection.close()
+
+
+def test_a_database_that_never_rests_is_refused(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "opencode.db"
+    connection = apsw.Connection(str(file))
+    connection.execute((SAMPLES / "opencode" / "opencode.db.sql").read_text())
+    connection.close()
+    states = iter(range(100))
+    monkeypatch.setattr(database, "_state", lambda _file: next(states))
+    answer = memory("import", "opencode", str(file))
+    assert (answer.code, "is being written to all the time" in answer.error) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("CREATE TABLE session (id, title, time_created)", "has no table part"),
+        ("CREATE TABLE other (id)", "has no table session"),
+        (
+            "CREATE TABLE session (id, time_created)",
+            "table session of opencode.db has no column title",
+        ),
+    ],
+)
+def test_another_version_of_a_database_names_what_is_missing(
+    memory: Command, folder: Path, sql: str, problem: str
+) -> None:
+    connection = apsw.Connection(str(folder / "opencode.db"))
+    connection.execute(f"{sql}; INSERT INTO {sql.split()[2]} VALUES ({sql.count(',') * '1,'}1)")
+    connection.close()
+    assert problem in refused(memory, "opencode", "opencode.db")
+
+
+def test_a_damaged_database_is_refused(memory: Command, folder: Path) -> None:
+    (folder / "opencode.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 40)
+    assert "can't be read as a database" in refused(memory, "opencode", "opencode.db")
+    (folder / "opencode.db").write_text("no database")
+    assert "is not a SQLite database" in refused(memory, "opencode", "opencode.db")
+
+
+def test_a_source_or_a_path_that_is_not_there_is_named(memory: Command, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    assert "no files of codex are in the usual places" in refused(memory, "codex")
+    assert "cannot read nowhere: No such file" in refused(memory, "codex", "nowhere")
+    assert 'there is no source "codecs"' in refused(memory, "codecs", "nowhere")
+    assert "Is a directory of no known source" in refused(memory, "empty")
+    assert '"images" can\'t be included' in refused(memory, "codex", "empty", "--include", "images")
