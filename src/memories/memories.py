@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from memories.anchors.grammar import RootOf
+from memories.anchors.judge import Judge, cache_of
 from memories.config import load_config
 from memories.core.events import note_methods, noting
 from memories.core.ids import parse_id
@@ -28,6 +30,7 @@ from memories.stores.records import Collection, Filter, Record
 
 if TYPE_CHECKING:
     from datetime import date
+    from pathlib import Path
 
     from memories.embedders import Embedder
     from memories.guard.origin import Origin
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from memories.write.many import Affected
     from memories.write.queue import RetryQueue
     from memories.write.review import Review
+    from memories.write.truth import Truth
     from memories.write.writer import Repeat, Writer
 
 
@@ -85,7 +89,7 @@ class Memories:
         clock: Callable[[], datetime] = _utc_now,
         channel: str = "python",
         client: tuple[str, str] | None = None,
-        place: Callable[[], Place | None] = lambda: None,
+        place: Callable[[], Place | None] | None = None,
     ) -> None:
         """Prepare a memory. Omitted arguments come from the settings (`memory config`).
 
@@ -99,9 +103,9 @@ class Memories:
             channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
                 name marks the writer as an agent.
             client: The name and version of the MCP client that writes.
-            place: Returns where the writer works; called for each write. Its project is the default
-                project of new memories, and origins record its branch. See
-                `memories.identity.place`.
+            place: Returns where the caller works; called for each write. Its project is the default
+                project of new memories, origins record its branch, and anchors are checked in its
+                working tree. Without it, memories get no verdicts. See `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is not acceptable.
@@ -119,7 +123,7 @@ class Memories:
         else:
             self.namespace = validate.canonical_namespace(namespace)
         readable = readable_namespaces(self.namespace, shared=shared)
-        self._clock, self._find_place = clock, place
+        self._clock, self._find_place = clock, place or (lambda: None)
         self._last_place: Place | None = None
         self._owns_store = store is None or isinstance(store, str)
         from memories.embedders import StoreEmbedder
@@ -137,6 +141,8 @@ class Memories:
         self._scratchpads = Scratchpads(
             self.config, store, self._lookup, channel, clock, home=self._owns_store
         )
+        if place is not None:
+            self.judge_in(self._root_of)
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
@@ -176,6 +182,22 @@ class Memories:
         twin._write_as((name, version))
         return twin
 
+    def judge_in(self, root_of: RootOf, seconds: float | None = None) -> Self:
+        """Check anchors in these working trees from now on; return this memory.
+
+        Args:
+            root_of: Returns the top folder of a project's working tree, if it is at hand.
+            seconds: How long the checks of one answer may take; None for no limit.
+        """
+        cache = cache_of(self.config.home, self.namespace)
+        self._lookup = self._lookup._replace(judge=Judge(root_of, cache, seconds))
+        self._scratchpads.lookup = self._lookup
+        return self
+
+    def _root_of(self, project: str) -> "Path | None":
+        place = self._find_place()
+        return None if place is None else place.root_of(project)
+
     def without_shared(self) -> Self:
         """Return a twin of this memory that reads only its own namespace."""
         twin = self._twin()
@@ -206,6 +228,9 @@ class Memories:
         force: bool = False,
         redact: bool = True,
         within: Sequence[str] = (),
+        anchors: Sequence[str] | None = None,
+        valid_until: Moment | None = None,
+        recheck: str | int | None = None,
     ) -> "Created":
         """Store a memory, unless the same one is already stored.
 
@@ -229,6 +254,11 @@ class Memories:
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
             within: Keys of tags that distinguish memories, as `project` always does: the same text
                 with another value of such a tag is stored.
+            anchors: What makes it true, such as `docker-compose.yml::5433`; see
+                `anchors.grammar`. In the project's working tree each must hold now. None finds
+                anchors in the content; an empty list leaves it without.
+            valid_until: The time until which it holds: a date means its end.
+            recheck: After which time span it should be confirmed, such as "90d".
 
         Returns:
             The result. The same text in the same namespace and project is not stored again: its
@@ -243,6 +273,7 @@ class Memories:
         draft = Draft(
             content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source
         )
+        draft = replace(draft, anchors=anchors, valid_until=valid_until, recheck=recheck)
         return self.create_many([draft], force=force, redact=redact, within=within)[0]
 
     def create_many(
@@ -321,6 +352,9 @@ class Memories:
         if_version: int | None = None,
         decay: str | None = None,
         confidence: float | None = None,
+        anchors: Sequence[str] | None = None,
+        valid_until: Moment | None = None,
+        recheck: str | int | None = None,
     ) -> Memory:
         """Append a new version to a memory.
 
@@ -335,6 +369,10 @@ class Memories:
             if_version: Update only if this is still the latest version.
             decay: A new decay policy.
             confidence: The writer's new confidence, 0 to 1.
+            anchors: The new anchors, in place of the old ones; see `create`. With new content and
+                no anchors, it keeps those that still fit and gets those that the content names.
+            valid_until: A new time until which it holds; "" for no end.
+            recheck: A new time span after which it should be confirmed; "" for never.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -356,9 +394,19 @@ class Memories:
             if_version,
             decay,
             confidence,
+            anchors,
+            valid_until,
+            recheck,
         )
         record = change.update(self._lookup, self.embedder, memory_id, changes, self._now())
-        return self._memory(record)
+        return self._judged_memory(record)
+
+    @property
+    def truth(self) -> "Truth":
+        """Whether memories still hold, with methods to verify and to confirm them."""
+        from memories.write.truth import Truth
+
+        return Truth(self._writer(), self.judge)
 
     def reinforce(self, memory_id: str) -> Memory:
         """Reset the decay of a reinforceable memory.
@@ -802,7 +850,7 @@ class Memories:
             return self._memory(self._lookup.find_at(memory_id, moment), moment)
         latest = self._lookup.find(memory_id)
         self._count_access([latest])
-        return self._memory(latest)
+        return self._judged_memory(latest)
 
     def id_of_key(self, key: str, *, project: str | None = None) -> str:
         """Return the id of the memory with a key.
@@ -927,7 +975,9 @@ class Memories:
 
         limit, now = self._limit(limit), self._now()
         judged_at = to_moment(as_of, now, end_of_day=True) or now
-        selector = None if where is None else self._selector(where, now=judged_at)
+        selector = None
+        if where is not None:
+            selector = self._selector(where, now=judged_at, verdicts=as_of is None)
         if sort == "accesses":
             self.flush_accesses()
         filters = {
@@ -941,7 +991,10 @@ class Memories:
         listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
         half_life_hours = self.config.decay_half_life_hours
         records, next_cursor = listing.page(self._lookup, limit, cursor, now, half_life_hours)
-        return Page(tuple(self._memory(record, judged_at) for record in records), next_cursor)
+        memories = [self._memory(record, judged_at) for record in records]
+        if as_of is None:
+            return Page(self.judge(memories), next_cursor)
+        return Page(tuple(memories), next_cursor)
 
     def search(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
@@ -969,19 +1022,33 @@ class Memories:
         """Search; return every candidate with its numbers and, if dropped, why; see `search`."""
         return self._search_or_fall_back(query, filters, offline=offline)
 
+    def judge(self, memories: "Sequence[Memory]") -> "tuple[Memory, ...]":
+        """Return memories with their verdicts, in the same order; see `judge_in`."""
+        judge = self._lookup.judge
+        return tuple(memories if judge is None else judge.judge(memories, self._now()))
+
+    def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
+        """Return a search with the verdicts of its hits; doubtful ones come behind the others."""
+        if self._lookup.judge is None or filters.get("as_of") is not None:
+            return explanation
+        from memories.search.results import with_verdicts
+
+        return explanation._replace(hits=with_verdicts(explanation.hits, self.judge))
+
     def _search_or_fall_back(
         self, query: str, filters: "SearchFilters", *, offline: bool
     ) -> "Explanation":
         search = functools.partial(self._search_tier, query, filters)
         if not offline or not self.has_scratchpad:
-            return search()
+            return self._judge_hits(search(), filters)
         try:
-            return self._run_in_time(search)
+            explanation = self._run_in_time(search)
         except StoreError as exc:
-            explanation = self._search_offline(query, filters)
-            if explanation is None:
+            answer = self._search_offline(query, filters)
+            if answer is None:
                 raise
-            return explanation._replace(tier="hot", error=str(exc))
+            explanation = answer._replace(tier="hot", error=str(exc))
+        return self._judge_hits(explanation, filters)
 
     def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
         """Search the scratchpad, the store, or both, depending on the filter `tier`."""
@@ -1107,7 +1174,8 @@ class Memories:
             InvalidInput: A value is not acceptable, only a store supports the search, or a file is
                 unreadable.
         """
-        return self._scratchpads.search(query, filters, offline=offline)
+        matches = self._scratchpads.search(query, filters, offline=offline)
+        return matches._replace(found=self._judge_hits(matches.found, filters))
 
     def edits(self) -> tuple[str, ...]:
         """Apply the edits made to the scratchpad's file; return a sentence for each that failed.
@@ -1361,17 +1429,29 @@ class Memories:
         *,
         any_state: bool = False,
         now: datetime | None = None,
+        verdicts: bool = False,
     ) -> "Selector":
+        """Return the selector for an expression, in which `verdict` may occur only if allowed: no
+        verdict decides what is deleted or forgotten.
+        """
         from memories.read import selector
 
         self._flush_before(where)
-        instant = selector.Instant(now or self._now(), self.config.decay_half_life_hours)
+        instant = selector.Instant(
+            now or self._now(),
+            self.config.decay_half_life_hours,
+            self._lookup.judge if verdicts else None,
+        )
         if where is None:
             return selector.select_all(collection, instant)
         return selector.parse(where, collection, instant, any_state=any_state)
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
+
+    def _judged_memory(self, record: Record) -> Memory:
+        [memory] = self.judge([self._memory(record)])
+        return memory
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))

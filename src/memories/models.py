@@ -5,7 +5,7 @@ Only values that nearly every command needs are here, since each dataclass costs
 import: turns are in `read.turns`, hits in `search.results`, results of a create in `write.create`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -23,6 +23,36 @@ KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
 MAX_MESSAGE_CHARACTERS = 4_000_000  # the most text that the redactor searches
+
+
+VERIFIED, CHANGED, UNVERIFIED, EXPIRED = "verified", "changed", "unverified", "expired"
+VERDICTS = (VERIFIED, CHANGED, UNVERIFIED, EXPIRED)
+
+
+class Verdict(NamedTuple):
+    """Whether what makes a memory true still holds; see `anchors.judge`.
+
+    Attributes:
+        word: `verified`, `changed`, `unverified` or `expired`.
+        reason: What changed, or why it could not be checked; empty if verified.
+        since: When it changed or expired, or when it was last known to hold.
+    """
+
+    word: str
+    reason: str = ""
+    since: datetime | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the memory is no longer true: it changed or expired."""
+        return self.word in (CHANGED, EXPIRED)
+
+    def describe(self) -> str:
+        """Return the verdict as a short remark, such as `changed: a.py is gone`."""
+        if self.since is None or self.word == EXPIRED:
+            return f"{self.word}: {self.reason}" if self.reason else self.word
+        day = self.since.astimezone().date().isoformat()
+        return f"{self.word} since {day}: {self.reason}"
 
 
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
@@ -79,6 +109,12 @@ class Memory:
         data: A JSON object that a program stores with it, as text. It is removed if the content
             changes without new data.
         pinned: Whether it stays in the scratchpad of its namespace.
+        anchors: What makes it true: paths, symbols, literals, commits and URLs; see
+            `anchors.grammar`.
+        valid_until: The time until which it holds.
+        recheck_days: After how many days it should be confirmed.
+        anchored_at: When its anchors were last known to hold, by a writer that could check them.
+        verdict: Whether it still holds; None if it has no anchor, or its project isn't at hand.
     """
 
     id: str
@@ -108,6 +144,16 @@ class Memory:
     corrected_by: str | None = None
     data: str | None = None
     pinned: bool = False
+    anchors: tuple[str, ...] = ()
+    valid_until: datetime | None = None
+    recheck_days: int | None = None
+    anchored_at: datetime | None = None
+    verdict: Verdict | None = None
+
+
+def is_doubtful(memory: Memory) -> bool:
+    """Return whether a memory changed or expired, by its verdict."""
+    return memory.verdict is not None and memory.verdict.is_doubtful
 
 
 class Version(NamedTuple):
@@ -172,6 +218,10 @@ class Draft:
         imported_as: The hash by which a later import of the same statement recognizes it.
         seen: Ids of memories that the writer has just read. If they are about the same subject,
             `Created.similar_to` names them more readily.
+        anchors: What makes it true; None to find anchors in the content, empty for none.
+        valid_until: The time until which it holds.
+        recheck: After which time span it should be confirmed, such as "90d"; as days once checked.
+        anchored_at: When its anchors were found to hold; the program that stores it sets this.
     """
 
     content: str
@@ -188,6 +238,10 @@ class Draft:
     fresh: bool = False
     imported_as: str | None = None
     seen: Collection[str] = ()
+    anchors: Sequence[str] | None = None
+    valid_until: Moment | None = None
+    recheck: str | int | None = None
+    anchored_at: datetime | None = None
 
 
 class Page(NamedTuple):

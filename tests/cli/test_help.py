@@ -287,7 +287,7 @@ def test_every_option_with_a_default_says_it() -> None:
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
         "not_corrects", "host", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user",
-        "env_file",
+        "env_file", "anchors", "valid_until", "recheck",
         "names", "tls_cert", "tls_key", "issuer", "public_url",
     }  # fmt: skip
     for name, option in options():

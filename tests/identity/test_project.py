@@ -626,9 +626,10 @@ def test_a_place_follows_the_branch_and_the_setting(
     monkeypatch.setattr(place, "_FRESH_SECONDS", 0.0)
     config = load_config({"project_detection": "true"})
     where = place.here(config, top)
-    assert where() == ("example.com/acme/shop", "main")
+    assert where() == ("example.com/acme/shop", "main", top, ("example.com/acme/shop",))
     git(top, "checkout", "-q", "-b", "feature")
-    assert where() == ("example.com/acme/shop", "feature")
+    here = where()
+    assert here is not None and here[:2] == ("example.com/acme/shop", "feature")
     assert place.here(config._replace(project_detection=False), top)() is None
     monkeypatch.chdir(top)
     with Memories(

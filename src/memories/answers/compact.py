@@ -170,6 +170,8 @@ def _marks(record: Memory) -> list[str]:
         marks.append("pending")
     if record.deleted:
         marks.append("deleted")
+    if record.verdict:
+        marks.append(_escaped(record.verdict.describe()))
     if record.corrected_by:
         marks.append(f"corrected by {_name(record.corrected_by[:_SHORT_ID])}")
     return marks

@@ -98,6 +98,13 @@ def _origin(record: Any) -> dict[str, Any] | None:
     return origin_of(record.origin, record.namespace)
 
 
+def _verdict(name: str) -> Callable[[Any], Any]:
+    def read(memory: "Memory") -> Any:
+        return getattr(memory.verdict, name) or None if memory.verdict else None
+
+    return read
+
+
 def _zoned(name: str) -> Callable[[Any], str]:
     def read(record: Any) -> str:
         return to_iso(getattr(record, name), keep_zone=True)
@@ -163,6 +170,26 @@ MEMORY = (
     *_ACCEPTED,
     _REDACTED,
     _SUSPICIOUS,
+    Field("anchors", "texts", "What makes it true.", [], "anchors"),
+    Field("valid_until", "time", "Until when it holds.", None, "holds until"),
+    Field("recheck_days", "whole", "After how many days it should be confirmed.", None),
+    Field("anchored_at", "time", "When its anchors were last known to hold.", None),
+    Field(
+        "verdict",
+        "text",
+        "Whether it still holds, if that can be checked.",
+        None,
+        "verdict",
+        _verdict("word"),
+    ),
+    Field(
+        "verdict_reason",
+        "text",
+        "What changed, or why it can't be checked.",
+        None,
+        read=_verdict("reason"),
+    ),
+    Field("verdict_since", "time", "When it changed, or last held.", None, read=_verdict("since")),
 )
 TURN = (
     Field("id", "text", "The conversation and the index, such as `standup#3`."),

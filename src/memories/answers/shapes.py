@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memories.models import Forgotten, History, Memory, Page
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
+    from memories.read.verification import Verification
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.search.results import Explanation, Hit
@@ -188,6 +189,16 @@ def reinforce_result(record: "Memory") -> dict[str, Any]:
     return answer
 
 
+def verification(result: "Verification") -> dict[str, Any]:
+    """Return the result of checking anchors: counts, and the memories to look at."""
+    return {
+        "changed": [memory(record) for record in result.doubtful],
+        "unverified": [memory(record) for record in result.unverified],
+        "counts": dict(result.counts),
+        "ok": not result.doubtful,
+    }
+
+
 def forget_result(forgotten: "Forgotten") -> dict[str, Any]:
     """Return the result of erasing a memory."""
     return {
@@ -319,6 +330,8 @@ def _recalled(record: "HistoryTurn | MemoryItem") -> dict[str, Any]:
     answer = vars(record) | {"suspicious": list(record.suspicious) or None}
     if record.origin is not None:
         answer["origin"] = without_none(record.origin._asdict())
+    if answer.get("verdict") is not None:
+        answer["verdict"] = answer["verdict"].describe()
     return {
         name: value for name, value in answer.items() if value is not None and value is not False
     }
@@ -480,6 +493,7 @@ def _entry(entry: "Entry") -> dict[str, Any]:
         "version": entry.version,
         "access_count": entry.uses,
         "suspicious": entry.suspicious.split() or None,
+        "verdict": entry.verdict.describe() if entry.verdict else None,
         "cut": entry.cut,
     }
     return without_none(answer)

@@ -27,6 +27,8 @@ COMMANDS = {
         "Bring back a deleted memory, or a whole store from a backup.",
     ),
     "review": ("review", "Change", "Decide about memories that wait: list, accept, edit, reject."),
+    "verify": ("anchors", "Change", "Check whether what memories cite still holds."),
+    "confirm": ("anchors", "Change", "Say that a memory is still true: adds a version."),
     "rollback": ("bulk", "Change", "Put memories back as they were at a time."),
     "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
     "turns": ("turns", "Conversations", "Add, read and erase the turns of conversations."),

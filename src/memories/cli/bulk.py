@@ -280,7 +280,10 @@ def rollback(
 
 # Names of the fields in other programs and in answers.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
-_FIELDS = ("content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source")
+_FIELDS = (
+    "content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source",
+    "anchors", "valid_until", "recheck",
+)  # fmt: skip
 _ANSWERED = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "redacted", "note")
 
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.answers import shapes
+from memories.cli.anchors import anchor_options, read_cited
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
@@ -72,6 +73,7 @@ _parse_confidence = partial(parse_share, name="confidence")
     "--source", metavar="CONVERSATION[#INDEX]",
     help="Conversation, or turn of one, that it comes from.",
 )  # fmt: skip
+@anchor_options("--until")
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @no_redact_option
 @tag_options
@@ -87,6 +89,7 @@ def create(
     supersedes: str | None,
     confidence: float | None,
     source: str | None,
+    cited: Mapping[str, Any],
     force: bool,
     no_redact: bool,
 ) -> int:
@@ -96,8 +99,9 @@ def create(
     this one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was
     not stored because it is a duplicate. --jsonl and --lines report each line, and the other
     options apply to all lines: exits 1 if a line was refused, else 3 if one is a duplicate.
+    In a project, paths that the text names and that exist become anchors; see memory verify.
     """
-    draft = Draft("", tags, decay, key, supersedes, confidence, source=source)
+    draft = Draft("", tags, decay, key, supersedes, confidence, source=source, **read_cited(cited))
     if jsonl is not None or lines is not None:
         from memories.cli.bulk import Plan, create_lines
 
@@ -162,6 +166,7 @@ def _describe(created: "Created", *, force: bool) -> str:
     "--confidence", metavar="0..1", parse=_parse_confidence,
     help="How sure you are now. [default: as it is]",
 )  # fmt: skip
+@anchor_options()
 @option(
     "--not-corrects", metavar="ID", kind="ids",
     help="Memory that this one does not correct after all: both hold.",
@@ -177,12 +182,14 @@ def update(
     not_corrects: str | None,
     decay: str | None,
     confidence: float | None,
+    cited: Mapping[str, Any],
     no_redact: bool,
 ) -> int:
     """Add a new version of a memory: new text, new tags.
 
-    Anything you leave out stays the same. CONTENT is the new text, or - to read it from standard
-    input. ID may be - to give all memories whose ids are on standard input the same tags.
+    Anything you leave out stays the same; --anchor replaces all anchors. CONTENT is the new text,
+    or - to read it from standard input. ID may be - to give all memories whose ids are on standard
+    input the same tags.
     """
     from memories.cli.bulk import for_each, select
 
@@ -199,6 +206,7 @@ def update(
         not_corrects=not_corrects,
         decay=decay,
         confidence=confidence,
+        **read_cited(cited),
     )
     return for_each(select(memories, [memory_id]), run, shapes.memory, text.memory, "updated")
 

@@ -14,18 +14,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
-from memories.answers.shapes import (
-    HINT_CORRECTS,
-    hint_left,
-    hint_of,
-    search_note,
-    summarize,
-)
+from memories.answers.shapes import HINT_CORRECTS, hint_left, hint_of, search_note, summarize
 from memories.cli.output import amount, colored, safe
 from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age, to_iso
 from memories.guard.origin import AGENT, Origin
-from memories.models import PENDING, SHARED, History, Memory, Page
+from memories.models import PENDING, SHARED, History, Memory, Page, Verdict
 
 if TYPE_CHECKING:
     from memories.models import Forgotten, Version
@@ -63,8 +57,7 @@ def memory(record: Memory) -> str:
     cells["redacted"] = count_kinds(record.redacted)
     if record.accepted_at:
         cells["accepted_at"] += f" by {safe(record.accepted_by or '-')}"
-    labels = {field.name: field.label for field in MEMORY}
-    rows = [(labels[name], cell) for name, cell in cells.items() if cell]
+    rows = [(field.label, cells[field.name]) for field in MEMORY if cells.get(field.name)]
     return f"{paint(BOLD, mark_lines(record.content))}\n{table(rows)}"
 
 
@@ -74,6 +67,8 @@ def _cell(value: object) -> str:
         return format_time(value)
     if isinstance(value, Origin):
         return _writer_in_full(value)
+    if isinstance(value, Verdict):
+        return paint(YELLOW if value.is_doubtful else GREEN, safe(value.describe()))
     if isinstance(value, tuple):
         return safe(", ".join(value))
     return safe(str(value or ""))
@@ -127,8 +122,9 @@ def _capitalize(sentence: str) -> str:
 
 def delete_result(record: Memory) -> str:
     """Return the result of a delete."""
-    content = shorten(record.content, 9)
-    return f"Deleted: {content}\nTo bring it back: memory restore {safe(record.id)}"
+    return (
+        f"Deleted: {shorten(record.content, 9)}\nTo bring it back: memory restore {safe(record.id)}"
+    )
 
 
 def forget_result(forgotten: "Forgotten") -> str:
@@ -421,7 +417,7 @@ def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
 
 def _memory_block(place: int | None, record: Memory, remark: str) -> str:
     """Return a memory in the form used in listings: its content, and a line about it."""
-    details = []
+    details = [record.verdict.describe()] if record.verdict else []
     if record.corrected_by:
         details.append(f"corrected by {safe(record.corrected_by)[:SHORT_ID]}")
     details += [remark, _with_suspicion("", record.suspicious)]

@@ -275,6 +275,8 @@ def memory_document(hit: Hit) -> Document:
         document["project"] = memory.tags["project"]
     if memory.accepted_at is not None:
         document["accepted"] = True
+    if memory.verdict is not None:
+        document["verdict"] = memory.verdict
     if memory.suspicious:
         document["suspicious"] = memory.suspicious
     return document

@@ -15,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.languages import unseen
+from memories.models import UNVERIFIED
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from memories.models import Verdict
+
 MAX_SHOWN = 8_000  # characters of an item; a longer one notes how many were cut
+MAX_REASON = 160  # characters of the reason of a verdict
 MAX_NAME = 64  # characters of a speaker or a writer
 SHORT_ID = 13  # characters: the time in milliseconds at the start of a UUIDv7
 # `strftime` would use the language of the process.
@@ -105,6 +109,17 @@ def name(text: str) -> str:
     """Return a name on one line, in quotes if it could be mistaken for something else."""
     shown = " ".join(lines(text[:MAX_NAME]))
     return shown if _PLAIN.fullmatch(shown) else '"' + shown.replace('"', "'") + '"'
+
+
+def verdict(verdict: "Verdict") -> str:
+    """Return a verdict as a mark: a word, a date if it matters, and the reason in quotes."""
+    word = verdict.word
+    if verdict.since is not None and verdict.word == UNVERIFIED:
+        word = f"{word} since {day(verdict.since)}"
+    if not verdict.reason:
+        return word
+    reason = " ".join(lines(verdict.reason[:MAX_REASON])).replace('"', "'")
+    return f'{word} "{reason}"'
 
 
 def day(moment: "datetime") -> str:

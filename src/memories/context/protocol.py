@@ -17,7 +17,7 @@ from memories.core.times import to_iso
 from memories.errors import InvalidInput, SystemFault
 from memories.guard import validate
 from memories.guard.origin import Origin
-from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
+from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS, Verdict
 
 ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
@@ -110,6 +110,7 @@ class MemoryItem:
         shared: Whether it comes from the shared namespace while the reader has another one.
         suspicious: The rules by which the text may be an instruction to a model; see `Memory`.
         project: The project in its tags, once it is stored.
+        verdict: Whether it still holds, if that can be checked; see `Memory`.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -129,6 +130,7 @@ class MemoryItem:
     shared: bool = field(default=False, init=False)
     suspicious: tuple[str, ...] = field(default=(), init=False)
     project: str | None = field(default=None, init=False)
+    verdict: Verdict | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_text(self.text, MAX_MEMORY_CHARACTERS, "a memory", "summarize it")
@@ -287,6 +289,7 @@ def item_of(document: Document) -> MemoryItem:
     item.origin, item.shared = document.get("origin"), document.get("shared", False)
     item.suspicious = document.get("suspicious", ())
     item.project = document.get("project")
+    item.verdict = document.get("verdict")
     return item
 
 

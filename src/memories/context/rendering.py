@@ -157,6 +157,8 @@ def _provenance(item: MemoryItem) -> str:
 def _unusual_marks(item: MemoryItem) -> list[str]:
     """Return the marks of a memory that is not certain, or may be an instruction."""
     marks: list[str] = []
+    if item.verdict is not None:
+        marks.append(fence.verdict(item.verdict))
     if item.confidence < 0.995:
         marks.append(f"confidence {item.confidence:.2g}")
     if item.suspicious:

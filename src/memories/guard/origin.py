@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from memories.errors import InvalidInput
@@ -77,10 +78,18 @@ class Place(NamedTuple):
     Attributes:
         project: The project, for the tag of that name.
         branch: The checked-out git branch, if any.
+        root: The top folder of the working tree; None if no anchors are checked there.
+        aliases: Other names of the project.
     """
 
     project: str
     branch: str | None = None
+    root: Path | None = None
+    aliases: tuple[str, ...] = ()
+
+    def root_of(self, project: str) -> Path | None:
+        """Return the top folder of a project's working tree, if that is where a program works."""
+        return self.root if project in (self.project, *self.aliases) else None
 
     def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
         """Return tags with the project, unless they name one or are valid in all projects."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from memories.anchors.judge import HOOK_SECONDS, Judge, cache_of
 from memories.config import load_config, registers
 from memories.core.events import OFF
 from memories.errors import ConfigError, StoreUnreachable
@@ -19,7 +20,7 @@ from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.identity import prompt as blocks
 from memories.identity.place import names_of
-from memories.identity.project import identify
+from memories.identity.project import Project, identify
 from memories.models import SHARED
 from memories.scratchpad.hot_tier import read_up_to_date
 from memories.settings import Config
@@ -44,11 +45,17 @@ class Situation(NamedTuple):
         config: The settings.
         project: The session's project; None if there is none.
         client: How the agent reaches its memory: see `identity.prompt.build`.
+        root: The top folder of the project's working tree, if there is one.
     """
 
     config: Config
     project: str | None
     client: str
+    root: Path | None = None
+
+    def root_of(self, project: str) -> Path | None:
+        """Return the top folder of a project's working tree, if the session works there."""
+        return self.root if project in names_of(self.project) else None
 
 
 def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> HookContext:
@@ -100,7 +107,9 @@ def find_situation(request: RecallRequest) -> Situation:
     config = read_settings(request)
     project = _identify(request) if config.project_detection else None
     client = "mcp" if is_served(request.session, request.folder) else "shell"
-    return Situation(config, project, client)
+    if project is None:
+        return Situation(config, None, client)
+    return Situation(config, project.name, client, project.root)
 
 
 def read_settings(request: RecallRequest) -> Config:
@@ -122,13 +131,15 @@ def read_settings(request: RecallRequest) -> Config:
 
 
 @contextlib.contextmanager
-def open_memories(config: Config, opened: "OpenMemories | None") -> "Iterator[Memories]":
-    """Open the memories that hooks read."""
+def open_memories(
+    config: Config, situation: Situation, opened: "OpenMemories | None"
+) -> "Iterator[Memories]":
+    """Open the memories that hooks read; anchors are checked where the session works."""
     from memories.memories import Memories
 
     opening = Memories(config=config, channel="hook") if opened is None else opened(config, True)
     with opening as memories:
-        yield memories
+        yield memories.judge_in(situation.root_of, HOOK_SECONDS)
 
 
 def recall_memories(
@@ -144,7 +155,7 @@ def recall_memories(
     if not request.counts:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     projects = names_of(situation.project)
-    with open_memories(config, opened) as memories:
+    with open_memories(config, situation, opened) as memories:
         return recall_prompt(
             memories,
             request,
@@ -170,8 +181,10 @@ def build_block(
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        return _block_from_store(request, config, wanted, opened)
-    return blocks.render(wanted, scratchpad)
+        return _block_from_store(request, situation, wanted, opened)
+    cache = cache_of(config.home, config.namespace)
+    judge = Judge(situation.root_of, cache, HOOK_SECONDS)
+    return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
 
 
 def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
@@ -188,11 +201,11 @@ def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
 
 def _block_from_store(
     request: RecallRequest,
-    config: Config,
+    situation: Situation,
     wanted: blocks.BlockRequest,
     opened: "OpenMemories | None",
 ) -> blocks.Prompt:
-    with open_memories(config, opened) as memories:
+    with open_memories(situation.config, situation, opened) as memories:
         if request.deadline is not None:
             return blocks.build(
                 memories, project=wanted.project, budget=wanted.budget, client=wanted.client
@@ -224,11 +237,10 @@ def is_served(session: str, folder: str) -> bool:
     return any(root == "" or Path(folder).is_relative_to(root) for root in roots)
 
 
-def _identify(request: RecallRequest) -> str | None:
+def _identify(request: RecallRequest) -> Project | None:
     """Return the working folder's project; a session can start without one."""
     try:
-        project = identify(Path(request.folder))
+        return identify(Path(request.folder))
     except (ConfigError, OSError) as exc:
         runs.log(request.home, f"the project of {request.folder} can't be identified: {exc}")
         return None
-    return None if project is None else project.name

@@ -26,7 +26,7 @@ from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import Memory, is_recall_off
 from memories.search.ranking import Features, Ranked
-from memories.search.results import Hit, SearchResult
+from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
 
@@ -270,7 +270,8 @@ class _GatedBackend(EngineBackend):
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
             self._count_reads(results, corrected[: gate.MAX_MEMORIES])
-            return [self._memory_with_owner(entry.hit) for entry in corrected]
+            hits = with_verdicts([entry.hit for entry in corrected], self.memories.judge)
+            return list(map(self._memory_with_owner, hits))
 
     def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:
         """Search all memories, and those of the session's project, which others may crowd out."""

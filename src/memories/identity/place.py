@@ -40,7 +40,9 @@ def _look(folder: Path | None) -> Place | None:
         project = identify(folder or Path.cwd())
     except FileNotFoundError:
         return None  # the working folder has been removed
-    return None if project is None else Place(project.name, project.branch)
+    if project is None:
+        return None
+    return Place(project.name, project.branch, project.root, names_of(project.name))
 
 
 def names_of(project: str | None) -> tuple[str, ...]:

@@ -230,7 +230,8 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
     """Return the memories in the order of the block, each group in that of the scratchpad.
 
     Pinned ones come first, then preferences whatever their age, then other memories of the project,
-    of every project or of none, and last those of other projects.
+    of every project or of none, and last those of other projects. What is no longer true stands
+    behind its group.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -246,7 +247,12 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
             preferences.append(entry)
         elif group != "session":
             near.append(entry)
-    return [*pinned, *preferences, *near, *far]
+    groups = (pinned, preferences, near, far)
+    return [entry for group in groups for entry in sorted(group, key=_is_doubtful)]
+
+
+def _is_doubtful(entry: Entry) -> bool:
+    return entry.is_doubtful
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:
@@ -370,6 +376,8 @@ class _Page(NamedTuple):
             facts.append("pinned")
         if entry.namespace not in ("", self.namespace):
             facts.append(SHARED)
+        if entry.verdict is not None:
+            facts.append(fence.verdict(entry.verdict))
         if entry.cut is not None:
             facts.append(f"beginning of {entry.cut} characters")
         short_id = fence.name(entry.id[: fence.SHORT_ID])

@@ -37,7 +37,8 @@ _USUAL = {
 }
 _BRIEF = tuple(
     """kind id content tags namespace conversation_id key decay_policy confidence version
-    superseded_by corrects corrected_by deleted pending role speaker suspicious""".split()
+    superseded_by corrects corrected_by deleted pending role speaker suspicious anchors
+    valid_until verdict verdict_reason""".split()
 )
 _WORD = re.compile(r"\w[\w.@/+:#-]*")  # an id that needs no quotes
 _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs no quotes
@@ -179,6 +180,10 @@ def _marks(record: Mapping[str, Any], own: str) -> list[str]:
     add("corrects", short_id(record.get("corrects") or ""))
     add("corrected by", short_id(record.get("corrected_by") or ""))
     add("replaced by", short_id(record.get("superseded_by") or ""))
+    verdict = record.get("verdict")
+    if verdict:
+        reason = record.get("verdict_reason")
+        marks.append(f"{verdict}: {_quote(reason)}" if reason else verdict)
     add("suspicious:", _quote(" ".join(record.get("suspicious") or ())))
     add("cut:", record.get("cut", ""))
     return marks

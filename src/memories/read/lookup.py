@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from memories.anchors.judge import Judge
 from memories.config import is_own_name
 from memories.core.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
 from memories.core.times import from_millis, mixes_zones, to_iso, to_millis, to_moment
@@ -66,11 +67,13 @@ class Lookup(NamedTuple):
         store: The store with the memories.
         namespace: The namespace to which the caller writes.
         readable: The namespaces that the caller can read, its own first.
+        judge: Checks the anchors of memories; None for callers that get no verdicts.
     """
 
     store: Store
     namespace: str
     readable: tuple[str, ...]
+    judge: Judge | None = None
 
     def where(self, **conditions: Any) -> Filter:
         """Return a filter for the memories that the caller may read."""

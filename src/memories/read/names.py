@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from memories.core.times import from_millis
 from memories.guard.origin import CHANNELS, IMPORT, TRUSTS, origin_of
-from memories.models import DecayPolicy
+from memories.models import VERDICTS, DecayPolicy
 from memories.read import versions
 from memories.read.turns import start_of
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
@@ -20,6 +20,7 @@ CHOICES: dict[str, Sequence[str]] = {
     "channel": CHANNELS,
     "decay": tuple(DecayPolicy),
     "role": ROLES,
+    "verdict": VERDICTS,
 }
 
 
@@ -28,7 +29,8 @@ class Name(NamedTuple):
 
     Attributes:
         kind: `text`, `choice`, `number`, `time`, `id` or `source`.
-        read: Returns its value on a record; None for `confidence`, which depends on the time.
+        read: Returns its value on a record; None for `confidence` and `verdict`, which depend on
+            the time.
     """
 
     kind: str
@@ -84,6 +86,15 @@ def _read_reinforced_at(record: Record) -> datetime | None:
     return None if millis is None else from_millis(millis)
 
 
+def _read_anchors(record: Record) -> str | None:
+    return record.fields.get("anchors")
+
+
+def _read_valid_until(record: Record) -> datetime | None:
+    millis = record.fields.get("valid_until")
+    return None if millis is None else from_millis(millis)
+
+
 def _read_turn_id(record: Record) -> str:
     return f"{record.ref.group}#{start_of(record)}"
 
@@ -117,6 +128,9 @@ NAMES: dict[Collection, dict[str, Name]] = {
         "created": Name("time", versions.first_written_at),
         "reinforced": Name("time", _read_reinforced_at),
         "ended": Name("time", attrgetter("ended_at")),
+        "verdict": Name("choice", None),
+        "anchors": Name("text", _read_anchors),
+        "valid_until": Name("time", _read_valid_until),
     },
     Collection.HISTORY: {
         **_COMMON,

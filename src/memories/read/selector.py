@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from memories.anchors.judge import Judge
 from memories.core.ids import ID_LENGTH, parse_id
 from memories.core.times import parse_span
 from memories.errors import InvalidInput
@@ -48,10 +49,12 @@ class Instant(NamedTuple):
     Attributes:
         now: The time from which "7d" counts back, and for which confidence is computed.
         half_life_hours: See `read.versions.compute_confidence`.
+        judge: Computes verdicts; None if expressions can't use them.
     """
 
     now: datetime
     half_life_hours: float
+    judge: Judge | None = None
 
 
 class Selector(NamedTuple):
@@ -221,6 +224,8 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
     name = _find_name(condition, collection)
     if name is None:
         kind, read = "text", _tag_reader(condition)
+    elif condition.name.lower() == "verdict":
+        kind, read = name.kind, _verdict_reader(condition, instant)
     else:
         kind, read = (
             name.kind,
@@ -268,6 +273,28 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
     if name not in NAMES[collection] and name in NAMES[Collection.MEMORY]:
         raise error_at(condition.place, f"turns have no {name}; {_USE_QUOTES}")
     return NAMES[collection].get(name)
+
+
+def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
+    """Return the reader of the present verdict.
+
+    Raises:
+        InvalidInput: Verdicts can't be used here.
+    """
+    judge = instant.judge
+    if judge is None:
+        raise error_at(
+            condition.place,
+            "verdict is only for search and list, by you on your own machine; it never decides "
+            "what is changed, deleted or forgotten",
+        )
+
+    def read(record: Record) -> str | None:
+        memory = versions.to_memory(record, instant.now, instant.half_life_hours)
+        [judged] = judge.judge([memory], instant.now)
+        return None if judged.verdict is None else judged.verdict.word
+
+    return read
 
 
 def _tag_reader(condition: Condition) -> Reader:

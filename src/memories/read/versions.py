@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from memories.anchors import grammar
 from memories.core.times import from_millis, to_millis
 from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
@@ -13,6 +14,8 @@ from memories.stores.records import Collection, Patch, Record, Ref
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
 _RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
+# Fields of what makes a memory true; see `anchors`.
+ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
 
 
@@ -70,7 +73,9 @@ def next_version(
         copied += ["aging_from", "reinforced_at"]
         fields["aging_from"] = written_at
     if changes.get("text", latest.text) == latest.text:
-        copied.append("data")
+        copied += ["data", *ANCHORS]
+    else:
+        fields |= _anchors_left(latest, changes["text"])
     for name in copied:
         if latest.fields.get(name) is not None:
             fields[name] = latest.fields[name]
@@ -97,6 +102,18 @@ def next_version(
     )
 
 
+def _anchors_left(latest: Record, text: str) -> dict[str, Any]:
+    """Return the fields of the anchors that still belong to a memory with a new text."""
+    anchors = grammar.split(latest.fields.get("anchors"))
+    left = grammar.select_named(anchors, latest.text, text)
+    if not left:
+        return {}
+    return {
+        "anchors": grammar.SEPARATOR.join(left),
+        "anchored_at": latest.fields.get("anchored_at"),
+    }
+
+
 def declared_fields(draft: Draft) -> dict[str, Any]:
     """Return the fields for the decay policy, confidence, source and data that a draft declares.
 
@@ -111,6 +128,17 @@ def declared_fields(draft: Draft) -> dict[str, Any]:
         fields["source"] = draft.source
     if draft.data is not None:
         fields["data"] = draft.data or None
+    if draft.anchors is not None:
+        fields["anchors"] = grammar.SEPARATOR.join(draft.anchors) or None
+        fields["anchored_at"] = None
+        if draft.anchored_at is not None:
+            fields["anchored_at"] = to_millis(draft.anchored_at)
+    if draft.valid_until is not None:
+        fields["valid_until"] = None
+        if isinstance(draft.valid_until, datetime):
+            fields["valid_until"] = to_millis(draft.valid_until)
+    if draft.recheck is not None:
+        fields["recheck_days"] = draft.recheck or None
     return fields
 
 
@@ -176,7 +204,16 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         corrects=fields.get("corrects"),
         corrected_by=corrected_by(latest, now),
         pinned=PINNED in latest.labels,
+        anchors=grammar.split(fields.get("anchors")),
+        valid_until=_time_of(fields, "valid_until"),
+        recheck_days=fields.get("recheck_days"),
+        anchored_at=_time_of(fields, "anchored_at"),
     )
+
+
+def _time_of(fields: Mapping[str, Any], name: str) -> datetime | None:
+    millis = fields.get(name)
+    return None if millis is None else from_millis(millis)
 
 
 def to_version(record: Record) -> Version:

@@ -12,6 +12,9 @@ from memories.models import SESSION
 from memories.search.relevance import Relevance, boost, factor, fade
 
 if TYPE_CHECKING:
+    from memories.anchors.grammar import Cited
+    from memories.anchors.judge import Judge
+    from memories.models import Verdict
     from memories.settings import Config
 
 MOST_PINNED = 50  # the limit in `write.change.pin`
@@ -72,6 +75,11 @@ class Entry(NamedTuple):
         suspicious: Why it may give orders to a model: space-separated names; usually empty.
         cut: The memory's length in characters, if `content` is only its beginning.
         namespace: The namespace that owns it.
+        anchors: What makes it true, one on each line; see `anchors`.
+        valid_until: Until when it holds, ISO 8601; usually empty.
+        recheck: After how many days it should be confirmed; 0 for never.
+        anchored: When its anchors were last known to hold, ISO 8601; usually empty.
+        verdict: Whether it still holds, which the file doesn't store: see `with_verdicts`.
     """
 
     id: str
@@ -93,6 +101,16 @@ class Entry(NamedTuple):
     cut: int | None = None
     accepted: bool = False
     namespace: str = ""
+    anchors: str = ""
+    valid_until: str = ""
+    recheck: int = 0
+    anchored: str = ""
+    verdict: "Verdict | None" = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it changed or expired, by its verdict."""
+        return self.verdict is not None and self.verdict.is_doubtful
 
     @property
     def is_preference(self) -> bool:
@@ -152,6 +170,48 @@ def aging_fields(entry: Entry) -> dict[str, Any]:
     if entry.confidence != 1.0:
         fields["confidence"] = entry.confidence
     return fields
+
+
+def anchor_fields(entry: Entry) -> dict[str, Any]:
+    """Return the fields of an entry's record that say what makes it true."""
+    from memories.core.times import to_millis
+
+    fields: dict[str, Any] = {}
+    if entry.anchors:
+        fields["anchors"] = entry.anchors
+    if entry.recheck:
+        fields["recheck_days"] = entry.recheck
+    for name, written in (("valid_until", entry.valid_until), ("anchored_at", entry.anchored)):
+        time = _parse_time(written)
+        if time is not None:
+            fields[name] = to_millis(time)
+    return fields
+
+
+def with_verdicts(
+    entries: Sequence[Entry], judge: "Judge | None", now: datetime
+) -> tuple[Entry, ...]:
+    """Return entries with their verdicts."""
+    has_anchors = any(entry.anchors or entry.valid_until or entry.recheck for entry in entries)
+    if judge is None or not has_anchors:
+        return tuple(entries)
+    verdicts = judge.verdicts([_cited_by(entry, now) for entry in entries], now)
+    return tuple(
+        entry._replace(verdict=verdict) for entry, verdict in zip(entries, verdicts, strict=True)
+    )
+
+
+def _cited_by(entry: Entry, now: datetime) -> "Cited":
+    from memories.anchors.grammar import Cited, split
+
+    return Cited(
+        split(entry.anchors),
+        entry.tags,
+        parse_time(entry.written, now),
+        _parse_time(entry.valid_until),
+        entry.recheck or None,
+        _parse_time(entry.anchored),
+    )
 
 
 def has_age(entry: Entry) -> bool:

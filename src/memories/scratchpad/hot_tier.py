@@ -18,11 +18,13 @@ from memories.scratchpad.entries import (
     has_age,
     parse_time,
     select_current,
+    with_verdicts,
 )
 from memories.scratchpad.file import Place
 from memories.scratchpad.layout import Pad
 
 if TYPE_CHECKING:
+    from memories.anchors.judge import Judge
     from memories.settings import Config
 
 # Programs elsewhere may write to the same store without changing this file.
@@ -45,6 +47,10 @@ class Scratchpad(NamedTuple):
     file: str | None
     notes: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
+
+    def with_verdicts(self, judge: "Judge | None", now: datetime) -> "Scratchpad":
+        """Return it with the verdicts of its entries."""
+        return self._replace(entries=with_verdicts(self.entries, judge, now))
 
     def current(self, rules: Rules, now: datetime) -> "Scratchpad":
         """Return it with only the entries to show, sorted.

@@ -30,6 +30,9 @@ _TEXTS = (
     "suspicious",
     "aging_from",
     "reinforced",
+    "anchors",
+    "valid_until",
+    "anchored",
 )
 _OPTIONAL_TEXTS = ("key", "decay")
 _BOOLEANS = {
@@ -125,6 +128,10 @@ def _render_entry(entry: Entry) -> str:
         "suspicious": entry.suspicious or None,
         "cut": entry.cut or None,
         "accepted": entry.accepted or None,
+        "anchors": entry.anchors or None,
+        "valid_until": entry.valid_until or None,
+        "recheck": entry.recheck or None,
+        "anchored": entry.anchored or None,
         "confidence": None if entry.confidence == 1.0 else entry.confidence,
     }
     rows = [
@@ -291,6 +298,7 @@ def _read_entry(item: Any, source: str) -> Entry:
         accepted=_read_boolean(item, "accepted", where),
         version=_read_number(item, "version", where),
         uses=_read_number(item, "uses", where),
+        recheck=_read_number(item, "recheck", where),
         tags=dict(tags),
         confidence=_read_confidence(item, where),
         cut=_read_number(item, "cut", where) or None,

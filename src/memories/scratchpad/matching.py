@@ -19,6 +19,7 @@ from memories.scratchpad.entries import (
     Entry,
     Rules,
     aging_fields,
+    anchor_fields,
     describe_unknown_ages,
     heat,
     is_current,
@@ -150,7 +151,11 @@ class _Words(NamedTuple):
 def record_of(entry: Entry, now: datetime) -> Record:
     """Return the record of an entry, with the fields that the scratchpad stores."""
     written = parse_time(entry.written, now)
-    fields = {"first_at": to_millis(parse_time(entry.created, written)), **aging_fields(entry)}
+    fields = {
+        "first_at": to_millis(parse_time(entry.created, written)),
+        **aging_fields(entry),
+        **anchor_fields(entry),
+    }
     if entry.suspicious:
         fields["suspicious"] = entry.suspicious
     labels = entry.tags

@@ -345,6 +345,10 @@ def entry_of(record: Record, now: datetime) -> Entry | None:
         cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
         accepted="accepted_at" in record.fields,
         namespace=record.ref.namespace,
+        anchors=record.fields.get("anchors", ""),
+        valid_until=_iso(record.fields.get("valid_until")),
+        recheck=record.fields.get("recheck_days", 0),
+        anchored=_iso(record.fields.get("anchored_at")),
     )
 
 

@@ -80,7 +80,10 @@ class Scratchpads:
             copies = copies_of(self.place(self.lookup.namespace))
             notes = tuple(f"{copy} contains edits that could not be applied" for copy in copies)
             scratchpad = scratchpad._replace(notes=notes)
-        return scratchpad.current(self._rules(), self._clock())
+        return self._judged(scratchpad.current(self._rules(), self._clock()))
+
+    def _judged(self, scratchpad: "Scratchpad") -> "Scratchpad":
+        return scratchpad.with_verdicts(self.lookup.judge, self._clock())
 
     def at_hand(self) -> "Scratchpad | None":
         """Return the hot tier if no file needs a refresh first; else None."""
@@ -88,7 +91,8 @@ class Scratchpads:
             return None
         from memories.scratchpad.hot_tier import read_up_to_date
 
-        return read_up_to_date(self.config, self.lookup.readable, self._clock())
+        scratchpad = read_up_to_date(self.config, self.lookup.readable, self._clock())
+        return None if scratchpad is None else self._judged(scratchpad)
 
     def search(self, query: str, filters: "SearchFilters", *, offline: bool = False) -> "Matches":
         """Search the scratchpads; see `Memories.search_scratchpad`."""
@@ -131,7 +135,9 @@ class Scratchpads:
     def offline(self) -> "Scratchpad | None":
         """Return the hot tier from the files alone; see `Memories.offline`."""
         scratchpad = self._load_files()
-        return None if scratchpad is None else scratchpad.current(self._rules(), self._clock())
+        if scratchpad is None:
+            return None
+        return self._judged(scratchpad.current(self._rules(), self._clock()))
 
     def missing(self) -> str | None:
         """Return a sentence if the store's file is gone; see `Memories.missing`."""

@@ -1,12 +1,12 @@
 """Search results: the hits, and all candidates."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from memories.models import Memory
+from memories.models import Memory, is_doubtful
 from memories.read import versions
 from memories.search.candidates import Query
 from memories.search.ranking import Evidence, Features, Ranked
@@ -224,6 +224,22 @@ class SearchResult(NamedTuple):
 
             return to_turn(record)
         return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)
+
+
+def with_verdicts(
+    hits: Sequence[Hit], judge: Callable[[Sequence[Memory]], Sequence[Memory]]
+) -> tuple[Hit, ...]:
+    """Return hits with the verdicts of their memories; those that are no longer true come last."""
+    memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
+    judged = {memory.id: memory for memory in judge(memories)}
+    with_verdict = [
+        replace(hit, found=judged[hit.id]) if isinstance(hit.found, Memory) else hit for hit in hits
+    ]
+    return tuple(sorted(with_verdict, key=_is_doubtful))
+
+
+def _is_doubtful(hit: Hit) -> bool:
+    return isinstance(hit.found, Memory) and is_doubtful(hit.found)
 
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:

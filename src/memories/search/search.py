@@ -28,6 +28,7 @@ from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
+    from memories.anchors.judge import Judge
     from memories.embedders import Embedder
 
 COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
@@ -124,8 +125,10 @@ def parse(
     for collection in collections_of(options.get("scope", "memories")):
         of_collection = narrow._replace(collection=collection)
         if (expression := options.get("where")) is not None:
+            judge = lookup.judge if narrow.as_of is None else None
+            instant = (judged_at, config.decay_half_life_hours, judge)
             of_collection, conditions[collection] = _parse_expression(
-                expression, of_collection, judged_at, config
+                expression, of_collection, instant
             )
         both = with_global(of_collection, options.get("project"))
         filters += both if collection is Collection.MEMORY else both[:-1] or both
@@ -189,16 +192,14 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
 
 
 def _parse_expression(
-    expression: str, filters: Filter, moment: datetime, config: Config
+    expression: str, filters: Filter, instant: "tuple[datetime, float, Judge | None]"
 ) -> tuple[Filter, Callable[[Record], bool]]:
     """Return a filter with the part of an expression that a store can apply, and a test for the
     whole expression.
     """
     from memories.read import selector  # most searches have no expression
 
-    parsed = selector.parse(
-        expression, filters.collection, selector.Instant(moment, config.decay_half_life_hours)
-    )
+    parsed = selector.parse(expression, filters.collection, selector.Instant(*instant))
     if parsed.states:
         names = " and ".join(sorted(parsed.states))
         raise InvalidInput(

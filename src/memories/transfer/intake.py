@@ -33,6 +33,7 @@ _OURS = (
     *_ACCEPTANCE,
     "suspicious",
     "redacted",
+    "anchored_at",
     *LINK,
 )  # not set by foreign files
 

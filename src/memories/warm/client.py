@@ -31,9 +31,11 @@ _MAX_PATH_BYTES = 100  # of a Unix socket; systems allow 103 to 107
 _HOME = "home"  # the name of the default store
 
 _READING = frozenset(
-    "search get list history tags duplicates status namespaces stats log context".split()
+    "search get list history tags duplicates status namespaces stats log context verify".split()
 )
-_WRITING = frozenset("create update reinforce delete restore review rollback forget turns".split())
+_WRITING = frozenset(
+    "create update reinforce delete restore review rollback forget turns confirm".split()
+)
 _READING_TURNS = ("tail", "show", "list")
 
 # The variables that a command may read besides its settings; no other leaves this process.

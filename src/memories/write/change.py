@@ -1,6 +1,7 @@
 """Changes a memory: a new version, a reset of its decay, a deletion that can be undone."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,13 +10,14 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.guard import validate
 from memories.guard.origin import PINNED, is_reserved, tags_of
-from memories.models import PENDING, DecayPolicy, Draft
+from memories.models import PENDING, DecayPolicy, Draft, Moment
 from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.chain import reinforcements_of
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
+from memories.write.anchoring import Anchoring, fields_of
 from memories.write.links import relink, remove_ended_links, remove_link, unlink, without_links
 from memories.write.suspicion import mark_record
 
@@ -37,6 +39,9 @@ class Update(NamedTuple):
     if_version: int | None = None
     decay: str | None = None
     confidence: float | None = None
+    anchors: Sequence[str] | None = None
+    valid_until: Moment | None = None
+    recheck: str | int | None = None
 
     def declared_fields(self) -> dict[str, Any]:
         """Return the fields for the given policy and confidence.
@@ -68,10 +73,13 @@ def update(
 ) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
     declared = change.declared_fields()
+    anchoring = Anchoring(lookup.judge, change.redactor, now)
+    draft, anchor_kinds = _settle_anchors(lookup, memory_id, change, anchoring)
+    declared |= fields_of(draft)
     is_empty = not (change.content is not None or change.tags or change.remove_tags or declared)
     if is_empty and change.not_corrects is None:
         raise InvalidInput(
-            "nothing to update was given; give new content, a tag, decay or confidence"
+            "nothing to update was given; give new content, a tag, decay, confidence or an anchor"
         )
     if change.not_corrects is not None:
         record = _remove_link(lookup, memory_id, change.not_corrects)
@@ -86,19 +94,15 @@ def update(
     vectors = _embed(embedder, expected)
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
-        if change.if_version not in (None, latest.ref.position):
-            raise Conflict(
-                f"Memory now has version {latest.ref.position}, which another writer wrote "
-                "meanwhile"
-            )
+        _refuse_other_version(latest, change.if_version)
         old_tags = tags_of(latest.labels)
-        tags = old_tags | added
-        for key in removed:
-            tags.pop(key, None)
+        tags = {key: value for key, value in {**old_tags, **added}.items() if key not in removed}
         text = content or latest.text
         is_new_text = text != latest.text
+        declared |= anchoring.fields_of_text(latest, text, tags, declared)
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
             return latest
+        kinds = (*anchor_kinds, *kinds)
         all_kinds = kinds if is_new_text else (*latest.names("redacted"), *kinds)
         new = versions.next_version(
             latest,
@@ -114,6 +118,48 @@ def update(
             new = remove_ended_links(lookup.store, new)
         if text != expected:
             vectors = _embed(embedder, text)
+        return _append(lookup.store, latest, new, vectors)
+
+
+def _refuse_other_version(latest: Record, version: int | None) -> None:
+    """Refuse to change a memory whose latest version isn't the expected one.
+
+    Raises:
+        Conflict: Another writer wrote a version meanwhile.
+    """
+    if version not in (None, latest.ref.position):
+        raise Conflict(
+            f"Memory now has version {latest.ref.position}, which another writer wrote meanwhile"
+        )
+
+
+def _settle_anchors(
+    lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
+) -> tuple[Draft, tuple[str, ...]]:
+    """Return a draft with the checked anchors of an update, and the kinds of secrets in them."""
+    draft = Draft(
+        "", anchors=change.anchors, valid_until=change.valid_until, recheck=change.recheck
+    )
+    if change.anchors:
+        tags = {**tags_of(lookup.find_own(memory_id).labels), **change.tags}
+        draft = replace(draft, tags=tags)
+    return anchoring.settle(draft)
+
+
+def append_confirmation(
+    lookup: Lookup,
+    embedder: "Embedder | None",
+    memory_id: str,
+    fields: Mapping[str, Any],
+    now: datetime,
+) -> Record:
+    """Append a version with the same text and other fields, which says that a memory is still
+    true; return it.
+    """
+    vectors = _embed(embedder, lookup.find_current(memory_id).text)
+    with lookup.store.transaction():
+        latest = lookup.find_current(memory_id)
+        new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
         return _append(lookup.store, latest, new, vectors)
 
 
@@ -294,7 +340,8 @@ def restore_version(
     vectors = _embed(embedder, old.text)
     with lookup.store.transaction():
         latest = lookup.find_current(old.ref.group)
-        fields = {name: old.fields.get(name) for name in ("decay", "confidence", "redacted")}
+        names = ("decay", "confidence", "redacted", *versions.ANCHORS)
+        fields = {name: old.fields.get(name) for name in names}
         tags = tags_of(old.labels)
         is_same = old.text == latest.text and tags == tags_of(latest.labels)
         if is_same and _has_fields(latest, fields):

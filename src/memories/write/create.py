@@ -91,12 +91,14 @@ class Prepared(NamedTuple):
         redacted: The kinds of the secrets that were removed.
         vectors: The vectors of its content; None without a model.
         superseded: The memory that it replaces, looked up in the transaction.
+        anchors: The anchors that its text names.
     """
 
     draft: Draft
     redacted: tuple[str, ...]
     vectors: Any = None
     superseded: Record | None = None
+    anchors: tuple[str, ...] = ()
 
 
 def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
@@ -112,7 +114,7 @@ def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
 
 def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
-    checked = [_redact_and_check(draft, writer.redactor) for draft in drafts]
+    checked = [_anchor(writer, _redact_and_check(draft, writer.redactor)) for draft in drafts]
     for batch in by_count(checked, BATCH if writer.force else BATCH_COMPARED):
         texts = [prepared.draft.content for prepared in batch]
         embedded = embed_to_store(writer.embedder, texts)
@@ -137,6 +139,13 @@ def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
         data, data_kinds = redactor.data(draft.data)
         clean, all_kinds = replace(clean, data=data), (*all_kinds, *data_kinds)
     return Prepared(_check(clean), all_kinds)
+
+
+def _anchor(writer: Writer, prepared: Prepared) -> Prepared:
+    """Check the anchors of a draft, or find those that it names."""
+    draft, kinds = writer.anchoring.settle(prepared.draft)
+    found = writer.anchoring.discover(draft)
+    return prepared._replace(draft=draft, redacted=(*prepared.redacted, *kinds), anchors=found)
 
 
 def _check(draft: Draft) -> Draft:
@@ -271,7 +280,8 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
 
 def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Created:
     """Store a draft as a new memory."""
-    draft, superseded = prepared.draft, prepared.superseded
+    superseded = prepared.superseded
+    draft = writer.anchoring.of_new(prepared.draft, prepared.anchors)
     created_at = draft.created_at or writer.now
     memory_id = draft.id or new_id(created_at)
     record = versions.first_version(
@@ -289,7 +299,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     """Store a draft as the next version of the memory with its key; fields that the draft leaves
     open stay.
     """
-    draft, superseded = prepared.draft, prepared.superseded
+    superseded = prepared.superseded
+    draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:
         superseded = None  # it replaces itself
     fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memories.anchors import grammar
 from memories.core.times import to_millis
 from memories.guard.origin import AGENT, TRUST, USER, tags_of
 from memories.guard.validate import MAX_TAGS
@@ -117,7 +118,21 @@ def find_additions(record: Record, draft: Draft) -> Additions:
     source = record.fields.get("source")
     if draft.source is not None and draft.source != source:
         (fields if source is None else other_fields)["source"] = draft.source
-    return Additions(tags, fields, other_tags, other_fields)
+    return Additions(tags, fields | _find_new_anchors(record, draft), other_tags, other_fields)
+
+
+def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
+    """Return what a draft adds to what makes a memory true."""
+    fields: dict[str, Any] = {}
+    anchors = grammar.split(record.fields.get("anchors"))
+    both = tuple(dict.fromkeys((*anchors, *(draft.anchors or ()))))
+    if both != anchors:
+        fields["anchors"] = both
+    declared = versions.declared_fields(draft)
+    for name, stored in (("valid_until", "valid_until"), ("recheck", "recheck_days")):
+        if declared.get(stored) not in (None, record.fields.get(stored)):
+            fields[name] = getattr(draft, name)
+    return fields
 
 
 class Repetition(NamedTuple):
@@ -199,6 +214,10 @@ class Repetition(NamedTuple):
             decay=additions.fields.get("decay"),
             confidence=additions.fields.get("confidence"),
             source=additions.fields.get("source"),
+            anchors=additions.fields.get("anchors"),
+            anchored_at=draft.anchored_at,
+            valid_until=additions.fields.get("valid_until"),
+            recheck=additions.fields.get("recheck"),
         )
         kinds = self.redacted if is_more_trusted else (*existing.names("redacted"), *self.redacted)
         fields = versions.declared_fields(declared)

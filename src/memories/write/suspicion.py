@@ -201,9 +201,10 @@ def find_marks(text: str) -> tuple[str, ...]:
 
 
 def mark_record(record: "Record") -> "Record":
-    """Return a record with the marks of its text in the field `suspicious`."""
+    """Return a record with the marks of its text and anchors in the field `suspicious`."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
-    marks = find_marks(record.text)
+    anchors = fields.get("anchors")
+    marks = find_marks(f"{record.text}\n{anchors}" if anchors else record.text)
     if marks:
         fields["suspicious"] = " ".join(marks)
     return record._replace(fields=fields)

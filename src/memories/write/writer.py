@@ -14,6 +14,7 @@ from memories.read.lookup import Lookup
 from memories.read.subjects import REPLACES, score_replacement
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Collection, Filter, Record
+from memories.write.anchoring import Anchoring
 from memories.write.links import unlink
 
 if TYPE_CHECKING:
@@ -111,6 +112,11 @@ class Writer(NamedTuple):
     force: bool
     redactor: "Redactor | None"
     within: tuple[str, ...] = ()
+
+    @property
+    def anchoring(self) -> Anchoring:
+        """Finds and checks the anchors of drafts."""
+        return Anchoring(self.lookup.judge, self.redactor, self.now)
 
     @property
     def store(self) -> Store:

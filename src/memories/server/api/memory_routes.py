@@ -38,6 +38,9 @@ DRAFT: Fields = {
     "confidence": Field("number", "The writer's confidence, from 0 to 1."),
     "source": Field("text", "The conversation, or the turn, that the memory was made from."),
     "pending": Field("flag", "Whether the memory waits for review."),
+    "anchors": Field("texts", "What makes it true: path, FILE::SYMBOL, FILE::LITERAL, URL …"),
+    "valid_until": Field("text", "Until when it holds: a date means its end."),
+    "recheck": Field("text", "After which time span it should be confirmed, such as 90d."),
 }
 CHANGE: Fields = {
     "content": Field("text", "The new text; unchanged by default."),
@@ -48,6 +51,9 @@ CHANGE: Fields = {
     "not_corrects": Field(
         "text", ("The id of a memory that this one does not correct after all; both stay current.")
     ),
+    "anchors": Field("texts", "New anchors, in place of the old ones; an empty list removes them."),
+    "valid_until": Field("text", "New time until which it holds; empty for no end."),
+    "recheck": Field("text", "New time span after which to confirm it; empty for never."),
     "redact": Field("flag", "Redact secrets; true by default."),
 }
 WRITING: Fields = {

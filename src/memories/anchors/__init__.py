@@ -1,0 +1,1 @@
+"""Anchors: the files, symbols and literals that make a memory true, and whether they still do."""

@@ -1,0 +1,163 @@
+"""Finds the anchors of a text when it is written: files that it names and that exist, and the
+symbols, literals and values that it names and that these files contain at that moment.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from memories.anchors import literals, symbols
+from memories.anchors.budget import Budget
+from memories.anchors.grammar import LITERAL, PATH, SYMBOL, Anchor, parse, parse_path
+from memories.anchors.tree import WorkingTree
+from memories.errors import InvalidInput
+
+MAX_ANCHORS = 5
+MAX_SECONDS = 0.02
+_MAX_TEXT = 20_000  # characters; only the beginning of a longer text is searched
+_MAX_FILES = 5
+_MAX_PATHS = 40  # names that are looked up in the working tree
+_MAX_NAMES = 30
+_QUOTED = re.compile(r"`([^`\n]{2,200})`|\"([^\"\n]{2,80})\"|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_WORD = re.compile(r"[^\s,;()\[\]{}\"'`“”‘’«»<>|]+")
+_PATH = re.compile(r"(?:\./)?[\w.@+-]+(?:/[\w.@+-]+)*/?")
+_EXTENSION = re.compile(r"\w.*\.[A-Za-z]\w{0,9}")
+_NAMELESS = re.compile(  # well-known files without an extension
+    r"(?:Make|Docker|Container|Proc|Jenkins|Gem|Rake|Vagrant|Brew|Pod|Just|Tilt|Pip)file"
+    r"|LICENSE|NOTICE|README|CHANGELOG|CODEOWNERS|\.\w[\w.-]*"
+)
+_LINE_NUMBER = re.compile(r"(?::\d+(?:[:-]\d+)?|#L\d+(?:-L?\d+)?)$")
+_DATE = re.compile(r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{1,2}:\d\d\b")
+_VALUE = re.compile(r"(?<![\w.])(?:[<>=!~^]=?)?v?\d[\w.]*(?<!\.)|(?<!\w)(?:[tT]rue|[fF]alse)(?!\w)")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_NAME = re.compile(r"[^\W\d][\w$]*(?:[-.][^\W\d][\w$]*)*(?:\(\))?")
+# Signs of a name of code: an underscore, a capital after a small letter, a dot, a hyphen, a call.
+_CODE_NAME = re.compile(r".*(?:_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2,}\d|^[A-Z][A-Z_]{3,}$)")
+
+
+class _Names(NamedTuple):
+    """What a text names besides files.
+
+    Attributes:
+        code: Names of code, and quoted texts.
+        words: Other words, which only count before a value.
+        values: Numbers, versions and booleans, and quoted texts.
+    """
+
+    code: list[str]
+    words: list[str]
+    values: list[str]
+
+
+def find_anchors(text: str, tree: WorkingTree) -> list[Anchor]:
+    """Return the anchors of a text in a working tree, the most specific first.
+
+    At most five are returned, and the search takes at most 20 milliseconds.
+    """
+    budget = Budget(MAX_SECONDS)
+    text = text[:_MAX_TEXT]
+    anchors: list[Anchor] = []
+    paths: list[Anchor] = []
+    for candidate in _find_paths(text):
+        if budget.is_spent or len(paths) >= _MAX_FILES:
+            break
+        kind = tree.look(candidate.parts).kind
+        is_folder = candidate.target.endswith("/")
+        if kind == "folder" or (kind == "file" and not is_folder):
+            paths.append(candidate)
+    if not paths:
+        return []
+    names = _find_names(text, paths)
+    for path in paths:
+        specific: list[Anchor] = []
+        if not budget.is_spent and not path.target.endswith("/"):
+            look, content = tree.read(path.parts)
+            if look.kind == "file" and content:
+                specific = list(_anchors_in(path.target, content, names, budget))
+        anchors += specific or [path]
+    return sorted(dict.fromkeys(anchors), key=_rank)[:MAX_ANCHORS]
+
+
+def _rank(anchor: Anchor) -> int:
+    """Return the place of an anchor: a named value, then a symbol, another literal, a path."""
+    if anchor.kind == LITERAL and " " in anchor.name:
+        return 0
+    return (SYMBOL, LITERAL, PATH).index(anchor.kind) + 1
+
+
+def _find_paths(text: str) -> Iterator[Anchor]:
+    """Yield the paths that a text may name, in order."""
+    seen: set[str] = set()
+    quoted = (match[1] or match[2] or match[3] for match in _QUOTED.finditer(text))
+    words = (match[0] for match in _WORD.finditer(text))
+    for written in (*quoted, *words):
+        word = _LINE_NUMBER.sub("", written.partition("::")[0].rstrip(".:!?"))
+        name = word.rstrip("/").rpartition("/")[2]
+        has_form = "/" in word or _EXTENSION.fullmatch(name) or _NAMELESS.fullmatch(name)
+        if not has_form or not _PATH.fullmatch(word) or len(seen) >= _MAX_PATHS:
+            continue
+        try:
+            path = parse_path(word)
+        except InvalidInput:
+            continue
+        if path not in seen:
+            seen.add(path)
+            yield Anchor(PATH, path)
+
+
+def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
+    """Return the names and values in a text, without its dates and the paths that exist."""
+    for path in paths:
+        text = text.replace(f"{path.target}::", " ").replace(path.target.rstrip("/"), " ")
+    text = _DATE.sub(" ", text)
+    quoted = [match[1] or match[2] or match[3] for match in _QUOTED.finditer(text)]
+    code = [name.strip() for name in quoted if re.search(r"\w{2}", name)]
+    words: list[str] = []
+    for match in _NAME.finditer(text):
+        name = match[0]
+        if _CODE_NAME.match(name):
+            code.append(name)
+        elif len(name) > 2:
+            words.append(name)
+    values = [match[0] for match in _VALUE.finditer(text)]
+    values += [name for name in quoted if len(literals.split_words(name)) == 1]
+    code = [name.removesuffix("()") for name in code]
+    return _Names(*(list(dict.fromkeys(names))[:_MAX_NAMES] for names in (code, words, values)))
+
+
+def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Iterator[Anchor]:
+    """Yield the anchors that a file holds, named values first; their parts are left out."""
+    used: set[str] = set()
+    before = [name for name in (*names.code, *names.words) if name in content]
+    for value in names.values:
+        candidates = [name for name in before if name != value]
+        if budget.is_spent or not candidates or value not in content:
+            continue
+        for name in literals.names_before(content, candidates, value):
+            used |= {name, value}
+            yield Anchor(LITERAL, path, f"{name} {value}")
+    others = [*names.code, *filter(_is_specific, names.values)]
+    for name in dict.fromkeys(others):
+        if budget.is_spent or name in used or name not in content:
+            continue
+        with contextlib.suppress(TimeoutError):
+            anchor = _anchor_of(path, content, name, budget)
+            if anchor is not None:
+                yield anchor
+
+
+def _anchor_of(path: str, content: str, name: str, budget: Budget) -> Anchor | None:
+    """Return the anchor for a name in a file: a symbol that it defines, or else a literal."""
+    try:
+        anchor = parse(f"{path}::{name}")
+    except InvalidInput:
+        return None
+    if anchor.kind == SYMBOL and symbols.defines(path, content, name, budget):
+        return anchor
+    return Anchor(LITERAL, path, name) if literals.contains(content, name, budget) else None
+
+
+def _is_specific(value: str) -> bool:
+    """Return whether a value without a name says something: a port, but no year or small number."""
+    return len(value) >= 3 and any(map(str.isdigit, value)) and not _YEAR.fullmatch(value)

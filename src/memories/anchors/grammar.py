@@ -1,0 +1,207 @@
+"""The grammar of anchors, and which of them a new text keeps. Pure: nothing here reads a file.
+
+    ops/grafana/                       a folder; a file without the slash
+    src/refund_service.py::lock_order  a symbol, where the language of the file is known
+    docker-compose.yml::5433           a literal
+    README.md::"lock order"            a literal, whatever it looks like
+    commit:9fceb02                     a commit, which is never checked
+    https://example.org/runbook        a URL, which is never fetched
+
+Paths are relative to the top folder of the memory's project.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from memories.anchors.symbols import knows_language
+from memories.errors import InvalidInput
+from memories.guard.validate import shown
+from memories.languages.unseen import is_unseen
+
+RootOf = Callable[[str], Path | None]
+
+PATH, SYMBOL, LITERAL, COMMIT, URL = "path", "symbol", "literal", "commit", "url"
+CHECKED = (PATH, SYMBOL, LITERAL)
+MAX_ANCHORS = 20
+MAX_CHARACTERS = 500
+SEPARATOR = "\n"  # between the anchors of a memory where they are stored
+_COMMIT_PREFIX = "commit:"
+_COMMIT = re.compile(r"(?=\w*[0-9])(?:[0-9a-f]{7,40}|[0-9a-f]{64})", re.IGNORECASE)
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+", re.IGNORECASE)
+_SYMBOL = re.compile(r"[^\W\d][\w$]*[?!]?(?:(?:\.|::|#)[^\W\d][\w$]*[?!]?)*")
+# Names of files and folders with secrets, in lower case.
+_SECRET_NAME = re.compile(
+    r"""\.env | \.env\.(?!(?:example|sample|template|dist)$).* | .*\.env
+    | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk|tfstate|tfvars|ovpn)
+    | .*\.tfstate\.backup | id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?
+    | [._]netrc | \.npmrc | \.pypirc | \.pgpass | \.htpasswd | \.dockercfg | \.vault-token
+    | \.git-credentials | \.my\.cnf | kubeconfig | service[-_]account.*\.json
+    | (?:credentials?|secrets?)(?:\.(?:json|ya?ml|toml|ini|cfg|conf|env|txt|xml|properties))?""",
+    re.VERBOSE,
+)
+_SECRET_FOLDERS = frozenset({".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".kube", ".docker"})
+
+
+class Cited(NamedTuple):
+    """What makes a memory true; see `models.Memory` for the fields."""
+
+    anchors: tuple[str, ...]
+    tags: Mapping[str, str]
+    updated_at: datetime
+    valid_until: datetime | None = None
+    recheck_days: int | None = None
+    anchored_at: datetime | None = None
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether there is anything to check."""
+        return bool(self.anchors or self.valid_until or self.recheck_days)
+
+    @property
+    def confirmed_at(self) -> datetime:
+        """When it was last known to be true."""
+        return self.anchored_at or self.updated_at
+
+
+class Anchor(NamedTuple):
+    """A citation.
+
+    Attributes:
+        kind: `path`, `symbol`, `literal`, `commit` or `url`.
+        target: The path, the commit or the URL.
+        name: The symbol or the literal; empty for the other kinds.
+    """
+
+    kind: str
+    target: str
+    name: str = ""
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the folders that lead to a path, and its own."""
+        return self.target.rstrip("/").split("/")
+
+    def __str__(self) -> str:
+        """Return the anchor as it is stored; `parse` reads it back."""
+        if self.kind == COMMIT:
+            return f"{_COMMIT_PREFIX}{self.target}"
+        if self.kind == SYMBOL:
+            return f"{self.target}::{self.name}"
+        if self.kind == LITERAL:
+            needs_quotes = _is_symbol(self.target, self.name) or self.name[0] in "\"'"
+            name = f'"{self.name}"' if needs_quotes else self.name
+            return f"{self.target}::{name}"
+        return self.target
+
+
+def parse(text: str) -> Anchor:
+    """Return the anchor that a text means.
+
+    Raises:
+        InvalidInput: It is malformed, leads out of the project, or names a file with secrets.
+    """
+    text = unicodedata.normalize("NFC", text.strip())
+    if not text or len(text) > MAX_CHARACTERS:
+        raise InvalidInput(
+            f"an anchor has 1 to {MAX_CHARACTERS} characters; "
+            "give a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL"
+        )
+    if any(is_unseen(sign) for sign in text):
+        raise InvalidInput(f'the anchor "{shown(text)}" has an invisible character; leave it out')
+    if text.startswith(_COMMIT_PREFIX) or _COMMIT.fullmatch(text):
+        return _parse_commit(text)
+    target, separator, name = text.partition("::")
+    if url := _URL.match(text):
+        if url[1].lower() not in ("http", "https"):
+            raise InvalidInput(f'the anchor "{shown(text)}" is not an http or https URL')
+        return Anchor(URL, text)
+    path = parse_path(target)
+    if not separator:
+        return Anchor(PATH, path)
+    name = name.strip()
+    if path.endswith("/") or not name:
+        raise InvalidInput(
+            f'the anchor "{shown(text)}" needs a file before :: and a symbol or literal after it'
+        )
+    if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'":
+        return Anchor(LITERAL, path, name[1:-1])
+    return Anchor(SYMBOL if _is_symbol(path, name) else LITERAL, path, name)
+
+
+def _parse_commit(text: str) -> Anchor:
+    commit = text.removeprefix(_COMMIT_PREFIX).lower()
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        raise InvalidInput(f'"{shown(commit)}" is not a commit: give 7 to 64 hexadecimal digits')
+    return Anchor(COMMIT, commit)
+
+
+def parse_path(text: str) -> str:
+    """Return a path relative to the project, in its shortest form.
+
+    Raises:
+        InvalidInput: It leads out of the project, or names a file with secrets.
+    """
+    label = f'the path "{shown(text)}"'
+    if not text or text[0] in "/~" or "\\" in text or re.match(r"[A-Za-z]:", text):
+        raise InvalidInput(
+            f"{label} of an anchor is not relative to the project; write it from the project's "
+            "top folder, with /"
+        )
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise InvalidInput(f"{label} of an anchor must stay inside the project, without ..")
+    if any(map(_is_secret, parts)):
+        raise InvalidInput(
+            f"{label} of an anchor may hold secrets, so it is never read; anchor another file"
+        )
+    return "/".join(parts) + ("/" if text.endswith("/") else "")
+
+
+def _is_secret(name: str) -> bool:
+    # Some file systems ignore case, compatibility forms, and dots or spaces at the end.
+    folded = unicodedata.normalize("NFKC", name).casefold().rstrip(". ")
+    return folded in _SECRET_FOLDERS or _SECRET_NAME.fullmatch(folded) is not None
+
+
+def _is_symbol(path: str, name: str) -> bool:
+    return knows_language(path) and _SYMBOL.fullmatch(name) is not None
+
+
+def parse_all(texts: Iterable[str]) -> list[Anchor]:
+    """Return the anchors that texts mean, each once.
+
+    Raises:
+        InvalidInput: One is not acceptable, or there are too many.
+    """
+    anchors = list(dict.fromkeys(map(parse, texts)))
+    if len(anchors) > MAX_ANCHORS:
+        raise InvalidInput(f"a memory has at most {MAX_ANCHORS} anchors, not {len(anchors)}")
+    return anchors
+
+
+def join(anchors: Iterable[Anchor]) -> str | None:
+    """Return anchors as the field of a record; None without any."""
+    return SEPARATOR.join(map(str, anchors)) or None
+
+
+def split(field: object) -> tuple[str, ...]:
+    """Return the anchors in the field of a record."""
+    return tuple(str(field).split(SEPARATOR)) if field else ()
+
+
+def select_named(anchors: Sequence[str], old_text: str, new_text: str) -> tuple[str, ...]:
+    """Return the anchors that a memory keeps when its text changes.
+
+    An anchor goes if the old text named its path, symbol or literal and the new text doesn't.
+    """
+
+    def stays(written: str) -> bool:
+        anchor = parse(written)
+        words = (anchor.name or anchor.target.rstrip("/")).split()
+        return all(word in new_text or word not in old_text for word in words)
+
+    return tuple(filter(stays, anchors))

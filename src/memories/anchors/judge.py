@@ -1,0 +1,111 @@
+"""Judges memories by the working trees at hand: the entrance to this folder.
+
+A file is read only if its size, inode or times changed since the last check. The results of checks
+are in a file beside the scratchpad, under digests that name no path and no literal.
+"""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from memories.anchors import grammar
+from memories.anchors.grammar import Anchor, Cited, RootOf
+from memories.anchors.tree import WorkingTree
+from memories.models import Memory, Verdict
+
+_FILE = "scratchpad.verdicts.json"
+HOOK_SECONDS = 0.02
+
+
+def cache_of(home: Path, namespace: str) -> Path:
+    """Return the file with the results of earlier checks for a namespace."""
+    return home / namespace / _FILE
+
+
+class Judge(NamedTuple):
+    """Checks the anchors of memories against the working trees at hand.
+
+    Attributes:
+        root_of: Returns the top folder of a project's working tree; None if it isn't at hand.
+        cache: The file with the results of earlier checks; None to keep none.
+        seconds: How long the checks of one answer may take; what is left then is unverified. None
+            for no limit.
+    """
+
+    root_of: RootOf
+    cache: Path | None = None
+    seconds: float | None = None
+
+    def discover(self, text: str, tags: Mapping[str, str]) -> list[Anchor]:
+        """Return the anchors that a text names; see `discover.find_anchors`."""
+        root = self._root(tags)
+        if root is None:
+            return []
+        from memories.anchors.discover import find_anchors  # only writing needs it
+
+        with contextlib.suppress(OSError), WorkingTree(root) as tree:
+            return find_anchors(text, tree)
+        return []
+
+    def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> list[Anchor]:
+        """Return explicit anchors in the form in which they are stored.
+
+        If the project is at hand, each must hold now. A symbol that a file only mentions becomes a
+        literal.
+
+        Raises:
+            InvalidInput: One is malformed, or doesn't hold.
+        """
+        parsed = grammar.parse_all(anchors)
+        root = self._root(tags)
+        if root is None:
+            return parsed
+        from memories.anchors.checks import settle
+
+        try:
+            with WorkingTree(root) as tree:
+                return [settle(anchor, tree) for anchor in parsed]
+        except OSError:
+            return parsed
+
+    def is_at_hand(self, tags: Mapping[str, str]) -> bool:
+        """Return whether the working tree of a memory's project is at hand."""
+        return self._root(tags) is not None
+
+    def _root(self, tags: Mapping[str, str]) -> Path | None:
+        project = tags.get("project")
+        return None if project is None else self.root_of(project)
+
+    def judge(self, memories: Sequence[Memory], now: datetime) -> list[Memory]:
+        """Return memories with their verdicts, in the same order."""
+        verdicts = self.verdicts(list(map(_cited_by, memories)), now)
+        return [
+            memory if verdict is None else replace(memory, verdict=verdict)
+            for memory, verdict in zip(memories, verdicts, strict=True)
+        ]
+
+    def verdicts(self, cited: Sequence[Cited], now: datetime) -> list[Verdict | None]:
+        """Return the verdict on each; None if nothing about it can be checked here."""
+        if not any(source.can_be_judged for source in cited):
+            return [None] * len(cited)
+        from memories.anchors.checks import Session  # most memories have no anchor
+
+        with Session(self.root_of, self.cache, self.seconds, now) as session:
+            return [session.judge(source) for source in cited]
+
+
+def _cited_by(memory: Memory) -> Cited:
+    """Return what makes a memory true; nothing for one that awaits review or was deleted."""
+    if memory.pending or memory.deleted:
+        return Cited((), memory.tags, memory.updated_at)
+    return Cited(
+        memory.anchors,
+        memory.tags,
+        memory.updated_at,
+        memory.valid_until,
+        memory.recheck_days,
+        memory.anchored_at,
+    )

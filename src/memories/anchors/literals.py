@@ -1,0 +1,77 @@
+"""Finds a literal in a text: its words in order, whatever quotes, blanks and signs are between.
+
+`requires-python >=3.11` is in `requires-python = ">=3.11"`, and `port 5433` in `"port": 5433,`.
+"""
+
+import re
+from collections.abc import Sequence
+
+from memories.anchors.budget import Budget
+
+# Signs between two words; `-`, `<`, `!`, `~` and `+` change the meaning of what follows.
+_GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
+_MAX_PLACES = 50  # of a value, where its name is looked for
+_MAX_BEFORE = 120  # characters before a value, where its name may be
+_ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
+
+
+def contains(text: str, literal: str, budget: Budget | None = None) -> bool:
+    """Return whether a text contains a literal.
+
+    Args:
+        text: The text.
+        literal: The literal.
+        budget: The time that it may take.
+
+    Raises:
+        TimeoutError: It took too long.
+    """
+    words = split_words(literal)
+    if not words or any(word not in text for word in words):
+        return False
+    pattern = re.compile(_GAP.join(map(word_pattern, words)))
+    # Looking for the first word takes a twentieth of the time that the pattern would take.
+    at = text.find(words[0])
+    while at >= 0:
+        if budget is not None:
+            budget.spend()
+        if pattern.match(text, at):
+            return True
+        at = text.find(words[0], at + 1)
+    return False
+
+
+def split_words(literal: str) -> list[str]:
+    """Return the words of a literal; `PORT=5433` has two."""
+    return _ASSIGNMENT.sub(" ", literal).split()
+
+
+def word_pattern(word: str) -> str:
+    """Return the pattern of a whole word: `5433` is not in `15433`, and `1.2` not in `1.2.3`."""
+    before = after = ""
+    if _is_word_sign(word[0]):
+        before = r"(?<!\w)(?<!\d\.)" if word[0].isdigit() else r"(?<!\w)"
+    if _is_word_sign(word[-1]):
+        after = r"(?!\w|\.\d)" if word[-1].isdigit() else r"(?!\w)"
+    return f"{before}{re.escape(word)}{after}"
+
+
+def names_before(text: str, names: Sequence[str], value: str) -> list[str]:
+    """Return the names that a text gives a value, as in `PORT = 5433`."""
+    pattern = re.compile(word_pattern(value))
+    befores: list[str] = []
+    at = text.find(value)
+    while at >= 0 and len(befores) < _MAX_PLACES:
+        if pattern.match(text, at):
+            befores.append(text[max(0, at - _MAX_BEFORE) : at].rpartition("\n")[2])
+        at = text.find(value, at + 1)
+    owners: list[str] = []
+    for name in names:
+        owner = re.compile(rf"{word_pattern(name)}{_GAP}\Z")
+        if any(name in before and owner.search(before) for before in befores):
+            owners.append(name)
+    return owners
+
+
+def _is_word_sign(sign: str) -> bool:
+    return sign.isalnum() or sign == "_"

@@ -1,0 +1,194 @@
+"""Anchors of what is written: given by the writer, or found in the text; see `anchors`."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.anchors import grammar
+from memories.core.times import to_moment
+from memories.errors import InvalidInput
+from memories.guard import validate
+from memories.guard.origin import tags_of
+from memories.models import Draft, Moment, is_session_note
+from memories.read import versions
+
+if TYPE_CHECKING:
+    from memories.anchors.judge import Judge
+    from memories.guard.redactor import Redactor
+    from memories.stores.records import Record
+
+MAX_RECHECK_DAYS = 36_500
+_SPAN = re.compile(r"(\d{1,5})\s*(d|w|mo|y)")
+_DAYS = {"d": 1, "w": 7, "mo": 30, "y": 365}
+
+
+class Anchoring(NamedTuple):
+    """Finds and checks the anchors of drafts and new versions.
+
+    Attributes:
+        judge: Checks them; None if no working tree can be at hand.
+        redactor: Removes secrets from given anchors; None to keep them.
+        now: The time of writing.
+    """
+
+    judge: "Judge | None"
+    redactor: "Redactor | None"
+    now: datetime
+
+    def settle(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
+        """Return a draft with its anchors in the form in which they are stored, and the kinds of
+        secrets that were removed from them.
+
+        Raises:
+            InvalidInput: A value is not acceptable, or a given anchor does not hold.
+        """
+        valid_until = parse_valid_until(draft.valid_until, self.now)
+        recheck = parse_recheck(draft.recheck)
+        draft = replace(draft, valid_until=valid_until, recheck=recheck, anchored_at=None)
+        if draft.anchors is None:
+            return draft, ()
+        texts, kinds = self._redact(draft.anchors)
+        if self.judge is None:
+            return replace(draft, anchors=_write(grammar.parse_all(texts))), kinds
+        anchors = self.judge.settle(texts, draft.tags)
+        return self._anchored(draft, _write(anchors)), kinds
+
+    def _redact(self, anchors: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+        if not isinstance(anchors, list | tuple) or not all(isinstance(a, str) for a in anchors):
+            raise InvalidInput("anchors must be a list of texts; put a single one in a list")
+        if self.redactor is None:
+            return list(anchors), ()
+        redacted = [self.redactor.text(anchor, "anchor") for anchor in anchors]
+        kinds = tuple(kind for anchor in redacted for kind in anchor.kinds)
+        return [anchor.text for anchor in redacted], kinds
+
+    def discover(self, draft: Draft) -> tuple[str, ...]:
+        """Return the anchors that a draft names without giving them."""
+        if draft.anchors is not None or self.judge is None:
+            return ()
+        if is_session_note(draft.tags, draft.key):
+            return ()
+        return _write(self.judge.discover(draft.content, draft.tags))
+
+    def _anchored(self, draft: Draft, anchors: Sequence[str]) -> Draft:
+        assert self.judge is not None
+        is_checked = bool(anchors) and self.judge.is_at_hand(draft.tags)
+        return replace(draft, anchors=anchors, anchored_at=self.now if is_checked else None)
+
+    def of_new(self, draft: Draft, found: Sequence[str]) -> Draft:
+        """Return a draft of a new memory with the anchors found in it."""
+        return self._anchored(draft, found) if found else draft
+
+    def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
+        """Return a draft of a memory's next version, with the anchors that it keeps.
+
+        Anchors that the new text no longer names, or that no longer hold, go.
+        """
+        old = grammar.split(latest.fields.get("anchors"))
+        if draft.anchors is not None:
+            is_same = tuple(draft.anchors) == old
+            return replace(draft, anchors=None, anchored_at=None) if is_same else draft
+        if draft.content == latest.text or self.judge is None:
+            return draft
+        left = grammar.select_named(old, latest.text, draft.content)
+        tags = {**tags_of(latest.labels), **draft.tags}
+        held = self._select_held(left, tags)
+        both = tuple(dict.fromkeys((*found, *held)))
+        return self._anchored(draft, both) if both or old else draft
+
+    def fields_of_text(
+        self,
+        latest: "Record",
+        text: str,
+        tags: Mapping[str, str],
+        declared: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the fields for the anchors that a memory has with a new text, or tags.
+
+        Args:
+            latest: Its latest version.
+            text: The new text.
+            tags: The new tags.
+            declared: The fields that the writer gave.
+        """
+        if "anchors" in declared:
+            is_same = declared["anchors"] == latest.fields.get("anchors")
+            return {"anchored_at": latest.fields.get("anchored_at")} if is_same else {}
+        draft = Draft(text, tags)
+        found = self.discover(draft) if text != latest.text else ()
+        return fields_of(self.of_version(latest, draft, found))
+
+    def _select_held(self, anchors: Iterable[str], tags: dict[str, str]) -> list[str]:
+        """Return the anchors that hold, or that can't be checked here."""
+        assert self.judge is not None
+        held: list[str] = []
+        for anchor in anchors:
+            try:
+                held += _write(self.judge.settle([anchor], tags))
+            except InvalidInput:
+                continue
+        return held
+
+    def confirm(self, latest: "Record") -> tuple[str, ...]:
+        """Return the anchors of a memory that is still true: those that hold, and those that its
+        text names.
+        """
+        old = grammar.split(latest.fields.get("anchors"))
+        if self.judge is None:
+            return old
+        tags = tags_of(latest.labels)
+        found = _write(self.judge.discover(latest.text, tags))
+        return tuple(dict.fromkeys((*self._select_held(old, tags), *found)))
+
+
+def fields_of(draft: Draft) -> dict[str, Any]:
+    """Return the fields of a record for what a draft says about its anchors."""
+    return {
+        name: value
+        for name, value in versions.declared_fields(draft).items()
+        if name in versions.ANCHORS
+    }
+
+
+def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
+    return tuple(map(str, anchors))
+
+
+def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
+    """Return the time until which a memory holds: a date holds until its end, and 90d counts from
+    now; "" means no end.
+
+    Raises:
+        InvalidInput: It is not a time.
+    """
+    if isinstance(moment, str) and not moment.strip():
+        return ""
+    if isinstance(moment, str) and (span := _SPAN.fullmatch(moment.strip())):
+        return now + timedelta(days=int(span[1]) * _DAYS[span[2]])
+    return to_moment(moment, now, end_of_day=True)
+
+
+def parse_recheck(span: str | int | None) -> int | None:
+    """Return after how many days a memory should be confirmed: from 90d, 12w, 3mo or 1y; 0 for
+    "" and 0, which mean never.
+
+    Raises:
+        InvalidInput: It is not a time span.
+    """
+    if span is None:
+        return None
+    if isinstance(span, int):
+        days = span
+    elif not span.strip():
+        days = 0
+    else:
+        match = _SPAN.fullmatch(span.strip())
+        days = int(match[1]) * _DAYS[match[2]] if match else -1
+    if not 0 <= days <= MAX_RECHECK_DAYS:
+        shown = validate.shown(str(span))
+        raise InvalidInput(
+            f'recheck must be a time span such as 90d, 12w, 3mo or 1y, not "{shown}"'
+        )
+    return days

@@ -1,0 +1,77 @@
+"""Verifies and confirms memories: `Memories.truth`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from memories.core.times import to_millis
+from memories.guard.origin import tags_of
+from memories.models import Draft, Memory, Moment
+from memories.read import versions
+from memories.read.verification import Verification, verify
+from memories.write.anchoring import fields_of
+from memories.write.change import append_confirmation
+from memories.write.writer import Writer
+
+
+class Truth:
+    """Whether the memories that one caller reads still hold."""
+
+    def __init__(
+        self, writer: Writer, judge: Callable[[Sequence[Memory]], Sequence[Memory]]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            writer: Reads and writes memories.
+            judge: Returns memories with their verdicts.
+        """
+        self._writer, self._judge = writer, judge
+
+    def verify(self, *, project: str | Sequence[str] | None = None) -> Verification:
+        """Check the anchors of all readable memories whose project is at hand.
+
+        Args:
+            project: Only memories of this project, under any of its names.
+
+        Raises:
+            InvalidInput: This caller gets no verdicts; see `place` of `Memories`.
+        """
+        writer = self._writer
+        return verify(writer.lookup, project, writer.now, writer.half_life_hours)
+
+    def confirm(
+        self,
+        memory_id: str,
+        *,
+        anchors: Sequence[str] | None = None,
+        valid_until: Moment | None = None,
+    ) -> Memory:
+        """Say that a memory is still true, through a new version with the same content.
+
+        Args:
+            memory_id: The id, or an unambiguous prefix of 8 or more characters.
+            anchors: What makes it true now; None keeps the anchors that hold, and adds those that
+                its content names.
+            valid_until: A new time until which it holds; None removes one that has passed.
+
+        Raises:
+            NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced this one.
+            InvalidInput: An anchor doesn't hold.
+        """
+        writer, anchoring = self._writer, self._writer.anchoring
+        latest = writer.lookup.find_current(memory_id)
+        if anchors is None:
+            anchors = anchoring.confirm(latest)
+        draft = Draft(latest.text, tags_of(latest.labels), anchors=anchors, valid_until=valid_until)
+        draft, kinds = anchoring.settle(draft)
+        fields = fields_of(replace(draft, anchored_at=writer.now))
+        until = latest.fields.get("valid_until")
+        if valid_until is None and until is not None and until < to_millis(writer.now):
+            fields["valid_until"] = None
+        fields["redacted"] = " ".join((*latest.names("redacted"), *kinds)) or None
+        record = append_confirmation(
+            writer.lookup, writer.embedder, latest.ref.group, fields, writer.now
+        )
+        memory = versions.to_memory(record, writer.now, writer.half_life_hours)
+        return self._judge([memory])[0]
