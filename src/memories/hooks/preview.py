@@ -41,8 +41,8 @@ class Line(NamedTuple):
         is_shown: Whether the agent sees it.
         reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
             `Prompt.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
-            `recall_off`, `corrected`, `below`, `other_project`, `no_room`, or a reason of
-            `context.admission`.
+            `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
+            of `context.admission`.
         is_whole: Whether `content` is the whole text.
         relevance: The log-odds that the prompt needs it; None in the session block.
         meaning: The part of meaning in the relevance; None if it is unknown.
@@ -228,7 +228,8 @@ def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
             return "recall_off"
         if mark(memory_id) in trace.in_context:
             return "in_context"
-        return trace.left_out.get(memory_id, "no_room")
+        reason = "beyond" if trace.current.index(memory_id) >= gate.MAX_MEMORIES else "no_room"
+        return trace.left_out.get(memory_id, reason)
     if memory_id in trace.selected:
         return "corrected"
     return "below" if entry.relevance < gate.THRESHOLD else "other_project"

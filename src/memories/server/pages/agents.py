@@ -38,13 +38,13 @@ _IN_BLOCK = {
     "session": "The note of an earlier session in this project.",
 }
 _LEFT_OUT = {
-    "beyond": "Others come before it; the block has ten places.",
+    "beyond": "Others come before it, and there are not more places.",
     "suspicious": "It may give orders to a model.",
     "untrusted": "It was captured or imported, and nobody has accepted it.",
     "captured": "It was captured, and nobody has accepted it.",
     "one_writer": "Other memories by the same agent fill its share.",
     "recall_off": "You marked it as not useful: agents see it only when they search.",
-    "no_room": "There was no room for it.",
+    "no_room": "The text had no room for it, or a conversation shown here says the same.",
     "in_context": "The session block already shows it.",
     "corrected": "A newer memory corrects it and takes its place.",
     "below": "The message probably doesn't need it.",
