@@ -29,9 +29,9 @@ def asking(site: Site) -> Iterator[httpx.Client]:
         yield client
 
 
-def client_with(site: Site, *grants: str) -> httpx.Client:
+def client_with(site: Site, name: str, *grants: str) -> httpx.Client:
     """Return a client whose token has these grants only."""
-    secret, _ = tokens.create(site.memories.config.home, "bob", tokens.parse_grants(grants), None)
+    secret, _ = tokens.create(site.memories.config.home, name, tokens.parse_grants(grants), None)
     headers = {"Authorization": f"Bearer {secret}"}
     return httpx.Client(base_url=site.url, headers=headers, timeout=60)
 
@@ -61,12 +61,15 @@ def test_the_page_shows_what_the_hooks_give(site: Site, asking: httpx.Client) ->
     assert seen.prompt
     assert without_numbers(answer["start"]["text"]) == without_numbers(seen.start.text)
     assert without_numbers(answer["prompt"]["text"]) == without_numbers(seen.prompt.text)
-    shown = [line for line in answer["start"]["lines"] if line["shown"]]
-    assert shown[0]["reason"] == "project"
-    assert shown[0]["why"] == ["About this project."]
+    (line,) = (each for each in answer["start"]["lines"] if "Deploys" in each["content"])
+    assert (line["shown"], line["reason"], line["why"]) == (
+        False,
+        "beyond",
+        ["Others come before it, and there are not more places."],
+    )
     (line,) = (each for each in answer["prompt"]["lines"] if "Deploys" in each["content"])
-    assert (line["shown"], line["reason"]) == (False, "in_context")
-    assert "The session block already shows it." in line["why"]
+    assert (line["shown"], line["reason"]) == (True, "needed")
+    assert line["chance"] > line["threshold"]
 
 
 def test_looking_counts_no_read(site: Site, asking: httpx.Client) -> None:
@@ -84,7 +87,7 @@ def test_texts_are_data(site: Site, asking: httpx.Client) -> None:
         page = asking.get(address, params={"message": HOSTILE, "project": HOSTILE[:60]}).text
         assert "<img" not in page
         assert "<script>" not in page
-        assert "{{ 7*7 }}" in page
+        assert "&lt;script&gt;" in page
 
 
 def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
@@ -92,7 +95,7 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
         bob.create("Bob likes the kettle")
     site.memories.create("The kettle of the owner is new")
     record_run(str(site.memories.config.home), "claude-code", "session-start")
-    with client_with(site, "bob:r") as client:
+    with client_with(site, "reader", "bob:r") as client:
         page = client.get("/agents?message=kettle").text
         assert "Bob likes the kettle" in page
         assert "of the owner" not in page
@@ -103,22 +106,26 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
         refused = client.get("/agents", params={"project": "/"})
         assert (refused.status_code, "manages the whole store" in refused.text) == (400, True)
         assert "of the owner" not in client.get("/map").text
-    with client_with(site, "bob:rw", "shared:r") as client:
+    with client_with(site, "writer", "bob:rw", "shared:r") as client:
         page = client.get("/agents?namespace=bob&message=kettle").text
         assert "of the owner" in page
-        assert page.count(">Not useful<") == page.count('data-key="pin"') > 0
-        assert "?namespace=shared" not in page.partition("<main")[2].partition("<nav")[0]
+        assert '/pin?namespace=bob"' in page
+        assert '/pin?namespace=shared"' not in page
 
 
 def test_a_folder_decides_project_namespace_and_whether_memory_is_on(
-    site: Site, asking: httpx.Client, tmp_path: Path
+    site: Site, asking: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MEMORY_HOME", str(site.memories.config.home))
+    monkeypatch.setenv("EMBEDDER", "none")
     site.memories.create("The kettle is new")
     folder = tmp_path / "work"
     (folder / ".git").mkdir(parents=True)
     (folder / ".memories-off").touch()
+    (folder / ".env").write_text("MEMORY_STORE=sqlite:////elsewhere.db\n")
     page = asking.get("/agents", params={"project": str(folder)}).text
     assert "Memory is off here" in page
+    assert "The kettle is new" in page  # an untrusted folder chooses no store
     missing = asking.get("/agents", params={"project": str(folder / "nowhere")})
     assert (missing.status_code, "there is no folder" in missing.text) == (400, True)
 
