@@ -48,13 +48,14 @@ def fill(memories: Memories) -> str:
             TurnDraft("On Fridays, after the stand-up.", role="assistant"),
         ],
     )
-    memories.create("Deploys happen on Tuesdays at 10:00", tags={"project": "shop", "type": "fact"})
     for days, text in (
         (20, "Releases are on the first Monday"),
         (6, "Releases are on every second Monday"),
     ):
         with Memories(config=memories.config, clock=lambda: now - timedelta(days=days)) as then:  # noqa: B023 - used here
             then.create(text, key="release", tags={"project": "shop", "type": "decision"})
+    with Memories(config=memories.config, clock=lambda: now - timedelta(days=15)) as then:
+        then.create("Deploys happen on Mondays at 10:00", tags={"project": "shop", "type": "fact"})
     newer = memories.create(
         "Deploys happen on Fridays at 10:00", tags={"project": "shop", "type": "fact"}
     ).memory
@@ -78,6 +79,10 @@ def take(browser: Browser, url: str, token: str, memory_id: str, folder: Path) -
     wide.goto(f"{url}/?q=when+do+we+deploy")
     wide.get_by_text("Why this hit").first.click()
     wide.screenshot(path=folder / "page-search.png")
+    wide.goto(f"{url}/agents?project=shop&message=who+owns+billing")
+    wide.screenshot(path=folder / "page-agents.png")
+    wide.goto(f"{url}/map")
+    wide.screenshot(path=folder / "page-map.png")
     wide.goto(f"{url}/memories/{memory_id}")
     wide.screenshot(path=folder / "page-memory.png")
     then = f"{datetime.now(UTC) - timedelta(days=9):%Y-%m-%d}"

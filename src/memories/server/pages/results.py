@@ -21,7 +21,6 @@ _WORD = re.compile(r"\w+")
 _MIN_STEM = 4  # characters of a search word that also marks longer words
 _MEANINGS = ((0.9, "very strong"), (0.75, "strong"), (0.5, "fair"), (0.0, "weak"))
 _NUMBERS = {  # parts of the score that a reader may want to know exactly
-    "similarity": "similarity of meaning",
     "words": "weight of the shared words",
     "date": "nearness to the date in the question",
     "freshness": "factor for its age",
@@ -72,10 +71,11 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
 def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -> Why:
     """Return why a hit answers the words of a search."""
     sentences = []
+    numbers: list[tuple[str, float | int]] = []
     if hit.calibrated is not None:
         sentences.append(describe_meaning(hit.calibrated))
+        numbers.append(("match of meaning, 0 to 1", hit.calibrated))
     sentences.append(describe_words(hit.content, terms))
-    numbers: list[tuple[str, float | int]] = []
     if candidate is not None:
         features = candidate.features
         if features.get("date"):
@@ -109,6 +109,8 @@ def describe_words(text: str, terms: Sequence[str]) -> str:
     if not present:
         return "It shares no word with what you asked."
     quoted = ", ".join(f"“{term}”" for term in present[:6])
+    if len(wanted) == 1:
+        return f"It has the word {quoted}."
     return f"It has {len(present)} of {len(wanted)} words: {quoted}."
 
 
