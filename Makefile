@@ -71,7 +71,7 @@ lock: $(VENV)/.dev  ## choose the newest versions of everything that is installe
 	$(COMPILE) --constraints requirements.lock --extra fast --extra postgres --output-file requirements-server.lock
 	$(MAKE) sbom
 
-plugins:  ## give the plugins the version of the package, and what they share
+plugins:  ## give the plugins and manifests the version of the package, its address, and what they share
 	$(PYTHON) tools/plugins.py
 
 sbom: $(VENV)/.dev  ## list what the program is made of (CycloneDX)

@@ -1,7 +1,7 @@
-"""Brings the plugins up to date: one version everywhere, and one text of what several of them
-share.
+"""Brings the plugins and manifests up to date: one version and one repository everywhere, and one
+text of what several of them share.
 
-python tools/plugins.py
+python tools/plugins.py          # writes what is out of date
 """
 
 import json
@@ -11,12 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CLAUDE, EXTENSIONS = ROOT / "plugins" / "memories", ROOT / "extensions"
+# Files with the version and the address of the repository, which pyproject.toml decides.
 VERSIONED = (
     ".claude-plugin/marketplace.json",
+    "server.json",
     "plugins/memories/.claude-plugin/plugin.json",
     "extensions/gemini/gemini-extension.json",
     "extensions/opencode/package.json",
+    "extensions/claude-desktop/manifest.json",
+    "extensions/claude-desktop/pyproject.toml",
 )
+ADDRESSED = ("README.md", "INSTALL_FOR_AGENTS.md", "llms.txt", "plugins/memories/README.md")
 SHARED = (
     "hooks/memory-hook.sh",
     "skills/recall/SKILL.md",
@@ -31,16 +36,28 @@ const OPTIONS = CAPTURE ? ["--capture"] : []
 
 def wanted() -> dict[Path, str]:
     """Return what each file that is made here should hold."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    owner = project["urls"]["Repository"].split("/")[-2]
     texts = {}
     for name in VERSIONED:
-        text = (ROOT / name).read_text()
-        texts[ROOT / name] = re.sub(r'("version": )"[^"]*"', rf"\1{json.dumps(version)}", text)
+        text = _with_owner((ROOT / name).read_text(), owner)
+        text = re.sub(r'("version": )"[^"]*"', rf"\1{json.dumps(project['version'])}", text)
+        text = re.sub(r'(?m)^version = "[^"]*"', f'version = "{project["version"]}"', text)
+        texts[ROOT / name] = re.sub(r'memoriae==[^"]*', f"memoriae=={project['version']}", text)
+    for name in ADDRESSED:
+        texts[ROOT / name] = _with_owner((ROOT / name).read_text(), owner)
     for name in SHARED:
         texts[EXTENSIONS / "gemini" / name] = (CLAUDE / name).read_text()
     body = (ROOT / "src" / "memories" / "connect" / "opencode.js").read_text()
     texts[EXTENSIONS / "opencode" / "memories.js"] = _OPENCODE + body
     return texts
+
+
+def _with_owner(text: str, owner: str) -> str:
+    """Return a text in which every address of the repository names its owner."""
+    text = re.sub(r"github\.com/[\w.-]+/memories\b", f"github.com/{owner}/memories", text)
+    text = re.sub(r"io\.github\.[\w-]+/memories\b", f"io.github.{owner}/memories", text)
+    return re.sub(r"marketplace add [\w.-]+/memories\b", f"marketplace add {owner}/memories", text)
 
 
 if __name__ == "__main__":

@@ -181,6 +181,13 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
     """Start the server. It is imported by name, since its folder may be deleted."""
     from importlib import import_module
 
+    if sys.platform == "win32":
+        from memories.errors import ConfigError
+
+        raise ConfigError(
+            "memory serve needs Unix sockets and file locks that Python lacks on Windows; run it "
+            "in WSL, or use a server on another machine with --store http://HOST:8765"
+        )
     request = import_module("memories.server.sockets").ServeOptions(**options)
     serve: Callable[..., int] = import_module("memories.server.serve").serve
     return serve(config, request, answer, load_commands)

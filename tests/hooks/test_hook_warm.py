@@ -18,6 +18,7 @@ from forked import Forked
 from hooks.conftest import Hook, Ran
 from live_command import Serve, servers
 from memories import Memories, __version__
+from memories.config import load_config
 from memories.hooks import inbox, session
 from memories.warm import client
 
@@ -150,10 +151,11 @@ def test_an_event_is_captured_once_beside_a_server(hook: Hook, home: Path, servi
     assert ([each["prompt"] for each in found], unread) == (["when do deploys happen?"], 0)
 
 
-def test_a_hook_starts_a_server_if_a_setting_wants_it(
-    forked: Forked, answered: Callable[[], int], hook: Hook
+@pytest.mark.parametrize("setting", ["hooks", "auto"])
+def test_a_hook_starts_a_server_unless_a_setting_forbids_it(
+    setting: str, forked: Forked, answered: Callable[[], int], hook: Hook
 ) -> None:
-    wants = {"MEMORY_SERVE": "auto"}
+    wants = {"MEMORY_SERVE": setting}
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
     path = Path(client.socket_of("", os.environ))
     until = time.monotonic() + 100
@@ -167,6 +169,36 @@ def test_a_hook_starts_a_server_if_a_setting_wants_it(
     )
     assert answered() <= 1
     assert forked.run(["serve", "--stop"]).returncode == 0
+
+
+def test_hooks_start_a_server_by_default_and_none_where_that_is_off(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMORY_SERVE")
+    assert load_config().serve == "hooks"
+    path = Path(client.socket_of("", os.environ))
+    assert DEPLOY in hook("session-start", {}, env={"MEMORY_SERVE": "off"}).context
+    assert not Path(f"{path}.start").exists()
+
+
+def test_a_server_whose_socket_was_removed_ends(serving: Serve) -> None:
+    server = serving()
+    Path(client.socket_of("", os.environ)).resolve().unlink()
+    assert server.wait(60) == 75
+
+
+def test_the_server_notes_the_figures_of_the_hooks_that_it_answers(
+    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+) -> None:
+    serving()
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+    assert answered() == 1
+    events = [json.loads(line) for line in (home / "events.jsonl").read_text().splitlines()]
+    [figures] = [event for event in events if event["op"] == "hook.user-prompt"]
+    assert figures["agent"] == "claude-code"
+    assert figures["outcome"] == "ok"
+    assert figures["ms"] > 0
+    assert figures["tokens"] > 0
 
 
 def test_a_server_that_hangs_is_not_waited_for(

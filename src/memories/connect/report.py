@@ -29,16 +29,15 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     if check.problem:
         return about
     has_hooks = bool(check.hooks)
-    captures = target.capture and has_hooks
     return about | {
         "at_session_start": _describe_start(check),
         "at_each_prompt": _describe_prompts(has_hooks),
-        "captured": _describe_capture(target, captures),
+        "captured": _describe_capture(target, has_hooks),
         "stored_in": _describe_store(check),
         "background": _describe_server(config, has_hooks),
         "sent": _describe_network(config, target),
         "ask_first": _first_request(target, check),
-        "switch_off": "memory off, in a project's folder; memory off --all for every project",
+        "switch_off": _describe_switch(has_hooks, undo),
         "undo": undo,
     }
 
@@ -73,13 +72,13 @@ def _describe_prompts(has_hooks: bool) -> str:
     return "nothing by itself: the agent searches with its tools"
 
 
-def _describe_capture(target: Target, captures: bool) -> str:
-    if captures:
+def _describe_capture(target: Target, has_hooks: bool) -> str:
+    if not has_hooks:
+        return "nothing by itself: the agent stores what it decides to, with its tools"
+    if target.capture:
         return (
             "what you and the agent say, as conversations; proposed memories wait in memory review"
         )
-    if target.capture:
-        return "nothing: it has no hooks"
     return "nothing, until you add --capture; the agent stores what it decides to, with its tools"
 
 
@@ -92,7 +91,7 @@ def _describe_store(check: Check) -> str:
 
 def _describe_server(config: Config, has_hooks: bool) -> str:
     if config.serve == "off" or not has_hooks or sys.platform == "win32":
-        return "no server; each hook works by itself"
+        return "nothing"
     return (
         "hooks start a small server on a socket of yours; it ends when idle (memory serve --stop)"
     )
@@ -115,6 +114,12 @@ def _describe_network(config: Config, target: Target) -> str:
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"
     return f"{sent}; {target.host.title} shows its own model what is recalled"
+
+
+def _describe_switch(has_hooks: bool, undo: str) -> str:
+    if has_hooks:
+        return "memory off, in a project's folder; memory off --all for every project"
+    return undo
 
 
 def _first_request(target: Target, check: Check) -> str:

@@ -6,6 +6,7 @@ Only error messages, `memory connect` and `memory doctor` need this, so they imp
 import importlib.util
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -19,14 +20,9 @@ from urllib.parse import unquote, urlsplit
 DISTRIBUTION = "memoriae"
 _MODEL_EXTRA = "multilingual"
 _MODEL_SOURCE = "packages/memoriae-e5"  # in a checkout; also on the package index
-# Folders that package managers use for a single run.
-_TEMPORARY = (
-    "/uv/archive-v",
-    "/uv/builds-v",
-    "/uv/environments-v",
-    "/pipx/.cache/",
-    "/.cache/pipx/",
-    "/npm/_npx/",
+# Folders that uv, pipx and npm use for a single run.
+_TEMPORARY = re.compile(
+    r"/(archive|builds|environments)-v\d+/|/pipx/\.cache/|/\.cache/pipx/|/_npx/"
 )
 
 
@@ -84,7 +80,7 @@ def is_temporary(path: str) -> bool:
     real = Path(os.path.realpath(path)).as_posix().lower()
     temporary = Path(os.path.realpath(tempfile.gettempdir())).as_posix().lower().rstrip("/") + "/"
     place = real + Path(path).as_posix().lower()
-    return place.startswith(temporary) or any(part in place for part in _TEMPORARY)
+    return place.startswith(temporary) or _TEMPORARY.search(f"{place}/") is not None
 
 
 def install_command(extra: str = "") -> str:

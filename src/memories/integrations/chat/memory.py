@@ -280,7 +280,8 @@ class LongTerm:
         try:
             size = os.fstat(fd).st_size
             data = f"{json.dumps(line, ensure_ascii=False)}\n".encode()
-            if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.lseek(fd, max(0, size - 1), os.SEEK_SET)  # Windows has no pread
+            if os.read(fd, 1) not in (b"", b"\n"):
                 data = b"\n" + data
             disk.write_all(fd, data)
             os.fsync(fd)

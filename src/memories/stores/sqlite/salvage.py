@@ -352,7 +352,8 @@ def page_rows(path: Path) -> Iterator[PageRow]:
 
 class _Pages:
     def __init__(self, fd: int) -> None:
-        size = int.from_bytes(os.pread(fd, _HEADER, 0)[_PAGE_SIZE], "big")
+        os.lseek(fd, 0, os.SEEK_SET)
+        size = int.from_bytes(os.read(fd, _HEADER)[_PAGE_SIZE], "big")
         self._fd = fd
         self._size = size if size in _PAGE_SIZES else 4096
         self._length = os.fstat(fd).st_size
@@ -372,7 +373,8 @@ class _Pages:
                 continue  # not a row, or a damaged one
 
     def _read(self, number: int) -> bytes:
-        return os.pread(self._fd, self._size, number * self._size)
+        os.lseek(self._fd, number * self._size, os.SEEK_SET)  # Windows has no pread
+        return os.read(self._fd, self._size)
 
     def _row(self, page: bytes, offset: int) -> PageRow:
         length, offset = _varint(page, offset)
