@@ -351,3 +351,79 @@ def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
         True,
         True,
     )
+
+
+# --- by keys, on a terminal ---
+
+
+def test_a_key_decides_about_each_memory_newest_first(
+    memory: Command, terminal: Command, captured: list[str]
+) -> None:
+    shown = terminal("review", typed="ars", env={"EMBEDDER": "fake"})
+    assert shown.code == 0
+    assert [shown.out.count(f"{number} of 3") for number in (1, 2, 3)] == [1, 1, 1]
+    assert shown.out.index(TEXTS[2]) < shown.out.index(TEXTS[1]) < shown.out.index(TEXTS[0])
+    assert "1 accepted, 1 rejected, 1 skipped. 1 memory waits for review." in shown.out.lower()
+    assert ids(memory("list")) == [captured[2]]
+    assert waiting(memory) == {captured[0]}
+
+
+def test_decisions_by_keys_can_be_undone_one_after_another(
+    memory: Command, terminal: Command, captured: list[str]
+) -> None:
+    shown = terminal("review", typed="aruuq", env={"EMBEDDER": "fake"})
+    assert shown.out.count("undone") == 2
+    assert "nothing decided. 3 memories wait" in shown.out.lower()
+    assert waiting(memory) == set(captured)
+    assert memory("list").json["count"] == 0
+
+
+def test_thirty_memories_take_thirty_keys(memory: Command, terminal: Command) -> None:
+    with Memories(channel="hook", embedder="fake") as memories:
+        memories.create_many([Draft(f"Room {n} is for {chr(65 + n)}") for n in range(26)])
+        memories.create_many([Draft(f"{name} has a key") for name in ("Ann", "Bob", "Cy", "Di")])
+    assert len(waiting(memory)) == 30
+    shown = terminal("review", typed="fr" * 15, env={"EMBEDDER": "fake"})
+    assert shown.code == 0
+    assert memory("list", "--limit", "100").json["count"] == 15
+    assert waiting(memory) == set()
+
+
+def test_a_key_opens_the_editor_and_accepts_the_new_text(
+    memory: Command, terminal: Command, captured: list[str], tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "Deploys happen on Fridays" > "$1"\n')
+    editor.chmod(0o700)
+    env = {"EMBEDDER": "fake", "EDITOR": str(editor), "VISUAL": ""}
+    assert "accepted as edited" in terminal("review", "--match", "Tuesdays", typed="e", env=env).out
+    assert memory("get", captured[0]).json["content"] == "Deploys happen on Fridays"
+    assert waiting(memory) == set(captured[1:])
+
+
+def test_a_duplicate_keeps_waiting_until_it_is_accepted_anyway(
+    memory: Command, terminal: Command, captured: list[str]
+) -> None:
+    memory("create", f"The {TEXTS[0].replace('Deploys', 'deploys')}")
+    shown = terminal("review", "--match", "harbour", typed="aq")
+    assert "Not accepted: a current memory says the same" in shown.out
+    assert captured[0] in waiting(memory)
+    assert "1 accepted" in terminal("review", "--match", "harbour", typed="f").out
+    assert captured[0] not in waiting(memory)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("--limit", "2"), ("--format", "json"), ("--fields", "id")]
+)
+def test_a_terminal_still_lists_what_waits(
+    terminal: Command, captured: list[str], arguments: tuple[str, ...]
+) -> None:
+    shown = terminal("review", *arguments, env={"EMBEDDER": "fake"})
+    assert "q quit" not in shown.out
+    assert captured[2][:18] in shown.out
+
+
+def test_an_agent_on_a_terminal_gets_the_list(terminal: Command, captured: list[str]) -> None:
+    shown = terminal("review", env={"EMBEDDER": "fake", "CLAUDECODE": "1"})
+    assert "q quit" not in shown.out
+    assert captured[2][:18] in shown.out

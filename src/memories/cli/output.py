@@ -56,6 +56,11 @@ def set_format(name: str) -> str:
     return name
 
 
+def shows_text() -> bool:
+    """Return whether this run prints text for people."""
+    return _run.get().format == "text"
+
+
 def _format_for(stream: TextIO) -> str:
     name = os.environ.get("MEMORY_FORMAT", "auto")
     if name in FORMATS:

@@ -1,12 +1,15 @@
-"""Commands for memories that wait for review, and the editor in which a person changes a text."""
+"""Commands for memories that wait for review; decisions by keys; the editor for a text."""
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,17 +25,32 @@ from memories.cli.options import (
     review_filters,
     text,
 )
-from memories.cli.output import begin_change, emit, note, record_change, require_person
+from memories.cli.output import (
+    amount,
+    begin_change,
+    emit,
+    note,
+    record_change,
+    require_person,
+    safe,
+    say,
+    shows_text,
+)
 from memories.cli.search import emit_fields, field_names
-from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestError
+from memories.errors import ConfigError, InvalidInput, MemoriesError, NotFound, RequestError
+from memories.guard.origin import is_person
+from memories.models import Page
 
 if TYPE_CHECKING:
     from memories.memories import Memories
-    from memories.models import Page
     from memories.write.review import Reviewed, Rivals
 
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
+_MAY_DECIDE = "memories.review.may_decide"  # in the context's meta: no command was named
+_REJECTED = "rejected"
+_TICK = timedelta(milliseconds=1)  # the store counts time in milliseconds
+_KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
 _all_option = option(
     "--all", "everything", is_flag=True, section="Filters", help="All memories that wait."
 )
@@ -55,6 +73,7 @@ class _Review(Group):
         """Read the arguments; see `click.Group.parse_args`."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
+            ctx.meta[_MAY_DECIDE] = True
         return super().parse_args(ctx, args)
 
 
@@ -68,7 +87,8 @@ def review() -> None:
 
     Memories that a hook captured, or that came with someone else's export, wait here: no search,
     list or context shows them before they are accepted. Without a command it lists those of the
-    namespace. Only a person decides. An agent may list them and use --dry-run.
+    namespace; on a terminal it asks for a key for each: a accept, r reject, e edit, s skip, u undo,
+    q quit. Only a person decides. An agent may list them and use --dry-run.
     """
 
 
@@ -97,18 +117,22 @@ def list_(
     are shown together.
     """
     names = field_names(fields)
+    rule = _nonempty(filters)
+    if suspicious:
+        rule["suspicious"] = True
+    is_bare = click.get_current_context().meta.get(_MAY_DECIDE) and not (limit or cursor or fields)
+    if is_bare and shows_text() and is_person() and sys.stdout.isatty():
+        _Decisions(memories, rule).run()
+        return
     page = memories.review.page(
-        limit=memories.config.default_limit if limit is None else limit,
-        cursor=cursor,
-        suspicious=suspicious or None,
-        **_nonempty(filters),
+        limit=memories.config.default_limit if limit is None else limit, cursor=cursor, **rule
     )
     rivals = memories.review.compare(page.memories)
     render = partial(_render_page, page, rivals)
     emit_fields(shapes.review_page(page, rivals), render, None, names)
 
 
-def _render_page(page: "Page", rivals: "Sequence[Rivals]") -> str:
+def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
     """Return a page, the memories of one import together."""
     if not page.memories:
         return "Nothing waits for review."
@@ -282,6 +306,158 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
         partial(text.accept_result, reviews, dry_run=dry_run),
     )
     return NOT_STORED if any(review.duplicates for review in reviews) else 0
+
+
+# --- decisions by keys ---
+
+
+class _Decision(NamedTuple):
+    """A decision about one memory.
+
+    Attributes:
+        word: The decision.
+        at: The time just before the memory was accepted; None if it was not.
+    """
+
+    word: str
+    at: datetime | None
+
+
+class _Decisions:
+    """Shows the memories that wait one by one, and decides about each by a key."""
+
+    def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
+        self._memories = memories
+        self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
+        self._decisions: list[_Decision] = []  # of the first memories, in order
+
+    def run(self) -> None:
+        """Ask for keys until everything is decided, or the person quits."""
+        if not self._ids:
+            say("Nothing waits for review.")
+            return
+        try:
+            with _single_keys() as read_key:
+                while self._find_next():
+                    self._show()
+                    while (count := len(self._decisions)) < len(self._ids):
+                        key = read_key()
+                        if key in ("q", ""):
+                            return
+                        self._obey(key)
+                        if len(self._decisions) != count:
+                            break
+        except KeyboardInterrupt:
+            return
+        finally:
+            self._sum_up()
+
+    def _obey(self, key: str) -> None:
+        """Do what a key stands for; name the keys after another one."""
+        verbs: dict[str, Callable[[], None]] = {
+            "a": self._store,
+            "f": partial(self._store, force=True),
+            "r": self._reject,
+            "e": self._edit,
+            "s": self._skip,
+            "u": self._undo,
+        }
+        try:
+            verbs.get(key, partial(say, _KEYS))()
+        except MemoriesError as exc:
+            say(safe(str(exc)))
+
+    def _find_next(self) -> bool:
+        """Pass memories that no longer wait; return whether there is another one."""
+        while len(self._decisions) < len(self._ids):
+            try:
+                if self._memories.get(self._id).pending:
+                    return True
+            except NotFound:
+                pass
+            self._decide("decided elsewhere", None)
+        return False
+
+    @property
+    def _id(self) -> str:
+        return self._ids[len(self._decisions)]
+
+    def _show(self) -> None:
+        memory = self._memories.get(self._id)
+        number = f"{len(self._decisions) + 1} of {len(self._ids)}"
+        block = text.page(Page((memory,), None))
+        resembling = text.rivals(self._memories.review.compare([memory])[0])
+        say(f"\n{number}\n{block}\n{resembling}".rstrip())
+        say(_KEYS)
+
+    def _decide(self, word: str, at: datetime | None) -> None:
+        self._decisions.append(_Decision(word, at))
+        say(f"→ {word}")
+
+    def _store(self, content: str | None = None, *, force: bool = False) -> None:
+        """Accept the memory, perhaps with another text; it waits if another one says the same."""
+        at = datetime.now(UTC) - _TICK
+        begin_change()
+        result = self._memories.review.accept([self._id], content=content, force=force)[0]
+        if result.done:
+            self._decide("accepted" if content is None else "accepted as edited", at)
+        else:
+            say("Not accepted: a current memory says the same. r rejects it, f accepts it anyway.")
+
+    def _reject(self) -> None:
+        begin_change()
+        self._memories.review.reject([self._id])
+        self._decide(_REJECTED, None)
+
+    def _edit(self) -> None:
+        before = self._memories.get(self._id).content
+        if not edit_text(before, self._store, instead=f"memory review edit {self._id} CONTENT"):
+            say("The text is unchanged; a accepts it.")
+
+    def _skip(self) -> None:
+        self._decide("skipped", None)
+
+    def _undo(self) -> None:
+        """Take back the last decision: the memory waits again."""
+        if not self._decisions:
+            say("There is nothing to undo.")
+            return
+        decision = self._decisions.pop()
+        if decision.word == _REJECTED:
+            self._memories.restore(self._id)
+        elif decision.at is not None:
+            self._memories.rollback(decision.at, where=f"id = {self._id}")
+        say(f"→ undone: {decision.word}")
+
+    def _sum_up(self) -> None:
+        """Say what was decided, and how many memories still wait."""
+        counts = Counter(decision.word for decision in self._decisions)
+        parts = [f"{count} {word}" for word, count in counts.items()]
+        waiting = amount(self._memories.review.count(), "memory waits", "memories wait")
+        summary = ", ".join(parts) or "nothing decided"
+        record_change(summary)
+        say(f"\n{summary[0].upper()}{summary[1:]}. {waiting} for review.")
+
+
+@contextlib.contextmanager
+def _single_keys() -> Iterator[Callable[[], str]]:
+    """Yield a function that waits for a key and returns it, in lower case; empty at the end.
+
+    `click.getchar` would drop keys that are typed while a decision is stored.
+    """
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows
+        yield lambda: click.getchar().lower()
+        return
+    terminal = sys.stdin.fileno()
+    settings = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal, termios.TCSADRAIN)
+    try:
+        yield lambda: os.read(terminal, 1).decode("ascii", "replace").lower()
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
 
 # --- editor ---

@@ -156,8 +156,8 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not any(word.startswith(("--lines", "--jsonl")) for word in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
-    if verb == "review":  # an editor needs the terminal
-        return "edit" not in arguments[1:2]
+    if verb == "review":  # an editor needs the terminal, and so do decisions by keys
+        return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
     if verb == "restore":  # a file; ids have only these letters
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
