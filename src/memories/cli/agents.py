@@ -128,7 +128,7 @@ def edit(memories: "Memories") -> int:
     What you save changes the memories: a changed content is a new version, a new line a new memory.
     An entry that you remove is left out of the scratchpad, and its memory stays.
     """
-    from memories.cli.review import edit_text
+    from memories.cli.output import edit_text
     from memories.scratchpad.file import replace_by_person
 
     file = memories.scratchpad(refresh=True).file

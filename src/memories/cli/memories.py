@@ -395,7 +395,7 @@ def edit(
     meanwhile, nothing is stored, and the error names the file that keeps your text.
     """
     from memories.cli.bulk import select
-    from memories.cli.review import edit_text
+    from memories.cli.output import edit_text
 
     selection = select(memories, ids, key, project)
     if selection.is_list:
