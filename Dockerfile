@@ -1,6 +1,8 @@
 # `memory serve` for a team: docs/server.md, docker-compose.server.yml
 FROM python:3.11-slim
 
+LABEL io.modelcontextprotocol.server.name="io.github.OWNER/memories"
+
 WORKDIR /build
 COPY pyproject.toml requirements-server.lock README.md LICENSE NOTICE ./
 COPY src src

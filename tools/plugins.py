@@ -21,7 +21,13 @@ VERSIONED = (
     "extensions/claude-desktop/manifest.json",
     "extensions/claude-desktop/pyproject.toml",
 )
-ADDRESSED = ("README.md", "INSTALL_FOR_AGENTS.md", "llms.txt", "plugins/memories/README.md")
+ADDRESSED = (
+    "README.md",
+    "INSTALL_FOR_AGENTS.md",
+    "llms.txt",
+    "Dockerfile",
+    "plugins/memories/README.md",
+)
 SHARED = (
     "hooks/memory-hook.sh",
     "skills/recall/SKILL.md",

@@ -916,3 +916,19 @@ def test_a_dead_connection_is_reported_with_a_remedy(
     text = memory("connect", "gemini", "--format", "text").out
     assert "Gemini CLI is configured, but does not work: its MCP server ended at once" in text
     assert "What to do: run: x\nTo undo it: memory disconnect gemini\n" in text
+
+
+def test_folders_that_are_set_for_all_programs_reach_the_server(
+    memory: Command, user: Path
+) -> None:
+    """Hosts start servers without these variables, so these would have another store."""
+    folders = {"XDG_DATA_HOME": str(user / "data"), "XDG_CONFIG_HOME": str(user / ".config")}
+    memory("connect", "gemini", env=folders)
+    assert entry_of(user, "gemini")["env"] == folders
+
+
+def test_a_server_with_another_store_is_reported(memory: Command, user: Path) -> None:
+    notes = memory("connect", "zed").json["connected"][0]["notes"]
+    assert any(
+        "The MCP server uses /x/memories.db, but this command uses" in note for note in notes
+    )

@@ -66,6 +66,8 @@ def connect(
 ) -> int:
     """Connect agents to the memory: their MCP server and hooks.
 
+    Starts both as the agent will, and reports whether they work and what the agent gets.
+
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
     Without one, lists which are installed and which are connected. Entries of others are kept;
     memory disconnect undoes it.
@@ -88,11 +90,13 @@ def connect(
     is_alive = True
     for request, changes in plans:
         answer = _connect(connector, request, changes, program, dry_run=dry_run)
-        if environment and _has_hooks(request.name):
-            answer["notes"].append(_note_on_environment(request.host.title, environment))
+        own = [name for name in environment if name.startswith("MEMORY_")]
+        if own and _has_hooks(request.name):
+            answer["notes"].append(_note_on_environment(request.host.title, own))
         if not dry_run:
             check = _check_target(connector, request, program)
             answer |= report.describe(config, request, check, answer["undo"])
+            answer["notes"] += report.find_differences(config, check)
             is_alive = is_alive and not check.problem
         answers.append(answer)
     emit({"connected": answers, "count": len(answers)}, partial(_render_answers, answers))
@@ -171,7 +175,7 @@ def _project() -> Path:
 def _environment(config: "Config", scope: str) -> dict[str, str]:
     """Return the environment variables of this run that the server's entry needs.
 
-    A project gets none, since others clone it.
+    Hosts start servers with few variables. A project gets none, since others clone it.
     """
     from memories.core.urls import without_password
     from memories.stores import local_path
@@ -179,6 +183,9 @@ def _environment(config: "Config", scope: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     if scope == "project":
         return variables
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        if os.environ.get(name, "").strip():
+            variables[name] = os.environ[name]
     if _is_from_environment(config, "home"):
         variables["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
     if _is_from_environment(config, "store") and without_password(config.store) == config.store:
@@ -314,8 +321,8 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     return notes
 
 
-def _note_on_environment(title: str, environment: Mapping[str, str]) -> str:
-    names = ", ".join(environment)
+def _note_on_environment(title: str, variables: Sequence[str]) -> str:
+    names = ", ".join(variables)
     return (
         f"The server's entry has {names} of this run; its hooks take {names} from the environment "
         f"of {title}, so set it there too, such as in your shell's profile."

@@ -42,6 +42,17 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     }
 
 
+def find_differences(config: Config, check: Check) -> list[str]:
+    """Return a note if the MCP server opened another store than this command uses."""
+    if not check.store:
+        return []
+    here, there = (local_path(store) or store for store in (config.store, check.store))
+    if str(here) == str(there) or check.store == without_password(config.store):
+        return []
+    difference = f"The MCP server uses {there}, but this command uses {here}"
+    return [f"{difference}; set MEMORY_HOME or MEMORY_STORE for both, and connect again."]
+
+
 def _check_fields(check: Check) -> dict[str, Any]:
     return {
         "works": not check.problem,
