@@ -162,3 +162,18 @@ def test_messages_that_a_hook_captured_are_known(
     memory("turns", "add", "claude-code:s1", "-", stdin=json.dumps(line))
     answer = memory("import", str(sample("claude-code"))).json
     assert answer["turns"] == 3
+
+
+def test_a_rollback_takes_back_what_was_accepted_and_what_still_waits(
+    memory: Command, sample: Callable[[str], Path]
+) -> None:
+    memory("create", "Something else")
+    import_id = memory("import", str(sample("lines"))).json["import"]
+    [first, second] = memory("review").json["results"]
+    memory("review", "accept", first["id"], "--yes")
+    answer = memory("rollback", "--to", "1h", "--where", f"import = {import_id}").json
+    assert answer["counts"] == {"delete": 2}
+    assert memory("review").json["count"] == 0
+    assert [found["content"] for found in memory("list").json["results"]] == ["Something else"]
+    memory("restore", second["id"])
+    assert [found["id"] for found in memory("review").json["results"]] == [second["id"]]

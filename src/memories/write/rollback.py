@@ -15,7 +15,7 @@ from memories.core.batches import by_count, by_weight
 from memories.core.times import to_iso, to_millis, to_moment, to_stored_time
 from memories.errors import InvalidInput
 from memories.guard.origin import HELD
-from memories.models import Moment
+from memories.models import PENDING, Moment
 from memories.read import versions
 from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
@@ -174,6 +174,8 @@ class Rollback(NamedTuple):
 
     def _compare(self, latest: Record, then: Record | None) -> Change | None:
         is_live = latest.ended_at is None
+        if then is None and latest.ended_by == PENDING:
+            return Change("delete", latest)  # it did not wait for review then
         state = "" if then is None else self._state(then, latest)
         if then is None or state not in ("live", "pending"):
             return Change("delete", latest, then) if is_live else None
@@ -341,6 +343,8 @@ class Rollback(NamedTuple):
         if new is not None:
             return versions.undo_end(latest)
         ended_by, fields = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
+        if latest.ended_by == PENDING:  # as after a rejection
+            return Patch(latest.ref, latest.ended_at, ended_by, fields)
         if then is not None:
             if self._state(then, latest) == "supersede":
                 ended_by = "supersede"
