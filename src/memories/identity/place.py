@@ -45,6 +45,28 @@ def _look(folder: Path | None) -> Place | None:
     return Place(project.name, project.branch, project.root, names_of(project.name))
 
 
+def remembered_root(name: str) -> Path | None:
+    """Return the top folder of a project's main working tree, if the user's register has it.
+
+    Args:
+        name: The project, by any of its names.
+    """
+    from memories.config import registers
+    from memories.identity import registry
+    from memories.identity.project import identify
+
+    home = registers()
+    own = registry.resolve(name, registry.aliases(home))
+    for repository in registry.repositories(home):
+        folder = Path(repository.folder)
+        if folder.name != ".git":
+            continue
+        project = identify(folder.parent, record=False)
+        if project is not None and project.name == own:
+            return project.root
+    return None
+
+
 def names_of(project: str | None) -> tuple[str, ...]:
     """Return all names of a project, the current one first; `.` means the working folder's project.
 

@@ -61,7 +61,7 @@ Tags = dict[str, str] | None
 Value = TypeVar("Value")
 Ready = Callable[[bool], tuple[Memories, str]]
 Matching = Annotated[Tags, Field(description=FILTERS["tags"].hint)]
-Cursor = Annotated[str, Field(description="next_cursor of the last page")]
+Cursor = Annotated[str, Field(description="next_cursor")]
 Caller = Context[Any, Any]
 # The type of each kind of filter for the SDK, and its default.
 _KINDS: Mapping[str, tuple[Any, Any]] = {
@@ -327,13 +327,17 @@ class Tools:
         key: Annotated[
             str, Field(description="like user/editor; its next create replaces this")
         ] = "",
-        supersedes: Annotated[str, Field(description="id of a memory that this one replaces")] = "",
+        supersedes: Annotated[str, Field(description="id of what it replaces")] = "",
         decay: Annotated[
             Literal["stable", "contextual", "reinforceable"] | None,
-            Field(description="contextual: fades with time; reinforceable: unless confirmed"),
+            Field(description="contextual: fades; reinforceable: unless confirmed"),
         ] = None,
-        confidence: Annotated[float | None, Field(description="how sure it is, 0 to 1")] = None,
-        force: Annotated[bool, Field(description="store even what is known")] = False,
+        confidence: Annotated[float | None, Field(description="0 to 1")] = None,
+        anchors: Annotated[
+            list[str] | None, Field(description="proof, like compose.yml::5433")
+        ] = None,
+        valid_until: str = "",
+        force: Annotated[bool, Field(description="store duplicates")] = False,
         caller: Caller,
     ) -> CallToolResult:
         """Store one lasting, self-contained statement, with names and absolute dates.
@@ -350,6 +354,8 @@ class Tools:
             decay=decay,
             confidence=confidence,
             seen=seen,
+            anchors=anchors,
+            valid_until=valid_until or None,
         )
         [created] = self._written_by(caller).create_many([draft], force=force)
         return _create_result(created, seen, self._language_hint(content))
@@ -357,12 +363,10 @@ class Tools:
     def update_memory(
         self,
         id: str,  # noqa: A002
-        content: Annotated[str, Field(description="all that it says now")] = "",
-        tags: Annotated[Tags, Field(description="to add or change")] = None,
+        content: Annotated[str, Field(description="whole new text")] = "",
+        tags: Annotated[Tags, Field(description="to add")] = None,
         remove_tags: list[str] | None = None,
-        confirm: Annotated[
-            bool, Field(description="it still holds: a reinforceable one stops fading")
-        ] = False,
+        confirm: Annotated[bool, Field(description="it still holds")] = False,
         *,
         caller: Caller,
     ) -> CallToolResult:
@@ -373,7 +377,11 @@ class Tools:
                 raise InvalidInput(
                     "confirm excludes changes: a changed memory is not a confirmed one"
                 )
-            memory = memories.reinforce(id)
+            memory = memories.get(id)
+            if memory.anchors or memory.valid_until or memory.recheck_days:
+                memory = memories.truth.confirm(id)
+            else:
+                memory = memories.reinforce(id)
             return _change_result(memory, **shapes.reinforce_result(memory))
         before = self.memories.get(id)
         if content and content != before.content:
@@ -454,6 +462,7 @@ def _create_result(created: "Created", seen: Collection[str], remark: str) -> Ca
     facts: dict[str, Any] = {name: shape[name] for name in CREATED}
     facts["note"] = created.note or None
     facts["redacted"] = shape["redacted"] or None
+    facts["anchors"] = shape.get("anchors")
     groups: dict[str, list[str]] = {}
     if shape["duplicates"]:
         facts["hint"] = HINT_DUPLICATE

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from memories.embedders import Embedder, open_embedder
+from memories.identity.place import remembered_root
 from memories.memories import Memories
 from memories.models import Draft
 from memories.server.api.access import OWNER, Access, Principal
@@ -88,7 +89,9 @@ class Handles:
             config=self.config._replace(identity=home),
             channel=channel,
         ).at_home()
-        return memories if writer is None else memories.of_client(writer, "")
+        if writer is not None:
+            return memories.of_client(writer, "")
+        return memories.judge_in(remembered_root)  # only the owner learns what files contain
 
     def open(self, config: Config, *, shared: bool) -> Memories:
         """Return the memory of the namespace in other settings, for hooks.
