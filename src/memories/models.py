@@ -160,7 +160,8 @@ class Version(NamedTuple):
     """One version of a memory, which was current from `created_at` until `ended_at`.
 
     Attributes:
-        operation: The operation that wrote it: `create`, `update`, `restore` or `rollback`.
+        operation: The operation that wrote it: `create`, `update`, `confirm`, `restore` or
+            `rollback`.
         ended_at: When it stopped being current, if it did.
         ended_by: The operation that ended it: `update`, `delete` or `supersede`; the last two are
             marked if they were undone. `pending` if it awaits review.
@@ -307,9 +308,9 @@ class Change(NamedTuple):
     """A change to a memory or a conversation, in the audit log.
 
     Attributes:
-        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`,
-            `rollback`, `turns`, `forget`, `import`, `undone` (the change of the entry `first` was
-            not stored after all) or `change`.
+        action: `create`, `update`, `confirm`, `restore`, `delete`, `supersede`, `reinforce`,
+            `accept`, `rollback`, `turns`, `forget`, `import`, `undone` (the change of the entry
+            `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it still exists and is readable; else its
             digest, after a `#`.

@@ -137,6 +137,7 @@ SENT: dict[str, Sent] = {
     "delete of a version": ("DELETE", "/api/memories/ALPHA", None, {"if-match": '"1"'}),
     "restore": ("POST", "/api/memories/GONE/restore", {}, {}),
     "reinforce": ("POST", "/api/memories/ALPHA/reinforce", {}, {}),
+    "confirm": ("POST", "/api/memories/ALPHA/confirm", {}, {}),
     "pin": ("POST", "/api/memories/ALPHA/pin", {}, {}),
     "forget": ("POST", "/api/memories/ALPHA/forget", {}, {}),
     "tags of many": (

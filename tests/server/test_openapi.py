@@ -125,6 +125,7 @@ def _memories(client: Client) -> None:
         "post_api_memories", {"content": "Ann likes tea", "decay": "reinforceable"}
     )
     assert client.call("post_api_memories_id_reinforce", {}, id=fading["id"])["confidence"] == 1.0
+    assert client.call("post_api_memories_id_confirm", {}, id=fading["id"])["version"] == 2
     assert client.call("post_api_memories_id_pin", {}, id=fading["id"])["pinned"]
     assert "pinned" not in client.call("post_api_memories_id_unpin", {}, id=fading["id"])
     assert client.call("get_api_stats", since="7d")["operations"]

@@ -76,6 +76,7 @@ VERBS = (
     Verb(2, "DELETE", ONE),
     Verb(2, "POST", f"{ONE}/restore", {}, "deleted"),
     Verb(2, "POST", f"{ONE}/reinforce", {}),
+    Verb(2, "POST", f"{ONE}/confirm", {}),
     Verb(2, "POST", f"{ONE}/pin", {}),
     Verb(2, "POST", "/api/memories", {"content": "new words", "supersedes": "NAME", "force": True}),
     Verb(2, "POST", "/api/delete", {"where": 'id = "NAME"'}),

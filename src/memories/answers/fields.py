@@ -225,7 +225,11 @@ VERSION = (
     Field("version", "whole", "Its number."),
     Field("content", "text", "What it said."),
     Field("tags", "tags", "Its tags."),
-    Field("operation", "text", "What wrote it: `create`, `update`, `restore` or `rollback`."),
+    Field(
+        "operation",
+        "text",
+        "What wrote it: `create`, `update`, `confirm`, `restore` or `rollback`.",
+    ),
     Field("created_at", "text", "When it was written."),
     Field("ended_at", "time?", "When it stopped being the current one."),
     Field("ended_by", "text?", "What ended it."),

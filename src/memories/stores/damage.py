@@ -35,7 +35,7 @@ _MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker, part and origins
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
 _MAX_CACHED_LABEL = 128  # characters
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
-_OPERATIONS = ("create", "update", "restore", "rollback", "merge")
+_OPERATIONS = ("create", "update", "confirm", "restore", "rollback", "merge")
 _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 

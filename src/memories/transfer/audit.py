@@ -30,6 +30,7 @@ ACTIONS = (
     "create",
     "update",
     "restore",
+    "confirm",
     "delete",
     "supersede",
     "reinforce",
@@ -40,7 +41,7 @@ ACTIONS = (
     "undone",
     "change",
 )
-_WRITING = ("create", "update", "restore", "rollback", "turns", "import")
+_WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import")
 _PAGE = 250
 _MAX_CONVERSATIONS = 100_000  # whose names are looked up
 _MAX_POSITIONS = 1_000_000  # of one item

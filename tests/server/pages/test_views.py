@@ -1,13 +1,16 @@
 """What the pages answer, without a browser."""
 
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
 
 from live_site import Site
 from memories import Memories, TurnDraft
+from memories.identity.project import identify
 from memories.server.pages.request import PageRequest, plot
 from memories.server.pages.results import mark
 
@@ -249,3 +252,20 @@ def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client) 
         ):
             found = answer.status_code, answer.headers["content-type"]
             assert found == (404, "application/problem+json"), answer.text
+
+
+def test_the_page_shows_what_is_no_longer_true(
+    site: Site, asking: httpx.Client, tmp_path: Path
+) -> None:
+    top = tmp_path / "shop"
+    top.mkdir()
+    (top / "compose.yml").write_text("port: 5433\n")
+    subprocess.run(["git", "init", "-q", str(top)], check=True, timeout=60)
+    project = identify(top)
+    assert project is not None
+    draft = {"content": "Postgres is on 5433, see compose.yml", "tags": {"project": project.name}}
+    stale = asking.post("/api/memories", json=draft).json()["id"]
+    (top / "compose.yml").write_text("port: 5434\n")
+    page = asking.get(f"/memories/{stale}").text
+    assert "compose.yml no longer contains 5433" in page and "Still true" in page
+    assert stale in asking.get("/", params={"where": "verdict = changed"}).text

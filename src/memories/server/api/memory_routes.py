@@ -260,6 +260,15 @@ def reinforce(call: Call) -> Any:
         return shapes.reinforce_result(call.memories.reinforce(call.arguments["id"]))
 
 
+def confirm(call: Call) -> Answer:
+    """Say that a memory is still true."""
+    if _find_logged(call, "confirm"):
+        return memory_answer(call.own.get(call.arguments["id"]))
+    with _if_match(call):
+        arguments = dict(call.arguments)
+        return memory_answer(call.memories.truth.confirm(arguments.pop("id"), **arguments))
+
+
 def pin(call: Call) -> Answer:
     """Keep a memory in the scratchpad."""
     return memory_answer(call.memories.pin(call.arguments["id"]))
@@ -363,6 +372,16 @@ ROUTES = (
         "Restart a reinforceable memory's decay.",
         {200: "Reinforced"},
         body={},
+        kind="write",
+    ),
+    Route(
+        "POST",
+        f"{_ID}/confirm",
+        confirm,
+        "write",
+        "Say that a memory is still true, by a version with the same text.",
+        {200: "Memory"},
+        body={name: CHANGE[name] for name in ("anchors", "valid_until")},
         kind="write",
     ),
     Route(

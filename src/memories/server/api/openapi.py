@@ -225,6 +225,7 @@ _TAKES_IF_MATCH = (
     "DELETE /api/memories/{id}",
     "POST /api/memories/{id}/restore",
     "POST /api/memories/{id}/reinforce",
+    "POST /api/memories/{id}/confirm",
 )
 
 

@@ -1,0 +1,62 @@
+"""The owner of the machine gets verdicts over HTTP and on the page; a token gets none."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from memories.identity.project import identify
+
+Token = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> tuple[str, Path]:
+    """The name and the folder of a repository that the user's register has."""
+    top = tmp_path / "shop"
+    top.mkdir()
+    (top / "compose.yml").write_text("port: 5433\n")
+    subprocess.run(["git", "init", "-q", str(top)], check=True, timeout=60)
+    identified = identify(top)
+    assert identified is not None
+    return identified.name, top
+
+
+@pytest.fixture
+def stale(owner: TestClient, project: tuple[str, Path]) -> str:
+    name, top = project
+    answer = owner.post(
+        "/api/memories",
+        json={"content": "Postgres is on 5433, see compose.yml", "tags": {"project": name}},
+    ).json()
+    assert answer["anchors"] == ["compose.yml::5433"]
+    (top / "compose.yml").write_text("port: 5434\n")
+    return str(answer["id"])
+
+
+def test_only_the_owner_gets_verdicts(owner: TestClient, token: Token, stale: str) -> None:
+    verdict = owner.get(f"/api/memories/{stale}").json()
+    assert verdict["verdict"] == "changed"
+    assert verdict["verdict_reason"] == "compose.yml no longer contains 5433"
+    [hit] = owner.get("/api/memories", params={"q": "postgres port"}).json()["results"]
+    assert hit["verdict"] == "changed"
+    [listed] = owner.get("/api/memories", params={"where": "verdict = changed"}).json()["results"]
+    assert listed["id"] == stale
+
+    headers = token("*:admin")
+    for path in (f"/api/memories/{stale}", "/api/memories?q=postgres", "/api/memories"):
+        answer = owner.get(path, headers=headers)
+        assert answer.status_code == 200
+        assert "verdict" not in answer.text and "no longer" not in answer.text
+    refused = owner.get("/api/memories", params={"where": "verdict = changed"}, headers=headers)
+    assert refused.status_code == 400
+    refused = owner.post("/api/forget", json={"where": "verdict = changed"})
+    assert refused.status_code == 400
+
+
+def test_a_confirmed_memory_is_verified_again(owner: TestClient, stale: str) -> None:
+    confirmed = owner.post(f"/api/memories/{stale}/confirm", json={}).json()
+    assert (confirmed["version"], confirmed["verdict"]) == (2, "verified")
+    assert owner.get("/api/memories", params={"where": "verdict = changed"}).json()["count"] == 0
