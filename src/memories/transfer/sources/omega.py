@@ -1,0 +1,60 @@
+"""Memories of OMEGA, in its SQLite database."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from memories.models import Draft
+from memories.transfer.sources.database import open_copy
+from memories.transfer.sources.fields import add_tag
+from memories.transfer.sources.items import Item, clean, moment, one_line
+from memories.transfer.sources.reader import Reader
+from memories.transfer.sources.sample import Sample
+
+FILES = ("omega.db",)
+_COLUMNS = ("node_id", "content", "created_at")
+_OPTIONAL = ("metadata", "event_type", "project", "agent_type", "status", "updated_at")
+
+
+def locate(home: Path) -> Iterable[Path]:
+    """Return its database."""
+    return (Path(os.environ.get("OMEGA_HOME") or home / ".omega") / "omega.db",)
+
+
+def recognize(sample: Sample) -> bool:
+    """Return whether it is its database, or the folder of it."""
+    if "omega.db" in sample.names:
+        return True
+    return {"node_id", "content"} <= sample.tables.get("memories", set())
+
+
+def read(reader: Reader) -> Iterator[Item]:
+    """Yield the active memories."""
+    for file in reader.files(*FILES):
+        with open_copy(file) as database:
+            for row in database.rows("memories", _COLUMNS, _OPTIONAL, "ORDER BY id"):
+                text = clean(row["content"])
+                if row["status"] not in (None, "active"):
+                    reader.skip("memories that are no longer active")
+                elif text:
+                    time = moment(row["updated_at"]) or moment(row["created_at"])
+                    key = one_line(row["node_id"]) or None
+                    yield Draft(text, tags=_tags(reader, row), created_at=time, key=key)
+
+
+def _tags(reader: Reader, row: dict[str, Any]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    add_tag(tags, "project", reader.project(row["project"]))
+    if row["event_type"] != "memory":
+        add_tag(tags, "type", row["event_type"])
+    add_tag(tags, "agent", row["agent_type"])
+    try:
+        metadata = json.loads(row["metadata"] or "{}")
+    except (ValueError, TypeError, RecursionError):
+        metadata = None
+    words = metadata.get("tags") if isinstance(metadata, dict) else None
+    for word in words if isinstance(words, list) else ():
+        add_tag(tags, word, "true")
+    return tags

@@ -1,0 +1,7 @@
+CREATE TABLE sessions (id TEXT PRIMARY KEY, project TEXT NOT NULL, directory TEXT NOT NULL, started_at TEXT NOT NULL DEFAULT (datetime('now')), ended_at TEXT, summary TEXT);
+INSERT INTO sessions VALUES ('s1', 'shop', '/home/ann/shop', '2026-03-02 09:00:00', NULL, NULL);
+CREATE TABLE observations (id INTEGER PRIMARY KEY AUTOINCREMENT, sync_id TEXT, session_id TEXT NOT NULL, type TEXT NOT NULL, title TEXT NOT NULL, content TEXT NOT NULL, tool_name TEXT, project TEXT, scope TEXT NOT NULL DEFAULT 'project', topic_key TEXT, normalized_hash TEXT, revision_count INTEGER NOT NULL DEFAULT 1, duplicate_count INTEGER NOT NULL DEFAULT 1, last_seen_at TEXT, created_at TEXT NOT NULL DEFAULT (datetime('now')), updated_at TEXT NOT NULL DEFAULT (datetime('now')), deleted_at TEXT);
+INSERT INTO observations VALUES (1, 'obs-1', 's1', 'decision', 'Queue', 'Orders go through RabbitMQ, because Kafka was too heavy.', NULL, 'shop', 'project', 'architecture/queue', 'n1', 2, 1, NULL, '2026-03-02 09:05:00', '2026-03-03 10:00:00', NULL);
+INSERT INTO observations VALUES (2, 'obs-2', 's1', 'bugfix', 'Old', 'Deleted later.', NULL, 'shop', 'project', NULL, 'n2', 1, 1, NULL, '2026-03-02 09:06:00', '2026-03-02 09:06:00', '2026-03-04 10:00:00');
+CREATE TABLE user_prompts (id INTEGER PRIMARY KEY AUTOINCREMENT, sync_id TEXT, session_id TEXT NOT NULL, content TEXT NOT NULL, project TEXT, created_at TEXT NOT NULL DEFAULT (datetime('now')));
+INSERT INTO user_prompts VALUES (1, 'p-1', 's1', 'Which queue do we use for orders?', 'shop', '2026-03-02 09:04:00');
