@@ -75,6 +75,7 @@ _ACTIONS = {
     "restore": "restored",
     "update": "put back",
     "pend": "waiting for review again",
+    "reject": "no longer waiting for review",
     "tag": "tagged",
     "forget": "permanently forgotten",
     "left": "left as they are",

@@ -268,10 +268,10 @@ def rollback(
 ) -> int:
     """Put memories back as they were at a time.
 
-    It deletes memories created since, also those that wait for review. It restores those deleted or
-    replaced, and adds a version with the old text to those changed. Nothing is lost: the answer
-    names the command that undoes it. Turns are not changed. With --where, only memories that match,
-    now or in any version since TIME. Exits 1 if some could not be put back.
+    It deletes memories created since, and rejects those that wait for review. It restores those
+    deleted or replaced, and adds a version with the old text to those changed. Nothing is lost: the
+    answer names the command that undoes it. Turns are not changed. With --where, only memories that
+    match, now or in any version since TIME. Exits 1 if some could not be put back.
     """
     return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 

@@ -41,8 +41,8 @@ class Step(NamedTuple):
 
     Attributes:
         id: The memory, or the conversation and the index of the turn.
-        action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update` or `pend`; or
-            `left`.
+        action: `delete`, `forget`, `tag`; of a rollback `delete`, `restore`, `update`, `pend` or
+            `reject`; or `left`.
         content: The beginning of its previous content.
         reason: Why it was left unchanged.
     """
@@ -106,7 +106,11 @@ class Tally:
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
         """Return the result; `at` is when the changes were made, if they can be undone."""
-        has_changes = any(count for action, count in self._counts.items() if action != "left")
+        # No rollback undoes a rejection: `Memories.restore` does.
+        without_undo = ("left", "reject")
+        has_changes = any(
+            count for action, count in self._counts.items() if action not in without_undo
+        )
         if dry_run or not has_changes or at is None:
             return Affected(self._counts, tuple(self._steps), dry_run, also_in=also_in)
         undo_where = f'updated = "{to_iso(at)}" or ended = "{to_iso(at)}"'

@@ -58,7 +58,8 @@ class Change(NamedTuple):
     """The change that restores one memory.
 
     Attributes:
-        action: `delete`, `restore`, `update`, `pend` (it awaits review again), or `left`.
+        action: `delete`, `restore`, `update`, `pend` (it awaits review again), `reject` (it no
+            longer does), or `left`.
         latest: Its latest version.
         then: The latest version at that time; None if the memory did not exist or was not current.
         reason: Why it is left unchanged.
@@ -175,7 +176,7 @@ class Rollback(NamedTuple):
     def _compare(self, latest: Record, then: Record | None) -> Change | None:
         is_live = latest.ended_at is None
         if then is None and latest.ended_by == PENDING:
-            return Change("delete", latest)  # it did not wait for review then
+            return Change("reject", latest)  # it did not wait for review then
         state = "" if then is None else self._state(then, latest)
         if then is None or state not in ("live", "pending"):
             return Change("delete", latest, then) if is_live else None
@@ -254,7 +255,7 @@ class Rollback(NamedTuple):
         new: dict[str, Record] = {}
         patches: list[Patch] = []
         for group, change in changes.items():
-            if change.action not in ("delete", "left"):
+            if change.action not in ("delete", "reject", "left"):
                 new[group] = self._new_version(change, vectors)
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
