@@ -17,7 +17,7 @@ SERVER = [PROGRAM, "mcp"]
 
 
 def hook(event: str) -> list[str]:
-    return [PROGRAM, "hook", event, "--host", "claude-code", "--capture", "--seconds", "20"]
+    return [PROGRAM, "hook", event, "--host", "claude-code", "--capture"]
 
 
 def entries(
@@ -89,6 +89,7 @@ def test_a_hook_of_another_program_is_a_problem(
     from memories.connect import check as module
 
     monkeypatch.setattr(module, "_check_server", lambda *_: module.Check())
+    monkeypatch.setattr(module, "HOOK_SECONDS", -1.0)
 
     def check(text: str) -> module.Check:
         return check_connection(entries(SERVER, [script(tmp_path, text), "hook", "session-start"]))
@@ -97,6 +98,7 @@ def test_a_hook_of_another_program_is_a_problem(
     assert "gave no answer" in check("exit 0").problem
     report = json.dumps({CHECK: {"is_on": False, "text": "", "problem": ""}})
     assert check(f"echo '{report}'").is_off
+    assert check(f"echo '{report}'").hooks[0].is_late
     report = json.dumps({CHECK: {"problem": "the store is locked; wait"}})
     assert check(f"echo '{report}'").problem == (
         "its hook session-start can't recall: the store is locked"

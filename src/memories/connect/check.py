@@ -11,11 +11,13 @@ from typing import IO, Any, NamedTuple
 
 from memories.connect.status import Connection, FoundEntries
 from memories.core.installation import install_command
+from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.hooks.host_events import CHECK
 
 _SERVER_SECONDS = 20.0  # what Codex waits; other hosts wait longer
-_HOOK_SECONDS = 10.0
-_OUT_OF_TIME_SECONDS = 0.75  # a hook ends itself after 0.85 s without an answer
+_FIRST_START_SECONDS = 3.0
+_MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed, not ended
+_HOOK_SECONDS = 15.0
 _CHECKED_EVENTS = ("session-start", "user-prompt")  # the others give the agent nothing
 _PROMPT = "what do you remember about this project?"
 _STATUS = "memory://status"
@@ -27,13 +29,17 @@ class HookCheck(NamedTuple):
     Attributes:
         event: The event.
         seconds: How long the host waited.
-        characters: The length of the text that the agent would have got; None if the hook ran out
-            of time, as on a very busy machine.
+        characters: The length of the text that the agent would have got.
     """
 
     event: str
     seconds: float
-    characters: int | None
+    characters: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the hook would have ended without an answer, as on a very busy machine."""
+        return self.seconds > HOOK_SECONDS
 
 
 class Check(NamedTuple):
@@ -98,6 +104,8 @@ def check_connection(entries: FoundEntries) -> Check:
         for words in hooks[:1]:
             _send_event(words)
         check = _check_server(entries.server, entries.environment)
+        if check.seconds > _FIRST_START_SECONDS:  # the first start compiles all modules
+            check = _check_server(entries.server, entries.environment)
         reports = [_run_hook(words) for words in hooks]
     except _Failure as failure:
         problem, remedy = failure.args
@@ -183,14 +191,9 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
         _Failure: It does not work.
     """
     event = _event(words)
-    for _ in range(2):
-        started_at = time.monotonic()
-        answer = _send_event(words)
-        seconds = time.monotonic() - started_at
-        if answer:
-            break
-    if not answer and seconds > _OUT_OF_TIME_SECONDS:
-        return HookCheck(event, seconds, None), True
+    started_at = time.monotonic()
+    answer = _send_event(words)
+    seconds = time.monotonic() - started_at
     if not answer:
         raise _Failure(f"its hook {event} gave no answer", "run: memory doctor")
     try:
@@ -216,7 +219,11 @@ def _send_event(words: Sequence[str]) -> bytes:
     event = json.dumps(fields).encode()
     try:
         return subprocess.run(  # noqa: S603 - the command that the host runs
-            words, input=event, capture_output=True, timeout=_HOOK_SECONDS, check=False
+            [*words, *_MORE_SECONDS],
+            input=event,
+            capture_output=True,
+            timeout=_HOOK_SECONDS,
+            check=False,
         ).stdout
     except subprocess.TimeoutExpired:
         return b""

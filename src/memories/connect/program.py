@@ -45,9 +45,13 @@ def find_program(environment: Mapping[str, str]) -> Program:
     Desktop programs do not know a shell's PATH.
     """
     beside = find_beside(NAMES[0])
-    first = shutil.which(NAMES[0], path=environment.get("PATH"))
-    if first is not None and _is_preferred(first, beside):
-        return Program((os.path.abspath(first),), _doubt(first))  # noqa: PTH100 - links stay: an upgrade moves them
+    if is_temporary(str(beside)):  # `uvx` puts its own folder first on PATH
+        installed = _find_installed(environment)
+    else:
+        first = shutil.which(NAMES[0], path=environment.get("PATH"))
+        installed = first if first is not None and is_same_file(first, beside) else None
+    if installed is not None:
+        return Program((os.path.abspath(installed),), _doubt(installed))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
     # -P: hosts start it in folders of projects, where a folder `memories` must not be imported.
@@ -59,11 +63,13 @@ def find_beside(name: str) -> Path:
     return Path(sys.executable).with_name(f"{name}.exe" if os.name == "nt" else name)
 
 
-def _is_preferred(first: str, beside: Path) -> bool:
-    """Return whether the first command on PATH is this one, or is ours and more permanent."""
-    if is_same_file(first, beside):
-        return True
-    return is_temporary(str(beside)) and not is_temporary(first) and is_ours(first)
+def _find_installed(environment: Mapping[str, str]) -> str | None:
+    """Return the first command on PATH that is ours and permanently installed, if any."""
+    for folder in environment.get("PATH", "").split(os.pathsep):
+        program = shutil.which(NAMES[0], path=folder)
+        if program is not None and not is_temporary(program) and is_ours(program):
+            return program
+    return None
 
 
 def is_same_file(first: str, second: Path) -> bool:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from memories.connect.check import Check
 from memories.connect.connect import Target
 from memories.core.urls import without_password
+from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.settings import Config
 from memories.stores import local_path
 
@@ -59,7 +60,12 @@ def _check_fields(check: Check) -> dict[str, Any]:
         "tools": list(check.tools),
         "server_seconds": round(check.seconds, 2),
         "hooks": [
-            {"event": hook.event, "seconds": round(hook.seconds, 2), "characters": hook.characters}
+            {
+                "event": hook.event,
+                "seconds": round(hook.seconds, 2),
+                "is_late": hook.is_late,
+                "characters": hook.characters,
+            }
             for hook in check.hooks
         ],
         "is_off": check.is_off,
@@ -166,8 +172,8 @@ def render(answer: Mapping[str, Any]) -> list[str]:
     if check["hooks"]:
         slowest = max(hook["seconds"] for hook in check["hooks"])
         head += f", recall in {slowest:.2f} s"
-        if any(hook["characters"] is None for hook in check["hooks"]):
-            head += ": too slow just now, so the agent would have gone on without it"
+        if any(hook["is_late"] for hook in check["hooks"]):
+            head += f" (hooks have {HOOK_SECONDS} s, so just now the agent would go on without it)"
     if check["is_off"]:
         head += "; memory is off in this folder (memory on)"
     lines = [f"{label:<{_WIDTH}}{answer[name]}" for label, name in _ROWS]
