@@ -248,11 +248,33 @@ def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
     assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
 
 
+def test_a_server_for_the_command_only_gives_way_to_one_with_a_page(
+    environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]
+) -> None:
+    memory("create", "The kettle is red")
+    command = [sys.executable, "-c", SERVE, "serve", "--no-http"]
+    started = {"env": environment, "cwd": tmp_path, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(command, **started)
+    assert first.stderr is not None
+    assert "for the command only" in first.stderr.readline()
+    second = subprocess.Popen([*command[:-1], "--port", "0"], **started)
+    try:
+        assert second.stderr is not None
+        assert "http://127.0.0.1:" in second.stderr.readline()
+        assert first.wait(300) == 0
+        assert json.loads(memory("serve", "--status").stdout)["url"]
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate(timeout=300)
+
+
 @pytest.mark.thorough
 def test_a_second_one_says_that_one_runs_and_a_killed_one_is_done_without(
     site: Site, memory: Callable[..., Any]
 ) -> None:
-    assert "already running" in memory("serve", "--port", "0").stderr
+    refused = memory("serve", "--port", "0").stderr
+    assert f"; it is at http://127.0.0.1:{site.port}; memory serve --stop ends it" in refused
     site.process.kill()
     site.process.wait(300)
     assert json.loads(memory("create", "Deploys happen on Tuesdays").stdout)["stored"]

@@ -22,7 +22,7 @@ from memories.server.warm import STOPPED, Run, Served, Warm, install_stand_ins
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.warm import client
+from memories.warm import client, manage
 
 if TYPE_CHECKING:
     from memories.server.http import Web
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # seconds between two checks of the store's file
 SIGNAL_SECONDS = 1.0  # seconds after which a signal is handled at the latest
 RESTART = 75  # exit code that asks a supervisor to restart the server
+_HANDOVER_SECONDS = 10.0  # for a server that ends to complete its waiting writes
 _IDLE = "idle"
 ALREADY = "a server of this store is already running"
 
@@ -55,7 +56,7 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
         web.check(config, options.host, loopback=is_loopback(options.host))
     try:
         with contextlib.ExitStack() as stack:
-            listening = stack.enter_context(sockets.listen(config))
+            listening = _listen(stack, config, options)
             address = stack.enter_context(sockets.bind_address(options)) if options.http else None
             process = Process(config, options, listening, run)
             threading.Thread(target=process.warm_up, args=(preload,), daemon=True).start()
@@ -64,8 +65,40 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
             finally:
                 process.close()
     except AlreadyRunning:
-        _say(f"{ALREADY} ({without_password(config.store)})")
+        url = (manage.send(config, "status") or {}).get("url")
+        where = f"; it is at {url}" if url else ""
+        _say(f"{ALREADY} ({without_password(config.store)}){where}; memory serve --stop ends it")
         return 0
+
+
+def _listen(stack: contextlib.ExitStack, config: Config, options: ServeOptions) -> Listening:
+    """Listen for the command. A server for the command only, such as hooks start, gives way to one
+    with HTTP.
+
+    Raises:
+        AlreadyRunning: Another process serves the store.
+    """
+    deadline = None
+    while True:
+        try:
+            return stack.enter_context(sockets.listen(config))
+        except AlreadyRunning:
+            if deadline is None:
+                if not (options.http and _stop_command_server(config)):
+                    raise
+                deadline = time.monotonic() + _HANDOVER_SECONDS
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _stop_command_server(config: Config) -> bool:
+    """Ask a server without HTTP to end; return whether there was one."""
+    status = manage.send(config, "status")
+    if status is None or status["url"]:
+        return False
+    manage.send(config, "stop")
+    return True
 
 
 def _say(line: str) -> None:
