@@ -1,5 +1,6 @@
 """What the pages answer, without a browser."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import pytest
 from live_site import Site
 from memories import Memories, TurnDraft
 from memories.identity.project import identify
-from memories.server.pages.request import PageRequest, plot
+from memories.server.pages.request import PageRequest, count_by_label, plot
 from memories.server.pages.results import mark
 
 
@@ -269,3 +270,21 @@ def test_the_page_shows_what_is_no_longer_true(
     page = asking.get(f"/memories/{stale}").text
     assert "compose.yml no longer contains 5433" in page and "Still true" in page
     assert stale in asking.get("/", params={"where": "verdict = changed"}).text
+
+
+def test_the_plot_of_a_search_counts_its_results(site: Site, asking: httpx.Client) -> None:
+    for day, text in ((1, "The kettle is red"), (3, "The violin is old"), (8, "A kettle is blue")):
+        site.memories.create(text, created_at=datetime(2026, 5, day, 12, tzinfo=UTC), force=True)
+    assert re.findall(r"(2026-05-\d\d: \d) results", asking.get("/?q=kettle").text) == [
+        f"2026-05-0{day}: {int(day in (1, 8))}" for day in range(1, 9)
+    ]
+    assert count_by_label(["2026-05-04T10:00:00Z"], ["2026-05-03", "2026-05-06"]) == [
+        ("2026-05-03", 0), ("2026-05-06", 1)
+    ]  # fmt: skip
+
+
+def test_a_missing_memory_is_named_so_and_stays_quiet(asking: httpx.Client) -> None:
+    page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9").text
+    assert "<h1>No such memory</h1>" in page
+    assert "data-changes" not in page  # an error page does not announce itself again
+    assert "data-changes" in asking.get("/").text

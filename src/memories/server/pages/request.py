@@ -1,5 +1,6 @@
 """The request and the answer of a view, and its plots."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -300,6 +301,21 @@ def excerpt(text: str, start: int = 0) -> str:
     if begin:
         part = f"… {part}"
     return f"{part} …" if is_cut else part
+
+
+def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int]]:
+    """Count times by the spans that `spans` returned.
+
+    Args:
+        times: The times, ISO 8601 in UTC.
+        labels: The last days of the spans, oldest first.
+    """
+    counts = [0] * len(labels)
+    for time in times:
+        place = bisect_left(labels, time[:10])
+        if place < len(labels):
+            counts[place] += 1
+    return list(zip(labels, counts, strict=True))
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.answers import shapes
+from memories.core.times import to_iso
 from memories.languages.text import normal_form
 from memories.server.pages.request import PageRequest, View, excerpt
 
@@ -63,6 +64,7 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
     more = {
         "hits": hits,
         "facets": _facets(data["results"], request),
+        "written": [to_iso(hit.date) for hit in explanation.hits],
         "more_link": request.link(limit=str(limit * 2)) if data["count"] == limit else None,
     }
     return View("home.html", data, more)

@@ -166,7 +166,8 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         )
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
-    return _html(view, page_request, changes=page_request.call(CHANGES), **about)
+    changes = page_request.call(CHANGES) if view.status < 400 else ""  # an error does not change
+    return _html(view, page_request, changes=changes, **about)
 
 
 def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memories]":

@@ -14,6 +14,7 @@ from memories.server.pages.request import (
     NotThen,
     PageRequest,
     View,
+    count_by_label,
     end_of,
     moment,
     plot,
@@ -33,7 +34,8 @@ def home(memories: "Memories", request: PageRequest) -> View:
     """Show the results of a search, or without a question everything by day, newest first."""
     view = show_results(memories, request) if request.text("q") else _timeline(memories, request)
     filters = {"narrowed": list(_narrowing(request))}
-    return view._replace(more={**view.more, **filters, **_shown_day(memories, request)})
+    day = _shown_day(memories, request, view.more.get("written"))
+    return view._replace(more={**view.more, **filters, **day})
 
 
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
@@ -105,8 +107,16 @@ def _by_day(
     return list(days.items())
 
 
-def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
-    """Return the plot of days, and the label of the day that is shown if that is not now."""
+def _shown_day(
+    memories: "Memories", request: PageRequest, results: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return the plot of days, and the label of the day that is shown if that is not now.
+
+    Args:
+        memories: The memories.
+        request: The request.
+        results: When a search's results were written; None without a search.
+    """
     days = spans({day.isoformat(): count for day, count in memories.days().items()})
     times = {day: end_of(day) for day, _ in days}
     shown = f"{request.past.moment:%Y-%m-%d}" if request.past else None
@@ -116,8 +126,11 @@ def _shown_day(memories: "Memories", request: PageRequest) -> dict[str, Any]:
         return request.link(as_of=times[day], cursor=None, before=None)
 
     days_plot = None
+    title, bars, unit = "Memories and turns", days, "written"
+    if results is not None:
+        title, bars, unit = "Results", count_by_label(results, [day for day, _ in days]), "results"
     if len(days) > 1:
-        days_plot = plot("Memories and turns", days, "written", link, chosen)
+        days_plot = plot(title, bars, unit, link, chosen)
     return {"plot": days_plot, "chosen": chosen, "times": list(times.values())}
 
 
