@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from memories.answers.fields import ALWAYS, HIT, KIND, MEMORY, TURN, VERSION, Field
+from memories.answers.fields import ALWAYS, CREATED, HIT, KIND, MEMORY, TURN, VERSION, Field
 from memories.search.filters import FILTERS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -49,6 +49,7 @@ TABLES: Mapping[str, Iterable[tuple[str, ...]]] = {
     "options of search": options(),
     "query of search": query(),
     "fields of a memory": fields(*MEMORY),
+    "fields of a create": fields(*CREATED),
     "fields of a turn": fields(*TURN),
     "fields of a version": fields(*VERSION),
     "fields of a result": fields(KIND, *HIT),

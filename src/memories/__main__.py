@@ -52,10 +52,12 @@ def _recall(request: bytes) -> bytes | None:
 def ask(arguments: list[str]) -> int:
     """Ask the store's server to run the command, else run it here; return the exit code."""
     from memories import __version__
-    from memories.cli import expand
     from memories.warm import client
 
-    arguments = expand(arguments)
+    if not client.is_warm(arguments):  # no other name of a command is
+        from memories.cli import expand
+
+        arguments = expand(arguments)
     try:
         code = client.ask(arguments, __version__)
     except client.AnswerLost as lost:

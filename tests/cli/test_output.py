@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memories.cli import text
+from memories.cli.output import width_of
 from memories.guard.origin import user
 
 Command = Callable[..., Any]
@@ -251,7 +251,6 @@ def test_no_content_passes_for_a_line_of_ours(
     memory_id = next(each["id"] for each in found if "true" in each["content"])
     memory("update", memory_id, "--tag", "a=b")
     for command, column in (
-        (("create", "--force", "--", content), 0),
         (("get", memory_id), 0),
         (("list",), 0),
         (("search", "true"), 4),
@@ -267,7 +266,7 @@ def test_no_content_passes_for_a_line_of_ours(
         for line in said:
             assert line[column : column + 1] == "│", (command, line)
             assert not line[:column].strip(" 0123456789")
-        assert max(text._width(line) for line in answer.out.splitlines() if "│" in line) <= 60
+        assert max(width_of(line) for line in answer.out.splitlines() if "│" in line) <= 60
         assert "who=x" not in answer.out
 
 
@@ -287,7 +286,7 @@ def test_one_line_excerpts_stay_on_one_line(
     ] == []
     deleted = memory("delete", memory_id).out.splitlines()
     assert len(deleted) == 2
-    assert text._width(deleted[0]) <= 60
+    assert width_of(deleted[0]) <= 60
     assert deleted[0].endswith("…")
 
 

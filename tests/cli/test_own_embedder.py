@@ -34,9 +34,9 @@ def test_a_store_is_searched_with_the_model_that_made_its_vectors(
 
 @pytest.mark.usefixtures("e5_store")
 def test_a_setting_that_names_another_model_is_an_error(memory: Command, home: Path) -> None:
-    assert "were made by multilingual-e5-small" in memory(*ASK, env={"EMBEDDER": "minilm"}).error
+    assert "multilingual-e5-small/int8/1" in memory(*ASK, env={"EMBEDDER": "minilm"}).error
     (home / "config.toml").write_text('embedder = "minilm"\n')
-    assert "were made by multilingual-e5-small" in memory(*ASK, env=UNSET).error
+    assert "multilingual-e5-small/int8/1" in memory(*ASK, env=UNSET).error
 
 
 def test_a_store_chooses_no_service(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:

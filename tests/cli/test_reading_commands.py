@@ -49,14 +49,10 @@ def test_a_result_is_a_memory_with_its_similarity_and_score(
     shape = memory("get", memory_id).json
     for counted in (result, shape):
         counted.pop("access_count", None)
-    added = {"kind", "speaker", "date", "conversation_id", "similarity", "calibrated", "score"}
+    added = {"kind", "speaker", "date", "similarity", "calibrated", "score"}
     assert result.keys() - shape.keys() == added
     assert {name: result[name] for name in shape} == shape
-    assert (result["kind"], result["speaker"], result["conversation_id"]) == (
-        "memory",
-        "claude",
-        None,
-    )
+    assert (result["kind"], result["speaker"]) == ("memory", "claude")
     assert result["date"] == shape["updated_at"]
     for name in ("similarity", "calibrated", "score"):
         assert 0 < result[name] <= 1
@@ -66,7 +62,8 @@ def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
     env = {"EMBEDDER": "none"}
     memory("create", "Deploys happen on Tuesdays", env=env)
     [result] = memory("search", "deploys", env=env).json["results"]
-    assert (result["similarity"], result["calibrated"]) == (None, None)
+    assert result["similarity"] is None
+    assert "calibrated" not in result
 
 
 def test_a_memory_tells_the_conversation_that_it_is_tagged_with(
@@ -74,7 +71,8 @@ def test_a_memory_tells_the_conversation_that_it_is_tagged_with(
 ) -> None:
     stored("deploys happen", "--tag", "conversation_id=standup")
     [result] = memory("search", "deploys").json["results"]
-    assert (result["conversation_id"], result["speaker"]) == ("standup", None)
+    assert result["conversation_id"] == "standup"
+    assert "speaker" not in result
 
 
 NARROWING: list[tuple[list[str], set[str]]] = [
@@ -321,7 +319,8 @@ def test_history_shows_every_version_oldest_first(
         "ended_by",
         "origin",
     ]
-    assert [list(version) for version in shape["versions"]] == [keys] * 3
+    current = [key for key in keys if not key.startswith("ended")]
+    assert [list(version) for version in shape["versions"]] == [keys, keys, current]
     told = [
         [version[key] for key in ("version", "content", "operation")]
         for version in shape["versions"]
@@ -331,12 +330,11 @@ def test_history_shows_every_version_oldest_first(
         [2, "The port is 9090", "update"],
         [3, "The port is 9090", "restore"],
     ]
-    first, second, third = shape["versions"]
+    first, second, _ = shape["versions"]
     assert (first["tags"], first["ended_by"]) == ({"project": "shop"}, "update")
     assert first["ended_at"] == second["created_at"]
     assert second["tags"] == {"project": "shop", "sure": "no"}
     assert second["ended_by"].startswith("delete")
-    assert (third["ended_at"], third["ended_by"]) == (None, None)
 
 
 def test_history_shows_deleted_memories(memory: Command, stored: Callable[..., str]) -> None:

@@ -202,7 +202,7 @@ TURN = (
         read=attrgetter("index"),
     ),
     Field("role", "text", "`user`, `assistant`, `system` or `tool`."),
-    Field("speaker", "text?", "The speaker's name."),
+    Field("speaker", "text", "The speaker's name.", None),
     Field("tags", "tags", "Its tags.", read=_tags),
     Field("namespace", "text", "The namespace that it belongs to."),
     Field(
@@ -231,18 +231,30 @@ VERSION = (
         "What wrote it: `create`, `update`, `confirm`, `restore` or `rollback`.",
     ),
     Field("created_at", "text", "When it was written."),
-    Field("ended_at", "time?", "When it stopped being the current one."),
-    Field("ended_by", "text?", "What ended it."),
+    Field("ended_at", "time", "When it stopped being the current one.", None),
+    Field("ended_by", "text", "What ended it.", None),
     *_ACCEPTED,
     _SUSPICIOUS,
 )
 HIT = (
-    Field("speaker", "text?", "Who said it; for a memory, the agent in its tags."),
-    Field("conversation_id", "text?", "The conversation; for a memory, the tag of that name."),
+    Field("speaker", "text", "Who said it; for a memory, the agent in its tags.", None),
+    Field("conversation_id", "text", "The conversation; for a memory, the tag of that name.", None),
     Field("similarity", "number?", "The cosine of its embedding and the query's."),
-    Field("calibrated", "number?", "The same on a scale that all embedders share."),
+    Field("calibrated", "number", "The same on a scale that all embedders share.", None),
     Field("score", "number", "The score by which results are ordered."),
     Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
+# The result of a create, beside the memory.
+CREATED = (
+    Field("stored", "flag", "Whether a memory or a version was written."),
+    Field("duplicates", "[Similar]", "Memories that say the same, so it was refused.", []),
+    Field("merged", "texts", "What it added to the memory with the same text.", []),
+    Field("not_merged", "object", "What that memory says differently.", {}),
+    Field("reinforced", "flag", "Whether that memory was reinforced.", False),
+    Field("similar_to", "[Similar]", "Similar memories that say something else.", []),
+    Field("redacted", "texts", "The kinds of secrets that were removed.", []),
+    Field("note", "text", "A remark, such as why it has no vector.", ""),
+    Field("hint", "text", "The result in one sentence, and the next step.", ""),
+)
 NAMES = frozenset(field.name for field in (*MEMORY, *TURN, *VERSION, *HIT, KIND))

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.answers.fields import (
+    ALWAYS,
+    CREATED,
     HIT,
     KNOWN_TAGS,
     MAX_SIMILAR,
@@ -91,26 +93,25 @@ def memory(record: "Memory") -> dict[str, Any]:
 
 
 def create_result(created: "Created") -> dict[str, Any]:
-    """Return the result of a create: the memory, if any, then always the same fields."""
+    """Return the result of a create: the memory, if any; see `answers.fields.CREATED`."""
     answer: dict[str, Any] = {"id": None}
-    marks: dict[str, Any] = {"corrects": None, "pending": False, "suspicious": ()}
     if created.memory is not None:
         answer = memory(created.memory)
-        marks = fields(created.memory, *marks)
-    return answer | {
+    values = {
         "stored": created.stored,
         "duplicates": similar(created.duplicates),
         "merged": list(created.merged),
         "not_merged": {name: plain(value) for name, value in created.not_merged.items()},
         "reinforced": created.reinforced,
         "similar_to": similar(created.similar_to, MAX_SIMILAR),
-        "corrects": marks["corrects"],
-        "pending": marks["pending"],
-        "suspicious": list(marks["suspicious"]),
         "redacted": list(created.redacted),
         "note": created.note,
         "hint": hint_of(created),
     }
+    for field in CREATED:
+        if field.default is ALWAYS or values[field.name] != field.default:
+            answer[field.name] = values[field.name]
+    return answer
 
 
 def hint_of(created: "Created") -> str:

@@ -165,7 +165,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 
 def _render_doctor(answer: Mapping[str, Any]) -> str:
-    from memories.cli.text import DIM, GREEN, YELLOW, paint, table
+    from memories.cli.output import DIM, GREEN, YELLOW, paint, table
 
     findings = answer["findings"]
     lines = [paint(GREEN, "Nothing is wrong.")]

@@ -15,15 +15,26 @@ import click
 from memories.answers import shapes
 from memories.cli.app import command, option
 from memories.cli.options import (
+    ProgressBar,
     dry_run_option,
     in_session,
     parse_whole_number,
     read_argument,
     show_option,
+    size_of,
     text,
     where_option,
 )
-from memories.cli.output import begin_change, confirm, emit, emit_lines, note, record_change, safe
+from memories.cli.output import (
+    begin_change,
+    confirm,
+    emit,
+    emit_lines,
+    is_terminal,
+    note,
+    record_change,
+    safe,
+)
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
@@ -325,7 +336,8 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     limit = BATCH if plan.force else BATCH_COMPARED
     again = "twice, for --force compares nothing" if plan.force else "nothing twice"
     reported = "no line was reported yet"
-    with _open(file) as stream:
+    with _open(file) as stream, ProgressBar() as bar:
+        total, size = size_of(stream), 0
         for lines in _read_lines(stream, plan):
             for batch in by_weight(lines, weight, most=limit, heaviest=_MAX_BATCH_BYTES):
                 record_change(
@@ -341,6 +353,9 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                     f"{again}"
                 )
                 _report(batch, results, counts)
+                size += sum(line.size + 1 for line in batch)
+                if total:
+                    bar("Storing", min(size, total), total)
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory on each")
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -374,8 +389,11 @@ def _report(
         result = RequestError(line.error) if line.draft is None else next(remaining)
         counts["lines"] += 1
         counts[_outcome(result)] += 1
-        answers.append({"line": line.number, **_shape_line(result)})
-    emit_lines(answers, _render_line)
+        answer = {"line": line.number, **_shape_line(result)}
+        if not answer["stored"] or not is_terminal():  # the bar shows the others
+            answers.append(answer)
+    if answers:
+        emit_lines(answers, _render_line)
 
 
 def _outcome(result: "Created | RequestError") -> str:
@@ -392,7 +410,8 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     answer = shapes.create_result(result)
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for name in ("duplicates", "similar_to"):  # without the contents of other memories
-        shape[name] = [_shape_similar(similar) for similar in shape[name]]
+        if name in shape:
+            shape[name] = [_shape_similar(similar) for similar in shape[name]]
     return shape
 
 

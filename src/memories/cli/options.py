@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
 
@@ -232,6 +232,17 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def size_of(stream: BinaryIO) -> int:
+    """Return the bytes of a file; 0 for a pipe or a terminal."""
+    import os
+    import stat
+
+    with contextlib.suppress(OSError, ValueError):
+        status = os.fstat(stream.fileno())
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return 0
 
 
 # --- values ---

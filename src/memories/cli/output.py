@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,8 @@ from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestErr
 from memories.languages import unseen
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
 
@@ -24,6 +26,10 @@ IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have be
 SCRATCHPAD_INSTEAD = "the store can't be reached; this answer is from the scratchpad: {}"
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
+MAX_WIDTH = 100  # columns
+MARK = "│ "  # before each line of content
+CUT_LINES = 3  # of a long content on a terminal
+DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 DAMAGED = 4  # exit code of a command that succeeded but left out damaged records
 
 
@@ -153,7 +159,8 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     output_format = _run.get().format or _format_for(sys.stderr)
     if output_format in ("text", "compact"):
         label = "\033[31merror:\033[0m" if colored(sys.stderr) else "error:"
-        lines = [f"{label} {safe(one_line)}"]
+        first, *rest = wrap(safe(one_line), len("error: "), sys.stderr)
+        lines = [f"{label} {first}", *(f"  {line}" for line in rest)]
         lines += [f"  {safe(match)}" for match in matches]
         say("\n".join(lines), sys.stderr)
     else:
@@ -239,7 +246,8 @@ def note(message: str) -> None:
     if message in notes:
         return
     notes.add(message)
-    say("\n".join(map(safe, message.split("\n"))), sys.stderr)
+    lines = [line for part in message.split("\n") for line in wrap(safe(part), 0, sys.stderr)]
+    say("\n".join(lines), sys.stderr)
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
@@ -271,6 +279,143 @@ def amount(count: int, singular: str, plural: str) -> str:
 def safe(text: str) -> str:
     """Return text on one line, with invisible, reordering and control characters escaped."""
     return unseen.make_visible(text.replace("\t", "    "), unseen.escape_code)
+
+
+# --- layout ---
+
+
+def width_of(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
+    """Return a line in parts that fit on the terminal next to the columns already used."""
+    import re
+
+    width = max(8, _columns(limit) - taken)
+    parts, part, part_width = [], "", 0
+    for word in re.findall(r"\S+\s*|\s+", line):
+        for piece in [word] if width_of(word) <= width else word:  # a long word is cut anywhere
+            if part and part_width + width_of(piece.rstrip()) > width:
+                parts.append(part.rstrip())
+                part = ""
+            part += piece if part or not parts else piece.lstrip()
+            part_width = width_of(part)
+    return [*parts, part.rstrip()]
+
+
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return rows of a name and a value, with the values aligned, and folded on a terminal."""
+    cells = [(name, value, width_of(name)) for name, value in rows]
+    widest = max((width for _, _, width in cells), default=0)
+    lines = []
+    for name, value, width in cells:
+        parts = [value]
+        if is_terminal() and "\033" not in value:
+            parts = fold(value, widest + 2)
+        cell = f"\n{' ' * (widest + 2)}".join(parts)
+        lines.append(f"{paint(DIM, name)}{' ' * (widest - width)}  {cell}")
+    return "\n".join(lines)
+
+
+def shorten(text: str, taken: int) -> str:
+    """Return the beginning of a text for a line with `taken` columns already used."""
+    beginning = fold(safe(" ".join(text[:400].split())), taken + 1, limit=80)[0]
+    is_whole = len(beginning) == len(safe(" ".join(text.split())))
+    return beginning if is_whole else f"{beginning}…"
+
+
+def mark_lines(text: str, indent: str = "") -> str:
+    """Return content with a mark before each line, indenting all lines but the first.
+
+    Lines are folded here: a terminal would wrap a long one to where our own lines begin.
+    """
+    taken = len(indent) + len(MARK)
+    lines = []
+    for line in text.removesuffix("\n").split("\n"):
+        lines += [f"{MARK}{part}".rstrip() for part in fold(safe(line), taken)]
+    return f"\n{indent}".join(lines)
+
+
+def cut_around(lines: list[str], words: frozenset[str], command: str, indent: str) -> str:
+    """Return the lines of a long content with the most of the words, and how many are left out.
+
+    Args:
+        lines: The lines, each with its mark.
+        words: The words that were searched for; without one the beginning is shown.
+        command: Shows all of it.
+        indent: Before each line but the first.
+    """
+    from memories.languages.text import query_terms
+
+    counts = [len(words & set(query_terms(line))) for line in lines]
+    start = 0
+    if max(counts):
+        middle = max(range(len(lines)), key=counts.__getitem__)
+        start = min(max(middle - 1, 0), len(lines) - CUT_LINES)
+    kept = lines[start : start + CUT_LINES]
+    kept[0] = kept[0].removeprefix(indent)
+    left = f"… {len(lines) - CUT_LINES} more lines ({command})"
+    return f"{paint(BOLD, chr(10).join(kept))}\n{indent}{paint(DIM, left)}"
+
+
+def format_time(moment: "datetime") -> str:
+    """Return a time with its zone and age: in local time, unless its writer gave a zone."""
+    from datetime import UTC, datetime
+
+    from memories.core.times import describe_age
+
+    if not moment.utcoffset():
+        moment = moment.astimezone()
+    offset = moment.strftime("%z")
+    zone = f"{offset[:3]}:{offset[3:5]}" if moment.utcoffset() else "UTC"
+    time = moment.isoformat()[:16].replace("T", " ")
+    return f"{time} {zone} ({describe_age(moment, datetime.now(UTC))})"
+
+
+def count_kinds(kinds: Sequence[str]) -> str:
+    """Return the kinds of secrets, each with its count if there are several."""
+    from collections import Counter
+
+    parts = []
+    for kind, count in Counter(kinds).items():
+        parts.append(kind if count == 1 else f"{kind} × {count}")
+    return ", ".join(parts)
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[str]:
+    """Return a sentence in lines that fit on the terminal, with the command at its end, if there is
+    one, on a line of its own that can be copied; elsewhere on one line."""
+    stream = stream or sys.stdout
+    if not stream.isatty() or width_of(sentence) <= _columns(MAX_WIDTH) - taken:
+        return [sentence]
+    text, separator, command = sentence.rpartition(": memory ")
+    if not separator or ";" in command:
+        return fold(sentence, taken)
+    return [*fold(f"{text}:", taken), f"  memory {command}"]
+
+
+def _columns(limit: int) -> int:
+    import shutil
+
+    return min(limit, shutil.get_terminal_size().columns)
+
+
+def paint(code: str, text: str) -> str:
+    """Return text in a colour if standard output shows colours."""
+    if not text or not colored(sys.stdout):
+        return text
+    return f"{code}{text}{_PLAIN}"
 
 
 # --- questions ---

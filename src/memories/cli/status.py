@@ -89,7 +89,7 @@ def _why_not_creatable(store: str) -> str:
 
 
 def _render_status(state: "Status", problem: str) -> str:
-    from memories.cli.text import GREEN, paint, table
+    from memories.cli.output import GREEN, paint, table
 
     store = safe(state.store)
     if not problem and not state.schema_version:
@@ -129,7 +129,7 @@ def config(settings: "Config") -> None:
 
 def render_config(settings: "Config") -> str:
     """Return every setting with its source as a table."""
-    from memories.cli.text import DIM, paint, table
+    from memories.cli.output import DIM, paint, table
 
     rows = []
     for row in store_shapes.config(settings)["settings"]:
@@ -349,7 +349,8 @@ def log(
 
 
 def _render_entries(entries: "Sequence[LogEntry]") -> str:
-    from memories.cli.text import DIM, NOTHING, format_time, paint
+    from memories.cli.output import DIM, format_time, paint
+    from memories.cli.text import NOTHING
     from memories.models import SHARED
 
     if not entries:
@@ -379,7 +380,7 @@ def _render_change(change: "Change") -> str:
 
 
 def _render_checks(checks: "Sequence[LogCheck]") -> str:
-    from memories.cli.text import GREEN, YELLOW, format_time, paint, table
+    from memories.cli.output import GREEN, YELLOW, format_time, paint, table
 
     blocks = []
     for check in checks:

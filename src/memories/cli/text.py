@@ -5,19 +5,33 @@ ours.
 """
 
 import re
-import shutil
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
-from memories.answers.shapes import HINT_CORRECTS, hint_left, hint_of, search_note, summarize
-from memories.cli.output import amount, colored, safe
+from memories.answers.shapes import hint_left, hint_of, search_note, summarize
+from memories.cli.output import (
+    BOLD,
+    DIM,
+    GREEN,
+    YELLOW,
+    amount,
+    count_kinds,
+    cut_around,
+    fold,
+    format_time,
+    is_terminal,
+    mark_lines,
+    paint,
+    safe,
+    shorten,
+    table,
+    wrap,
+)
 from memories.core.ids import ID_LENGTH
-from memories.core.times import describe_age, to_iso
+from memories.core.times import describe_age
 from memories.guard.origin import AGENT, Origin
 from memories.models import PENDING, SHARED, History, Memory, Page, Verdict
 
@@ -31,15 +45,13 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
+MAX_LINES = 6  # of each content on a terminal
 MAX_SHOWN = 2_000  # characters of each content, if there are several
-MAX_WIDTH = 100  # columns
+CREATED_ID = 13  # characters of an id: its time
 SHORT_ID = 18  # characters of an id: its time and 12 random bits
-MARK = "│ "  # before each line of content
 WAITS = "waits for review"
 NOTHING = "Nothing here."
-DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
-_WORDS = re.compile(r"\S+\s*|\s+")
 
 
 # --- memories ---
@@ -74,50 +86,68 @@ def _cell(value: object) -> str:
     return safe(str(value or ""))
 
 
-def count_kinds(kinds: Sequence[str]) -> str:
-    """Return the kinds of secrets, each with its count if there are several."""
-    parts = []
-    for kind, count in Counter(kinds).items():
-        parts.append(kind if count == 1 else f"{kind} × {count}")
-    return ", ".join(parts)
-
-
 def create_result(created: "Created") -> str:
-    """Return the result of a create."""
+    """Return the result of a create: one line if it was stored or is the same as another."""
     hint = safe(hint_of(created))
     if created.memory is None:
-        head = "Not stored: very similar to" if created.duplicates else "Not stored:"
+        head = "✗ not stored: very similar to" if created.duplicates else "✗ not stored"
         lines = [paint(YELLOW, head)]
         for record in created.duplicates:
             remark = _similarity(record, f"{record.similarity:.2f} similar")
             lines.append(_line(record.id, record.content, remark))
-        return "\n".join([*lines, hint])
-    lines = [paint(GREEN, "Stored")]
-    if not created.stored:
-        lines = [paint(YELLOW, _capitalize(hint))]
-    lines.append(memory(created.memory))
-    if created.corrects:
-        hint = HINT_CORRECTS.format(id=safe(created.memory.id), corrects=safe(created.corrects))
-        lines.append(paint(YELLOW, _capitalize(hint)))
-    elif created.similar_to:
+        return "\n".join([*lines, *wrap(hint)])
+    lines = fold(_join(_outcome(created, created.memory)), 0)
+    mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
+    lines[0] = f"{paint(mark, sign)} {lines[0]}"
+    if created.similar_to and not created.corrects:
         lines.append(paint(YELLOW, "If it replaces one of these, add --supersedes ID:"))
-    lines += [
-        _line(record.id, record.content, _similarity(record, record.difference))
-        for record in created.similar_to
-    ]
+        lines += [
+            _line(record.id, record.content, _similarity(record, record.difference))
+            for record in created.similar_to
+        ]
+    if created.not_merged:
+        lines += wrap(hint)
     if created.note:
-        lines.append(paint(YELLOW, safe(created.note)))
+        lines += wrap(paint(YELLOW, safe(created.note)))
     return "\n".join(lines)
+
+
+def _outcome(created: "Created", record: Memory) -> list[str]:
+    """Return what a create did, in parts."""
+    name = safe(record.id[:CREATED_ID])
+    verb = "stored" if created.stored else "already stored as"
+    parts = [f"{verb} {name}"]
+    if created.stored and record.version > 1:
+        parts.append(f"version {record.version} of {_name(record.key or name)}")
+    if created.merged:
+        parts.append(f"merged into it: {', '.join(created.merged)}")
+    if created.reinforced:
+        parts.append("reinforced")
+    if created.corrects:
+        parts.append(_correction(created))
+    if created.redacted:
+        parts.append(f"removed: {count_kinds(created.redacted)}")
+    if record.suspicious and created.stored:
+        parts.append(_with_suspicion("", record.suspicious))
+    if record.pending:
+        parts.append(f"{WAITS}: memory review")
+    return parts
+
+
+def _correction(created: "Created") -> str:
+    """Return what a create corrects, and the difference."""
+    corrected = f"corrects {safe((created.corrects or '')[:CREATED_ID])}"
+    for similar in created.similar_to:
+        if similar.id == created.corrects and similar.difference:
+            _, _, change = similar.difference.rpartition(": ")
+            return f"{corrected}: {safe(change).replace(' -> ', ' → ')}"
+    return corrected
 
 
 def _similarity(record: "Similar", remark: str) -> str:
     if record.origin:
-        remark += f", by {_writer(record.origin)}"
+        remark = ", ".join(filter(None, [remark, f"by {_writer(record.origin)}"]))
     return _with_suspicion(remark, record.suspicious)
-
-
-def _capitalize(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 def delete_result(record: Memory) -> str:
@@ -209,7 +239,10 @@ def _version(version: "Version") -> str:
         by = safe(version.accepted_by or "-")
         head += f", accepted {format_time(version.accepted_at)} by {by}"
     head = _with_suspicion(head, version.suspicious, ", ")
-    lines = [paint(DIM, head), f"  {mark_lines(version.content, indent='  ')}"]
+    lines = [
+        *(paint(DIM, part) for part in wrap(head)),
+        f"  {mark_lines(version.content, indent='  ')}",
+    ]
     if version.tags:
         lines.append(f"  {paint(DIM, _tags(version.tags))}")
     return "\n".join(lines)
@@ -227,7 +260,8 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
 
 def search_result(explanation: "Explanation", *, explain: bool) -> str:
     """Return the hits of a search; with `explain`, the table of candidates as well."""
-    hits = [_hit(place, hit) for place, hit in enumerate(explanation.hits, 1)]
+    words = frozenset(explanation.terms)
+    hits = [_hit(place, hit, words) for place, hit in enumerate(explanation.hits, 1)]
     answer = "\n\n".join(hits) or "Nothing found."
     if note := search_note(explanation):
         answer += f"\n\n{paint(YELLOW, safe(note))}"
@@ -238,13 +272,13 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
     return "\n".join([answer, "", f"words searched for: {terms}", *table])
 
 
-def _hit(place: int, hit: "Hit") -> str:
+def _hit(place: int, hit: "Hit", words: frozenset[str]) -> str:
     score = f"score {hit.score:.2f}"
     if hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"
     if isinstance(hit.found, Memory):
-        return _memory_block(place, hit.found, score)
-    return _turn_block(place, hit.found, score)
+        return _memory_block(place, hit.found, score, words)
+    return _turn_block(place, hit.found, score, words)
 
 
 def _candidates(candidates: "Sequence[Considered]") -> list[str]:
@@ -314,7 +348,7 @@ def _render_waiting(review: "Reviewed") -> list[str]:
         for similar in review.duplicates
     ]
     hint = hint_left(review, review.id[:SHORT_ID])
-    return [head, *duplicates, f"  {paint(YELLOW, hint)}"]
+    return [head, *duplicates, *(f"  {paint(YELLOW, part)}" for part in wrap(hint, 2))]
 
 
 def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
@@ -381,7 +415,7 @@ def conversation(record: "Conversation") -> str:
 
 
 def _summary(record: "Conversation") -> str:
-    first, last = to_iso(record.first_at)[:10], format_time(record.last_at)
+    first, last = f"{record.first_at.astimezone():%Y-%m-%d}", format_time(record.last_at)
     parts = [f"{record.turn_count:>6} turns, {first} to {last}"]
     if record.waiting_count:
         parts.append(f"{record.waiting_count} wait to be stored")
@@ -396,7 +430,9 @@ def _summary(record: "Conversation") -> str:
 # --- parts of answers ---
 
 
-def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
+def _turn_block(
+    place: int | None, turn: "Turn", score: str, words: frozenset[str] = frozenset()
+) -> str:
     """Return a turn: its content, speaker, time and place."""
     part = ""
     if turn.part:
@@ -412,10 +448,12 @@ def _turn_block(place: int | None, turn: "Turn", score: str) -> str:
         _tags(turn.tags),
         f"stored by {_writer(turn.origin)}" if turn.origin else "",
     ]
-    return _block(place, turn.content, _join(details), turn.id)
+    return _block(place, turn.content, _join(details), turn.id, words)
 
 
-def _memory_block(place: int | None, record: Memory, remark: str) -> str:
+def _memory_block(
+    place: int | None, record: Memory, remark: str, words: frozenset[str] = frozenset()
+) -> str:
     """Return a memory in the form used in listings: its content, and a line about it."""
     details = [record.verdict.describe()] if record.verdict else []
     if record.corrected_by:
@@ -435,17 +473,20 @@ def _memory_block(place: int | None, record: Memory, remark: str) -> str:
             details.append(f"key {safe(record.key)}")
         if record.supersedes:
             details.append(f"supersedes {record.supersedes}")
-    return _block(place, record.content, _join(details), record.id[:SHORT_ID])
+    return _block(place, record.content, _join(details), record.id[:SHORT_ID], words)
 
 
-def _block(place: int | None, content: str, details: str, name: str) -> str:
+def _block(place: int | None, content: str, details: str, name: str, words: frozenset[str]) -> str:
     number = "" if place is None else f"{place:>2}  "
     indent = " " * len(number)
     if len(content) > MAX_SHOWN:
         content = f"{content[:MAX_SHOWN]}…"
-    content = paint(BOLD, mark_lines(content, indent))
-    folded = f"\n{indent}    ".join(_fold(safe(details), len(indent) + 4))
-    return f"{number}{content}\n{indent}{paint(DIM, folded)}\n{indent}{paint(DIM, safe(name))}"
+    lines = mark_lines(content, indent).split("\n")
+    shown = paint(BOLD, "\n".join(lines))
+    if len(lines) > MAX_LINES and is_terminal():
+        shown = cut_around(lines, words, f"memory get {safe(name)}", indent)
+    folded = f"\n{indent}    ".join(fold(safe(details), len(indent) + 4))
+    return f"{number}{shown}\n{indent}{paint(DIM, folded)}\n{indent}{paint(DIM, safe(name))}"
 
 
 def _line(memory_id: str, content: str, remark: str = "") -> str:
@@ -485,70 +526,3 @@ def _name(text: str) -> str:
     """Return a name or tag value, quoted if it could be mistaken for anything else."""
     name = safe(text)
     return f'"{name}"' if _NEEDS_QUOTES.search(name) else name
-
-
-def format_time(moment: datetime) -> str:
-    """Return a time with its zone and age."""
-    offset = moment.strftime("%z")
-    zone = f"{offset[:3]}:{offset[3:5]}" if moment.utcoffset() else "UTC"
-    time = moment.isoformat()[:16].replace("T", " ")
-    return f"{time} {zone} ({describe_age(moment, datetime.now(UTC))})"
-
-
-# --- layout ---
-
-
-def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return rows of a name and a value, with the values aligned."""
-    cells = [(name, value, _width(name)) for name, value in rows]
-    widest = max((width for _, _, width in cells), default=0)
-    return "\n".join(
-        f"{paint(DIM, name)}{' ' * (widest - width)}  {value}" for name, value, width in cells
-    )
-
-
-def _width(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-
-
-def shorten(text: str, taken: int) -> str:
-    """Return the beginning of a text for a line with `taken` columns already used."""
-    beginning = _fold(safe(" ".join(text[:400].split())), taken + 1, limit=80)[0]
-    is_whole = len(beginning) == len(safe(" ".join(text.split())))
-    return beginning if is_whole else f"{beginning}…"
-
-
-def mark_lines(text: str, indent: str = "") -> str:
-    """Return content with a mark before each line, indenting all lines but the first.
-
-    Lines are folded here: a terminal would wrap a long one to where our own lines begin.
-    """
-    taken = len(indent) + len(MARK)
-    lines = []
-    for line in text.removesuffix("\n").split("\n"):
-        lines += [f"{MARK}{part}".rstrip() for part in _fold(safe(line), taken)]
-    return f"\n{indent}".join(lines)
-
-
-def _fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
-    """Return a line in parts that fit on the terminal next to the columns already used."""
-    width = max(8, min(limit, shutil.get_terminal_size().columns) - taken)
-    parts, part, part_width = [], "", 0
-    for word in _WORDS.findall(line):
-        for piece in [word] if _width(word) <= width else word:  # a long word is cut anywhere
-            if part and part_width + _width(piece.rstrip()) > width:
-                parts.append(part.rstrip())
-                part = ""
-            part += piece if part or not parts else piece.lstrip()
-            part_width = _width(part)
-    return [*parts, part.rstrip()]
-
-
-def paint(code: str, text: str) -> str:
-    """Return text in a colour if standard output shows colours."""
-    if not text or not colored(sys.stdout):
-        return text
-    return f"{code}{text}{_PLAIN}"

@@ -398,8 +398,9 @@ class _Page(NamedTuple):
             yield "- Store important facts: the tool memory, operation create"
         else:
             question = '"what did we decide about the database?"'
-            yield f"- Query deep storage: memory search {question}{option}"
-            yield f'- Store important facts: memory create "one statement"{option}'
+            options = f"{option} --format compact"  # fewer tokens than JSON
+            yield f"- Query deep storage: memory search {question}{options}"
+            yield f'- Store important facts: memory create "one statement"{options}'
         if self.waiting:
             memories = "memory waits" if self.waiting == 1 else "memories wait"
             yield (

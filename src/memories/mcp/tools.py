@@ -43,7 +43,7 @@ HINT_SEEN = "stored; your search found {}: if this replaces it, call this again 
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
-CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # in every answer to a create
+CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # in an answer to a create
 CONTEXT_TOKENS = (200, 20_000)
 FACTS_TOKENS = 60  # of a context, for the counts of the texts that it leaves out
 MAX_AGENT = 64
@@ -459,15 +459,15 @@ def _create_result(created: "Created", seen: Collection[str], remark: str) -> Ca
         remark: The hint if the result itself needs none.
     """
     shape = shapes.create_result(created)
-    facts: dict[str, Any] = {name: shape[name] for name in CREATED}
+    facts: dict[str, Any] = {name: shape[name] for name in CREATED if name in shape}
     facts["note"] = created.note or None
-    facts["redacted"] = shape["redacted"] or None
+    facts["redacted"] = shape.get("redacted")
     facts["anchors"] = shape.get("anchors")
     groups: dict[str, list[str]] = {}
-    if shape["duplicates"]:
+    if created.duplicates:
         facts["hint"] = HINT_DUPLICATE
         groups["duplicates"] = rows(shape["duplicates"], answers.MAX_ALIKE)
-    if shape["similar_to"]:
+    if created.similar_to:
         seen_ids = [similar.id for similar in created.similar_to if similar.id in seen]
         facts["hint"] = HINT_SEEN.format(short_id(seen_ids[0])) if seen_ids else HINT_SIMILAR
         groups["similar_to"] = answers.brief_rows(shape["similar_to"])

@@ -161,7 +161,7 @@ def test_the_client_decides_who_writes_and_from_where(
         cwd=tmp_path / "work",
         env={**environment, "MEMORY_NAMESPACE": "bob"},
     )
-    assert made.stdout.startswith("Stored")
+    assert made.stdout.startswith("✓ stored ")
     [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)[
         "results"
     ]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memories import __version__
-from memories.answers.fields import ALWAYS, HIT, KIND, MEMORY, TURN, VERSION, Field
+from memories.answers.fields import ALWAYS, CREATED, HIT, KIND, MEMORY, TURN, VERSION, Field
 from memories.server.api.routes import SPACE, Route
 from memories.server.api.routes import Field as Input
 
@@ -66,11 +66,6 @@ def _shape(*fields: Field, sometimes: str = "") -> Schema:
     return schema
 
 
-_CREATED = """
-    id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag
-    similar_to:[Similar] corrects:text? pending:flag suspicious:texts redacted:texts note:text
-    hint:text
-    """
 SCHEMAS: dict[str, Schema] = {
     "Memory": _shape(*MEMORY),
     "Hit": {"allOf": [{"anyOf": [_type("Memory"), _type("Turn")]}, _shape(KIND, *HIT)]},
@@ -78,7 +73,7 @@ SCHEMAS: dict[str, Schema] = {
         "id:text content:text similarity:number? created_at:time",
         "agent:text difference:text origin:object suspicious:texts corrected_by:text",
     ),
-    "Created": _object(_CREATED),
+    "Created": _shape(Field("id", "text?", "Its id; null if nothing was stored."), *CREATED),
     "CreatedMany": _object("results:[object] count:whole"),
     "Listed": {"anyOf": [_type("Hit"), _type("Memory")]},
     "Results": _object(
