@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memories import InvalidInput, Memories
+from memories import Draft, InvalidInput, Memories
 from memories.config import registers
 from memories.context.tokens import estimate_tokens
 from memories.identity import prompt, registry
@@ -162,14 +162,45 @@ def test_a_block_keeps_its_budget_and_shows_whole_items(bob: Memories) -> None:
     assert found.left_out == {} or found.left_out["no_room"] > 0
 
 
-def test_memories_of_this_project_go_first(bob: Memories) -> None:
+def test_memories_of_this_project_go_first_and_those_of_others_are_left_out(bob: Memories) -> None:
     bob.create("about the shop", force=True, tags={"project": "shop"})
+    bob.create("about every project", force=True)
     for at in range(12):
         bob.create(f"about another project {at}", force=True, tags={"project": "other"})
     bob._scratchpads.flush()
     found = build(bob, project="shop", budget=1500)
-    assert found.entries[0].content == "about the shop"
-    assert "project other" in found.text
+    assert [entry.content for entry in found.entries] == ["about the shop", "about every project"]
+    assert found.left_out == {"other_project": 12}
+    assert "project other" in build(bob, project=None, budget=1500).text
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_project_keeps_its_memories_after_a_long_time_in_others(
+    bob: Memories, rebuild: bool
+) -> None:
+    bob.create("The shop deploys on Mondays", tags={"project": "shop"})
+    for number in range(18):
+        drafts = [
+            Draft(f"Fact {fact} of project {number}", {"project": f"p{number}"})
+            for fact in range(9)
+        ]
+        bob.create_many(drafts, force=True)
+    bob._scratchpads.flush()
+    bob.scratchpad(rebuild=rebuild)
+    shown = build(bob, project="shop", budget=1500).entries
+    assert [entry.content for entry in shown] == ["The shop deploys on Mondays"]
+
+
+def test_a_lost_scratchpad_has_the_memories_of_each_project_again(bob: Memories) -> None:
+    bob.create("The shop deploys on Mondays", tags={"project": "shop"})
+    drafts = [Draft(f"Fact {fact} of the till", {"project": "till"}) for fact in range(200)]
+    bob.create_many(drafts, force=True)
+    bob._scratchpads.flush()
+    file = bob.scratchpad().file
+    assert file is not None
+    Path(file).unlink()
+    shown = build(bob, project="shop", budget=1500).entries
+    assert [entry.content for entry in shown] == ["The shop deploys on Mondays"]
 
 
 def test_a_preference_stays_whatever_its_age(bob: Memories) -> None:
@@ -192,12 +223,12 @@ def test_preferences_leave_room_for_other_memories(bob: Memories) -> None:
     assert "The site is static" in shown
 
 
-def test_a_preference_of_another_project_goes_last(bob: Memories) -> None:
+def test_a_preference_of_another_project_is_left_out(bob: Memories) -> None:
     bob.create("Use tabs", tags={"type": "preference", "project": "elsewhere"})
     bob.create("The site is static", tags={"project": "site"})
     bob._scratchpads.flush()
     shown = [entry.content for entry in build(bob, project="site", budget=1500).entries]
-    assert shown == ["The site is static", "Use tabs"]
+    assert shown == ["The site is static"]
 
 
 def test_no_store_is_opened_if_the_scratchpad_is_up_to_date(

@@ -43,7 +43,7 @@ class Prompt(NamedTuple):
         sessions: The notes of the project's last sessions.
         waiting: How many memories wait for review.
         omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
-            `untrusted`, `one_writer`, `recall_off`, `no_room`.
+            `untrusted`, `one_writer`, `recall_off`, `other_project`, `no_room`.
         tokens: An upper bound on its tokens.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
         notes: Problems of the scratchpad, each a sentence.
@@ -139,6 +139,8 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
     ordered = _order_entries(admitted, {request.project, *names})
+    if request.project is not None:
+        ordered = _leave_out_far(ordered, {request.project, *names}, omitted)
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
     page = _Page(
@@ -230,11 +232,12 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
     """Return the memories in the order of the block, each group in that of the scratchpad.
 
     Pinned ones come first, then preferences whatever their age, then other memories of the project,
-    of every project or of none, and last those of other projects. What is no longer true stands
-    behind its group.
+    then those of every project or of none, and last those of other projects. What is no longer
+    true stands behind its group.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
+    own: list[Entry] = []
     near: list[Entry] = []
     far: list[Entry] = []
     for entry in admitted:
@@ -245,14 +248,27 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
             far.append(entry)
         elif group == "preference" and len(preferences) < MAX_PREFERENCES:
             preferences.append(entry)
+        elif group == "project":
+            own.append(entry)
         elif group != "session":
             near.append(entry)
-    groups = (pinned, preferences, near, far)
+    groups = (pinned, preferences, own, near, far)
     return [entry for group in groups for entry in sorted(group, key=_is_doubtful)]
 
 
 def _is_doubtful(entry: Entry) -> bool:
     return entry.is_doubtful
+
+
+def _leave_out_far(
+    ordered: Sequence[Entry], projects: set[str | None], omitted: dict[str, list[Entry]]
+) -> list[Entry]:
+    """Return the memories that a session in a project may see: none of other projects."""
+    groups = [group_of(entry, projects) for entry in ordered]
+    far = [entry for entry, group in zip(ordered, groups, strict=True) if group == "other_project"]
+    if far:
+        omitted["other_project"] = far
+    return [entry for entry in ordered if entry not in far]
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MOST_PINNED = 50  # the limit in `write.change.pin`
 OFTEN = 3  # minimum reads of a frequently used memory
 SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
+OF_PROJECT, MOST_OF_PROJECTS = 5, 150  # newest short memories per project, and in total
+SHORT = 300  # characters of such a memory
 PREFERENCE = "preference"  # the value of the tag `type`
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
 _DAY_SECONDS = 86_400
@@ -271,12 +273,15 @@ def choose(
 
     A third of the room beside the pinned entries is for preferences of any age, which hold until
     somebody changes them, and a third is for frequently used ones of any age.
-    Summaries of sessions have places of their own, a few for each project. Entries that aren't
-    current only fill the remaining room, since another setting or option may ask for them.
+    Summaries of sessions and the newest short memories of each project have places of their own, a
+    few for each project, so that a session begins with its project's memories even after a long
+    time in others. Entries that aren't current only fill the remaining room, since another setting
+    or option may ask for them.
 
     Args:
         entries: Any number of entries, each memory once.
-        rules: The settings; `size` does not count pinned entries beyond it, nor sessions.
+        rules: The settings; `size` does not count pinned entries beyond it, nor those that have
+            places of their own.
         now: The current time.
         left_out: Ids that a person has removed.
     """
@@ -294,10 +299,20 @@ def choose(
     frequent = sorted(used_often, key=_BY_USE, reverse=True)[: room // 3]
     lasting = [*standing, *frequent]
     newest = _newest(facts, without=lasting)[: room - len(lasting)]
+    of_projects = [
+        entry for entry in facts if "project" in entry.tags and len(entry.content) <= SHORT
+    ]
+    general = [*lasting, *newest]
+    ids = {entry.id for entry in general}
+    of_projects = [
+        entry
+        for entry in _last_of_projects(of_projects, OF_PROJECT, MOST_OF_PROJECTS)
+        if entry.id not in ids
+    ]
     chosen = [
         *pinned,
-        *sort_entries([*lasting, *newest], now, rules.relevance),
-        *_last_sessions(sessions),
+        *sort_entries([*general, *of_projects], now, rules.relevance),
+        *_last_of_projects(sessions, SESSIONS, MOST_SESSIONS),
     ]
     faint = _newest(candidates, without=current)
     return [*chosen, *faint[: max(0, rules.size - len(chosen))]]
@@ -309,12 +324,13 @@ def _newest(entries: Iterable[Entry], *, without: Iterable[Entry]) -> list[Entry
     return sorted(others, key=_BY_TIME, reverse=True)
 
 
-def _last_sessions(sessions: Iterable[Entry]) -> list[Entry]:
+def _last_of_projects(entries: Iterable[Entry], limit: int, total: int) -> list[Entry]:
+    """Return the newest entries of each project, newest first, at most `total` of all projects."""
     counts: dict[str | None, int] = {}
     last: list[Entry] = []
-    for entry in sorted(sessions, key=_BY_TIME, reverse=True):
+    for entry in sorted(entries, key=_BY_TIME, reverse=True):
         project = entry.tags.get("project")
         counts[project] = counts.get(project, 0) + 1
-        if counts[project] <= SESSIONS and len(last) < MOST_SESSIONS:
+        if counts[project] <= limit and len(last) < total:
             last.append(entry)
     return last

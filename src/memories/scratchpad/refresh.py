@@ -18,6 +18,7 @@ from memories.scratchpad.entries import (
     MAX_SHOWN,
     MOST_PINNED,
     MOST_SESSIONS,
+    OF_PROJECT,
     PREFERENCE,
     Entry,
     Rules,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from memories.write.writer import Writer
 
 _PAGE = 500
+_MOST_PROJECTS = 40  # whose newest memories are read
 _MARGIN = 4  # times the size: how many of the newest are read, since some are not shown
 
 
@@ -255,7 +257,8 @@ def _select(writer: "Writer", rules: Rules, shown: Sequence[Entry], *, rebuild: 
 def select(
     store: Store, namespace: str, rules: Rules, now: datetime, shown: Sequence[Entry] = ()
 ) -> Selection:
-    """Select pinned memories, preferences, the newest, session summaries, and those shown already.
+    """Select pinned memories, preferences, the newest, also of each project, session summaries, and
+    those shown already.
 
     It reads a few hundred records, however many there are.
 
@@ -275,6 +278,8 @@ def select(
         for entry in shown
         if entry.version
     ]
+    projects = store.values(Collection.MEMORY, (namespace,), "project")
+    of_projects = [memories._replace(labels={"project": project}) for project in projects]
     records = [
         *store.scan(pinned, limit=MOST_PINNED, newest_first=True),
         *store.scan(memories, limit=max(_MARGIN * rules.size, 1), newest_first=True),
@@ -282,6 +287,8 @@ def select(
         *store.scan(preferences, limit=max(rules.size, 1), newest_first=True),
         *store.read(refs),
     ]
+    for where in of_projects[:_MOST_PROJECTS]:
+        records += store.scan(where, limit=OF_PROJECT, newest_first=True)
     return Selection(_entries_of(records, now), store.count(only_pending(memories)))
 
 
@@ -357,17 +364,24 @@ def _iso(millis: int | None) -> str:
 
 
 def limit_new(records: Iterable[Record], size: int) -> list[Record]:
-    """Drop new memories that won't get a place because of `size` newer ones.
+    """Drop new memories that won't get a place because of newer ones.
 
-    Memories that were read, are pinned, or summarise a session are always returned.
+    Memories that were read, are pinned, or summarise a session are always returned, and so are the
+    newest of each project.
     """
     special: list[Record] = []
     plain: list[Record] = []
-    for record in records:
+    counts: dict[str | None, int] = {}
+    newest_first = sorted(
+        records, key=lambda record: (record.created_at, record.ref.group), reverse=True
+    )
+    for record in newest_first:
+        project = record.labels.get("project")
+        counts[project] = counts.get(project, 0) + 1
         is_session = record.labels.get("type") == SESSION
-        if record.accesses or is_session or PINNED in record.labels:
+        is_newest = project is not None and counts[project] <= OF_PROJECT
+        if record.accesses or is_session or is_newest or PINNED in record.labels:
             special.append(record)
         else:
             plain.append(record)
-    plain.sort(key=lambda record: (record.created_at, record.ref.group))
-    return special + plain[max(0, len(plain) - size) :]
+    return [*special[::-1], *plain[:size][::-1]]

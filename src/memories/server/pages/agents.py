@@ -48,7 +48,7 @@ _LEFT_OUT = {
     "in_context": "The session block already shows it.",
     "corrected": "A newer memory corrects it and takes its place.",
     "below": "The message probably doesn't need it.",
-    "other_project": "It is about another project, which the message doesn't name.",
+    "other_project": "It is about another project.",
 }
 _SILENT = {
     "command": "Commands of the agent's program recall nothing.",
