@@ -331,14 +331,28 @@ def _fits_filter(value: Any, conditions: Mapping[str, Any]) -> bool:
     """Return whether a value matches a filter: each member equals its condition, or satisfies its
     operators.
 
-    Missing members count as None. Values that can't be compared, such as a number and a string,
-    don't match.
+    A name with dots is a path, unless the value has a member with that name: `user.city`. Missing
+    members count as None. Values that can't be compared, such as a number and a string, don't
+    match.
 
     Raises:
         ValueError: An operator is unknown.
     """
-    members = value if isinstance(value, dict) else {}
-    return all(_fits(members.get(name), condition) for name, condition in conditions.items())
+    return all(_fits(_member(value, name), condition) for name, condition in conditions.items())
+
+
+def _member(value: Any, path: str) -> Any:
+    """Return the member of a value at a path; None if there is none."""
+    if not isinstance(value, dict):
+        return None
+    if path in value or _BETWEEN not in path:
+        return value.get(path)
+    for end in range(len(path)):
+        if path[end] == _BETWEEN and isinstance(value.get(path[:end]), dict):
+            member = _member(value[path[:end]], path[end + 1 :])
+            if member is not None:
+                return member
+    return None
 
 
 def _fits(value: Any, condition: Any) -> bool:
