@@ -223,3 +223,52 @@ def test_a_source_or_a_path_that_is_not_there_is_named(memory: Command, folder: 
     assert 'there is no source "codecs"' in refused(memory, "codecs", "nowhere")
     assert "Is a directory of no known source" in refused(memory, "empty")
     assert '"images" can\'t be included' in refused(memory, "codex", "empty", "--include", "images")
+
+
+def test_an_older_version_of_opencode_kept_files(memory: Command, folder: Path) -> None:
+    storage = folder / "storage"
+    files = {
+        "session/global/ses_1": {
+            "id": "ses_1",
+            "title": "New session - 2025",
+            "directory": "/gone",
+        },
+        "message/ses_1/msg_1": {"role": "user", "time": {"created": 1_767_348_000_000}},
+        "message/ses_1/msg_2": {
+            "role": "assistant",
+            "time": {"created": 1_767_348_001_000, "completed": 1_767_348_002_000},
+        },
+        "message/ses_1/msg_3": {"role": "assistant", "time": {"created": 1_767_348_003_000}},
+        "part/msg_1/prt_1": {"id": "prt_1", "type": "text", "text": '"Which port is it?"\n'},
+        "part/msg_2/prt_2": {"id": "prt_2", "type": "step-start"},
+        "part/msg_2/prt_3": {"id": "prt_3", "type": "text", "text": "Port 5433"},
+        "part/msg_3/prt_4": {"id": "prt_4", "type": "text", "text": "It i", "time": {"start": 1}},
+    }
+    for name, value in files.items():
+        file = storage / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(value))
+    answer = memory("import", "storage").json
+    assert (answer["source"], answer["skipped"]) == ("opencode", {"unfinished answers": 1})
+    turns = memory("turns", "show", "opencode:ses_1").json["results"]
+    assert [turn["content"] for turn in turns] == ["Which port is it?", "Port 5433"]
+    assert turns[0]["tags"]["project"] == "gone"
+
+
+def test_an_export_of_claude_comes_in_several_archives(memory: Command, folder: Path) -> None:
+    sample = SAMPLES / "claude"
+    with zipfile.ZipFile("conversations-000.zip", "w") as archive:
+        archive.write(sample / "conversations.json", "conversations.json")
+    with zipfile.ZipFile("memories-000.zip", "w") as archive:
+        archive.write(sample / "memories" / "a.json", "memories/a.json")
+        archive.write(sample / "projects" / "p-1.json", "projects/p-1.json")
+    with zipfile.ZipFile("all.zip", "w") as archive:
+        for name in ("conversations-000.zip", "memories-000.zip"):
+            archive.write(name)
+    inner = folder / "inner"
+    inner.mkdir()
+    for name in ("conversations-000.zip", "memories-000.zip"):
+        Path(name).rename(inner / name)
+    answer = memory("import", "inner").json
+    assert (answer["source"], answer["turns"], answer["memories"]) == ("claude", 2, 4)
+    assert memory("import", "all.zip").json["known"] == 6

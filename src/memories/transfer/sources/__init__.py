@@ -1,12 +1,12 @@
-"""Sources: what other programs keep, read as a stream of messages and statements.
+"""Sources: files of other programs, read as a stream of messages and statements.
 
 Each module is one source. It has a docstring whose first line says what it reads, and
 
 - `FILES`, the patterns of its files in a folder;
 - `locate(home)`, which returns where its program keeps them on a machine;
 - `recognize(sample)`, which returns whether a file or folder is one of its own;
-- `read(reader)`, which yields a `Message` or a `Statement` for each that is worth keeping, in
-  order, and calls `reader.skip` for the others. It may be called twice, and must yield the same.
+- `read(reader)`, which yields messages (`items.Message`) and statements (`Draft`) in order, and
+  calls `reader.skip` for all that it leaves out. It may be called twice, and must yield the same.
 
 `reader.include` has the names of `INCLUDE` for which the user asked.
 """
@@ -63,7 +63,7 @@ class Source(Protocol):
         """Return whether a file or folder is of this source."""
 
     def read(self, reader: "Reader") -> "Iterator[Item]":
-        """Yield what is worth keeping; see the docstring of this package."""
+        """Yield messages and statements; see the docstring of this package."""
 
 
 def load(name: str) -> Source:
@@ -100,12 +100,12 @@ def locate(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Reading:
-    """Reads the files of a source, from the beginning each time.
+    """Reads the files of a source; each time from the beginning.
 
     Attributes:
         source: The name of the source.
         paths: Its files or folders.
-        skipped: What the last reading left out, by the reason.
+        skipped: How many things the last reading left out, by the reason.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Reading:
         self._include, self._project_of = include, project_of
 
     def items(self, progress: Callable[[int, int], None]) -> "Iterator[Item]":
-        """Yield what the source keeps.
+        """Yield the messages and statements of the source.
 
         Args:
             progress: Receives the number of bytes read so far, and the total.

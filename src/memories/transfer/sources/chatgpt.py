@@ -137,7 +137,7 @@ def _read_message(
 def _is_hidden(
     message: Mapping[str, Any], metadata: Mapping[str, Any], content: Mapping[str, Any]
 ) -> bool:
-    """Return whether nobody saw a message: thoughts, calls of tools, notes for the model."""
+    """Return whether the user never saw a message, such as thoughts and calls of tools."""
     if metadata.get("is_visually_hidden_from_conversation") or message.get("weight") == 0:
         return True
     if message.get("recipient") not in (None, "all"):

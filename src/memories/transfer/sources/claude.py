@@ -69,7 +69,8 @@ def _read_project(reader: Reader, project: Mapping[str, Any], name: str) -> Iter
             reader.skip("documents of projects")
         elif text := clean(document.get("content")):
             name = one_line(document.get("filename"), 200)
-            yield Draft(f"{name}\n\n{text}", tags=tags, created_at=moment(document["created_at"]))
+            written_at = moment(document.get("created_at"))
+            yield Draft(f"{name}\n\n{text}", tags=tags, created_at=written_at)
 
 
 def _read_conversation(
@@ -120,7 +121,7 @@ def _active_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """Return what was said; `text` repeats it, with placeholders for blocks of other kinds."""
+    """Return the text of a message; its field `text` has placeholders for blocks of other kinds."""
     blocks = dicts(message.get("content"))
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     text = "\n\n".join(filter(None, texts))

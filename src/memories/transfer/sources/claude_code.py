@@ -1,5 +1,6 @@
 """Sessions of Claude Code, one JSON lines file each."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,8 @@ from memories.transfer.sources.sample import Sample
 
 FILES = ("*.jsonl",)
 _SUBAGENTS = "subagents"
-# Flags of lines that nobody said, and beginnings of texts that the program inserts.
+_MAX_META_BYTES = 65_536
+# Flags of lines that neither the user nor the model wrote, and beginnings of inserted texts.
 _HIDDEN = ("isMeta", "isCompactSummary", "isApiErrorMessage", "isVisibleInTranscriptOnly")
 _INSERTED = (
     "<command-name>", "<command-message>", "<local-command-", "<system-reminder>",
@@ -51,6 +53,7 @@ def read(reader: Reader) -> Iterator[Item]:
 
 def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
     conversation, title = "", ""
+    speaker = _agent_type(file) if file.parent.name == _SUBAGENTS else None
     for line in reader.json_lines(file):
         kind, line_id = line.get("type"), line.get("uuid")
         if kind in _TITLES:
@@ -67,11 +70,10 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
             tags["model"] = message["model"]
         if isinstance(line.get("sessionId"), str):
             tags["session"] = line["sessionId"]
-        speaker = line.get("agentId") if line.get("isSidechain") else None
         turn = TurnDraft(
             text,
             kind,
-            speaker=speaker if isinstance(speaker, str) else None,
+            speaker=speaker,
             created_at=moment(line.get("timestamp")),
             message_id=f"cc:{line_id}",
             tags=tags,
@@ -79,6 +81,18 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
         title = title or one_line(text, 100)
         session = f"claude-code:{tags.get('session', '')}"
         yield Message(conversation, turn, title, reader.project(line.get("cwd")), session)
+
+
+def _agent_type(file: Path) -> str | None:
+    """Return the type of the subagent that a transcript is of."""
+    try:
+        with file.with_suffix(".meta.json").open("rb") as stream:
+            value = json.loads(stream.read(_MAX_META_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return one_line(value.get("agentType"), 64) or None
 
 
 def _text(line: Mapping[str, Any], reader: Reader) -> str:

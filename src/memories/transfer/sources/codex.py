@@ -10,7 +10,7 @@ from memories.transfer.sources.items import Item, Message, clean, dicts, moment,
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
-FILES = ("rollout-*.jsonl",)
+FILES = ("rollout-*.jsonl", "rollout-*.jsonl.zst")
 # Beginnings of texts that the program puts before a prompt, in versions that don't mark them.
 _INSERTED = (
     "# AGENTS.md instructions", "<environment_context>", "<user_instructions>", "<turn_aborted>",
@@ -36,7 +36,10 @@ def read(reader: Reader) -> Iterator[Item]:
     The file has each message twice: as a response item, which is read, and as an event.
     """
     for file in reader.files(*FILES):
-        yield from _read_session(reader, file)
+        if file.suffix == ".zst":
+            reader.skip("compressed sessions")
+        else:
+            yield from _read_session(reader, file)
 
 
 def _read_session(reader: Reader, file: Path) -> Iterator[Item]:

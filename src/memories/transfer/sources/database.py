@@ -80,7 +80,7 @@ class Database:
 
 @contextlib.contextmanager
 def open_copy(file: Path) -> Iterator[Database]:
-    """Yield a private copy of a SQLite file with what its program has not yet written back.
+    """Yield a private copy of a SQLite file with its log, whose changes may not be in the file yet.
 
     Raises:
         InvalidInput: It is not a SQLite file, or is damaged.

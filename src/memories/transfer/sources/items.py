@@ -1,4 +1,4 @@
-"""What a source yields: messages of conversations, and drafts of memories."""
+"""Items of a source: messages of conversations, and drafts of memories."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Sessions of opencode, in its SQLite database."""
+"""Sessions of opencode, in its SQLite database or, in older versions, in JSON files."""
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
@@ -12,23 +12,54 @@ from memories.transfer.sources.items import Item, Message, clean, moment, one_li
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
-FILES = ("opencode.db",)
+FILES = ("opencode.db", "session/*/ses_*.json", "*/session/*/ses_*.json")
 _OF_SESSION = "WHERE session_id = ? ORDER BY time_created, id"
 _TEXT_PARTS = (
     "WHERE session_id = ? AND "
     "CASE WHEN json_valid(data) THEN json_extract(data, '$.type') = 'text' END ORDER BY id"
 )
+_NO_TITLE = "New session - "
+
+
+class _Session(NamedTuple):
+    """A session.
+
+    Attributes:
+        session_id: Its id.
+        title: Its title; empty if the program has not found one.
+        directory: The working folder.
+        parent: The session whose agent started this one, if any.
+    """
+
+    session_id: str
+    title: str
+    directory: object
+    parent: object
+
+
+class _Message(NamedTuple):
+    """A message of a session.
+
+    Attributes:
+        created_at: When it was written.
+        data: Its other fields.
+        parts: Its parts that are text, in order.
+    """
+
+    created_at: object
+    data: Mapping[str, Any]
+    parts: Sequence[Mapping[str, Any]]
 
 
 def locate(home: Path) -> Iterable[Path]:
-    """Return its database."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return (data / "opencode" / "opencode.db",)
+    """Return its database, and the folder of older versions."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "opencode"
+    return (data / "opencode.db", data / "storage")
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, or the folder of it."""
-    if "opencode.db" in sample.names:
+    """Return whether it is its database, or a folder that has its sessions."""
+    if "opencode.db" in sample.names or {"session", "message", "part"} <= sample.names:
         return True
     return {"session", "message", "part"} <= sample.tables.keys()
 
@@ -36,46 +67,80 @@ def recognize(sample: Sample) -> bool:
 def read(reader: Reader) -> Iterator[Item]:
     """Yield the prompts and answers of each session."""
     for file in reader.files(*FILES):
+        if file.suffix == ".json":
+            yield from _read_files(reader, file)
+            continue
         with open_copy(file) as database:
-            needed, optional = ("id", "title"), ("directory", "parent_id")
-            rest = "ORDER BY time_created, id"
-            for session in database.rows("session", needed, optional, rest):
-                if session["parent_id"] and "subagents" not in reader.include:
-                    reader.skip("transcripts of subagents")
-                else:
-                    yield from _read_session(reader, database, session)
+            yield from _read_database(reader, database)
 
 
-def _read_session(reader: Reader, database: Database, session: Mapping[str, Any]) -> Iterator[Item]:
-    texts: dict[str, list[str]] = {}
-    ids: dict[str, str] = {}
-    for row in database.rows("part", ("id", "message_id", "data"), (), _TEXT_PARTS, session["id"]):
-        part = _object(row["data"])
-        if part.get("synthetic") or part.get("ignored"):
-            continue
-        if text := clean(part.get("text")):
-            texts.setdefault(row["message_id"], []).append(text)
-            ids.setdefault(row["message_id"], row["id"])
+def _read_database(reader: Reader, database: Database) -> Iterator[Item]:
+    needed, optional = ("id", "title"), ("directory", "parent_id")
+    for row in database.rows("session", needed, optional, "ORDER BY time_created, id"):
+        session = _Session(
+            one_line(row["id"]), one_line(row["title"]), row["directory"], row["parent_id"]
+        )
+        yield from _turns(reader, session, _messages_in(database, session.session_id))
+
+
+def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    columns = ("id", "message_id", "data")
+    for row in database.rows("part", columns, (), _TEXT_PARTS, session_id):
+        parts.setdefault(row["message_id"], []).append({**_object(row["data"]), "id": row["id"]})
     columns = ("id", "time_created", "data")
-    for row in database.rows("message", columns, (), _OF_SESSION, session["id"]):
-        data = _object(row["data"])
-        role = data.get("role")
-        if row["id"] not in texts or role not in ("user", "assistant"):
+    for row in database.rows("message", columns, (), _OF_SESSION, session_id):
+        yield _Message(row["time_created"], _object(row["data"]), parts.get(row["id"], ()))
+
+
+def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield the messages of a session whose file stands beside those of its messages and parts."""
+    fields = _object(reader.text(file))
+    directory, parent = fields.get("directory"), fields.get("parentID")
+    session = _Session(file.stem, one_line(fields.get("title")), directory, parent)
+    storage = file.parent.parent.parent
+    messages: list[_Message] = []
+    for message_file in sorted((storage / "message" / file.stem).glob("msg_*.json")):
+        data = _object(reader.text(message_file))
+        part_files = sorted((storage / "part" / message_file.stem).glob("prt_*.json"))
+        parts = [_object(reader.text(part_file)) for part_file in part_files]
+        times = data.get("time")
+        created_at = times.get("created") if isinstance(times, dict) else None
+        texts = [part for part in parts if part.get("type") == "text"]
+        messages.append(_Message(created_at, data, texts))
+    yield from _turns(reader, session, messages)
+
+
+def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> Iterator[Item]:
+    if session.parent and "subagents" not in reader.include:
+        reader.skip("transcripts of subagents")
+        return
+    title = "" if session.title.startswith(_NO_TITLE) else session.title
+    for message in messages:
+        role = message.data.get("role")
+        shown = [part for part in message.parts if not _is_hidden(part)]
+        text = "\n\n".join(clean(part["text"]) for part in shown)
+        if not text or role not in ("user", "assistant"):
             continue
-        if role == "assistant" and not _is_complete(data):
+        if role == "assistant" and not (_has_ended(message.data) or all(map(_has_ended, shown))):
             reader.skip("unfinished answers")
             continue
-        text = "\n\n".join(texts[row["id"]])
-        model = one_line(data.get("modelID"))
+        title = title or one_line(text, 100)
+        model = one_line(message.data.get("modelID"))
         turn = TurnDraft(
             _unquoted(text) if role == "user" else text,
             role,
-            created_at=moment(row["time_created"]),
-            message_id=f"opencode:{ids[row['id']]}",
+            created_at=moment(message.created_at),
+            message_id=f"opencode:{shown[0].get('id')}",
             tags={"model": model} if model else {},
         )
-        project = reader.project(session["directory"])
-        yield Message(f"opencode:{session['id']}", turn, one_line(session["title"]), project)
+        project = reader.project(session.directory)
+        yield Message(f"opencode:{session.session_id}", turn, title, project)
+
+
+def _is_hidden(part: Mapping[str, Any]) -> bool:
+    """Return whether the program wrote a part of a prompt, or the part has no text."""
+    return bool(part.get("synthetic") or part.get("ignored") or not clean(part.get("text")))
 
 
 def _object(text: object) -> Mapping[str, Any]:
@@ -86,11 +151,12 @@ def _object(text: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_complete(data: Mapping[str, Any]) -> bool:
-    """Return whether an answer is complete: one that is being written would change."""
+def _has_ended(data: Mapping[str, Any]) -> bool:
+    """Return whether an answer or a part of one is complete; one that is being written changes."""
     times = data.get("time")
-    has_end = isinstance(times, dict) and times.get("completed") is not None
-    return has_end or "error" in data or not isinstance(times, dict)
+    if not isinstance(times, dict) or "error" in data:
+        return True
+    return times.get("completed") is not None or times.get("end") is not None
 
 
 def _unquoted(text: str) -> str:

@@ -31,12 +31,12 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Reader:
-    """Gives a source its files, and counts what it skips.
+    """Opens the files of a source, and counts the things that it leaves out.
 
     Attributes:
         path: The file or folder to read, without links.
         address: The URL of a server to read instead; empty for files.
-        include: What the user asked for in addition; see `memories.transfer.sources`.
+        include: The names of `INCLUDE` that the user added; see `memories.transfer.sources`.
         skipped: How many things were left out, by the reason, which is a noun in the plural.
     """
 
@@ -74,7 +74,7 @@ class Reader:
         """Count things that are left out.
 
         Args:
-            reason: What they are, in the plural: "other branches".
+            reason: A noun in the plural, such as "messages of other branches".
             count: How many.
         """
         self.skipped[reason] += count
