@@ -153,6 +153,23 @@ def test_the_review_goes_on_key_by_key(site: Site, opened: Open) -> None:
     assert site.memories.review.count() == 4
 
 
+def test_the_keys_of_a_fast_reader_are_all_heard(site: Site, opened: Open) -> None:
+    names = [f"{colour} {thing}" for colour in ("red", "old") for thing in ("kettle", "violin")]
+    for name in names:
+        site.memories.create_many([Draft(f"The {name} is here", pending=True)], force=True)
+    page = opened("/review")
+    page.evaluate(
+        "for (const key of 'aara') document.body.dispatchEvent("
+        "new KeyboardEvent('keydown', {key, bubbles: true}))"
+    )
+    page.get_by_text("Nothing waits").first.wait_for()
+    assert len(contents(site)) == 3
+    for waiting in (1, 2, 3, 4):
+        page.keyboard.press("u")
+        page.locator("article").nth(waiting - 1).wait_for()
+    assert (contents(site), site.memories.review.count()) == ([], 4)
+
+
 def test_many_are_accepted_and_wait_again(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin", "harbour"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)

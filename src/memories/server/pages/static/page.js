@@ -10,6 +10,11 @@ const typing = (target) => target.closest("input, textarea, select, dialog[open]
 
 // --- what happened, and its undo ---------------------------------------------------------------------------------
 let hiding = 0;
+const undos = []; // what u takes back, the last one first
+function undoLast() {
+  told.hidden = true;
+  undos.pop()?.();
+}
 function tell(text, undo) {
   clearTimeout(hiding);
   told.replaceChildren(document.createTextNode(text));
@@ -17,7 +22,8 @@ function tell(text, undo) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = "Undo";
-    button.addEventListener("click", undo);
+    button.addEventListener("click", undoLast);
+    undos.push(undo);
     told.append(button);
   }
   told.hidden = false;
@@ -132,7 +138,10 @@ async function act(element, body) {
   const { do: what, done, undo, undoBody, undone, etag, then, ask: dialog } = element.dataset;
   if (dialog && !(await ask(dialog))) return false;
   const [method, url] = what.split(" ");
+  const decided = element.closest("[data-item]");
+  const isDecision = ["accept", "reject"].includes(element.dataset.key);
   element.disabled = true;
+  decided?.classList.toggle("gone", isDecision);
   try {
     const said = await call(method, url, body ?? JSON.parse(element.dataset.body || "{}"), etag ? { "If-Match": etag } : {});
     if (etag && said.version) element.dataset.etag = `"${said.version}"`; // the next edit is of this one
@@ -141,7 +150,6 @@ async function act(element, body) {
       return true;
     }
     if (element.matches("form") && !etag) element.reset(); // what was written in it has been sent
-    const decided = element.closest("[data-item]");
     for (const form of decided ? all("form", decided) : []) form.hidden = true;
     if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
@@ -158,6 +166,7 @@ async function act(element, body) {
     return true;
   } catch (error) {
     const stale = error.status === 412;
+    decided?.classList.remove("gone");
     tell(stale ? "It was changed elsewhere meanwhile; nothing was saved. Your text is still here: reload to see theirs." : error.message);
     return false;
   } finally {
@@ -324,18 +333,22 @@ document.addEventListener("keydown", (event) => {
     }
     if (chosen) at(`[data-key="${name}"]`, chosen)?.click();
   };
+  const decide = (name) => { // without waiting for the answer, the next key is about the next one
+    press(name);
+    if (chosen) choose(1);
+  };
   const keys = {
     "/": () => at("#q") ? at("#q").focus() : location.assign(at(".brand").href),
     j: () => choose(1),
     k: () => choose(-1),
     Enter: () => event.target === chosen && at("a[data-key=open]", chosen)?.click(),
-    a: () => press("accept"),
-    r: () => press("reject"),
+    a: () => decide("accept"),
+    r: () => decide("reject"),
     e: () => (chosen || at("#queue") ? press("edit") : at("[data-key=edit]")?.click()),
     s: () => { if (at("#queue")) choose(selected === null ? 2 : 1); },
     x: () => press("choose"),
     n: () => at("#new")?.click(),
-    u: () => at("#told:not([hidden]) button")?.click(),
+    u: undoLast,
     "?": () => document.getElementById("keys")?.showModal(),
   };
   if (keys[event.key]) {
