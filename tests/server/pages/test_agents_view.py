@@ -63,12 +63,12 @@ def test_the_page_shows_what_the_hooks_give(site: Site, asking: httpx.Client) ->
     assert without_numbers(answer["prompt"]["text"]) == without_numbers(seen.prompt.text)
     (line,) = (each for each in answer["start"]["lines"] if "Deploys" in each["content"])
     assert (line["shown"], line["reason"], line["why"]) == (
-        False,
-        "beyond",
-        ["Others come before it, and there are not more places."],
+        True,
+        "project",
+        ["About this project."],
     )
     (line,) = (each for each in answer["prompt"]["lines"] if "Deploys" in each["content"])
-    assert (line["shown"], line["reason"]) == (True, "needed")
+    assert (line["shown"], line["reason"]) == (False, "in_context")
     assert line["chance"] > line["threshold"]
 
 

@@ -524,6 +524,7 @@ def test_each_facet_keeps_its_heading_on_a_phone(site: Site, opened: Open) -> No
         }
         site.memories.create(f"The kettle number {number}", tags=tags, force=True)
     page = opened("/?q=kettle", viewport={"width": 360, "height": 700})
+    page.click("summary:text-is('Filter')")
     for name in ("type", "project"):
         heading, first = (page.locator(f"{what}").first.bounding_box() for what in
                           (f"#facet-{name}", f"[aria-labelledby=facet-{name}] a"))  # fmt: skip
