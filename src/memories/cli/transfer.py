@@ -17,7 +17,7 @@ import click
 from memories.answers import store_shapes
 from memories.cli.app import command, option
 from memories.cli.options import ProgressBar, no_redact_option
-from memories.cli.output import begin_change, emit, note, record_change, safe
+from memories.cli.output import amount, begin_change, emit, note, record_change, safe
 from memories.cli.stores import (
     CHUNK_BYTES,
     namespace_settings,
@@ -195,6 +195,7 @@ def _import_source(
 
         def begin() -> None:
             begin_change()
+            bar.close()
             note(f"Import {import_id}; to erase all of it: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
@@ -228,16 +229,12 @@ def _undo(name: str, import_id: str) -> str:
 
 def _render_taken(answer: Mapping[str, Any]) -> str:
     verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "wait")
-    head = (
-        f"{verb} {answer['turns']} turns of {answer['conversations']} conversations and "
-        f"{answer['memories']} memories from {answer['source']}; {answer['known']} were already "
-        "there."
-    )
-    lines = [head]
+    counts = _render_counts(answer) or "nothing"
+    lines = [f"{verb} {counts} from {answer['source']}; {answer['known']} known already."]
     if "first" in answer:
-        lines.append(f"They are from {answer['first'][:10]} to {answer['last'][:10]}.")
+        lines.append(f"Dates: {answer['first'][:10]} to {answer['last'][:10]}")
     if answer["pending"]:
-        lines.append(f"{answer['pending']} memories {wait} for review.")
+        lines.append(f"The memories {wait} for review: {answer['pending']}")
     for reason, count in answer["skipped"].items():
         lines.append(f"Left out: {count} {reason}")
     if answer.get("redacted"):
@@ -250,6 +247,17 @@ def _render_taken(answer: Mapping[str, Any]) -> str:
     if "undo" in answer:
         lines.append(f"To erase all of it: {answer['undo']}")
     return "\n".join(map(safe, lines))
+
+
+def _render_counts(counts: Mapping[str, Any]) -> str:
+    """Return the numbers of turns, conversations and memories; empty if there are none."""
+    parts: list[str] = []
+    if counts["turns"]:
+        conversations = amount(counts["conversations"], "conversation", "conversations")
+        parts.append(f"{amount(counts['turns'], 'turn', 'turns')} of {conversations}")
+    if counts["memories"]:
+        parts.append(amount(counts["memories"], "memory", "memories"))
+    return " and ".join(parts)
 
 
 def _list_sources() -> int:
@@ -293,16 +301,13 @@ def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         if "error" in row:
-            what = row["error"]
+            counts = row["error"]
         elif "turns" in row:
-            what = (
-                f"{row['turns']} turns of {row['conversations']} conversations, "
-                f"{row['memories']} memories"
-            )
+            counts = _render_counts(row)
         else:
-            what = f"{row['files']} files, {row['bytes'] / 1e6:,.0f} MB"
-        lines.append(f"{row['source']:<18}  {what}\n  {row['command']}")
-    return "\n".join(safe(line) for part in lines for line in part.splitlines())
+            counts = f"{row['files']} files, {row['bytes'] / 1e6:,.0f} MB"
+        lines += [f"{row['source']:<20}{counts}", f"  {row['command']}"]
+    return "\n".join(map(safe, lines))
 
 
 # --- exports ---
