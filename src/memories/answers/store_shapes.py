@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Finding, Ref
     from memories.transfer.backup import BackedUp, Restored
     from memories.transfer.doctor import Examined, Fixed, Salvaged
-    from memories.transfer.foreign import Taken
+    from memories.transfer.foreign import Counts
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated, Reembedded
     from memories.transfer.stats import Stats
@@ -184,27 +184,27 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
     return answer
 
 
-def source_import_result(taken: "Taken", source: str, *, dry_run: bool) -> dict[str, Any]:
+def source_import_result(counts: "Counts", source: str, *, dry_run: bool) -> dict[str, Any]:
     """Return the result of importing what another program kept."""
-    answer: dict[str, Any] = {"source": source, "imported": taken.turns + taken.memories}
-    answer |= taken_counts(taken)
-    answer |= fields(taken, "known", "pending", "without_vector")
-    answer["skipped"] = dict(sorted(taken.skipped.items()))
-    if taken.redacted:
-        answer["redacted"] = dict(sorted(taken.redacted.items()))
+    answer: dict[str, Any] = {"source": source, "imported": counts.turns + counts.memories}
+    answer |= kind_counts(counts)
+    answer |= fields(counts, "known", "pending", "without_vector")
+    answer["skipped"] = dict(sorted(counts.skipped.items()))
+    if counts.redacted:
+        answer["redacted"] = dict(sorted(counts.redacted.items()))
     return {**answer, "dry_run": dry_run}
 
 
-def taken_counts(taken: "Taken") -> dict[str, Any]:
+def kind_counts(counts: "Counts") -> dict[str, Any]:
     """Return the counts of an import by kind, with the first and the last time in the source."""
-    counts: dict[str, Any] = {
-        "turns": taken.turns,
-        "conversations": len(taken.conversations),
-        "memories": taken.memories,
+    shape: dict[str, Any] = {
+        "turns": counts.turns,
+        "conversations": len(counts.conversations),
+        "memories": counts.memories,
     }
-    if taken.first is not None and taken.last is not None:
-        counts |= {"first": to_iso(taken.first), "last": to_iso(taken.last)}
-    return counts
+    if counts.first is not None and counts.last is not None:
+        shape |= {"first": to_iso(counts.first), "last": to_iso(counts.last)}
+    return shape
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:

@@ -199,22 +199,22 @@ def _import_source(
             note(f"Import {import_id}; to erase all of it: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
-        for taken in importer.store(reading.items(partial(bar, "importing"))):
+        for counts in importer.store(reading.items(partial(bar, "importing"))):
             if not dry_run:
                 record_change(
-                    f"{taken.turns} turns and {taken.memories} memories were imported as "
+                    f"{counts.turns} turns and {counts.memories} memories were imported as "
                     f"{import_id}; running it again adds the rest"
                 )
-    taken = importer.taken
-    taken.skipped.update(reading.skipped)
+    counts = importer.counts
+    counts.skipped.update(reading.skipped)
     if not dry_run:
         mark_all_stale(config.home)
-    answer = store_shapes.source_import_result(taken, reading.source, dry_run=dry_run)
-    if not dry_run and taken.turns + taken.memories:
+    answer = store_shapes.source_import_result(counts, reading.source, dry_run=dry_run)
+    if not dry_run and counts.turns + counts.memories:
         answer |= {"import": import_id, "undo": undo}
-        if taken.pending:
+        if counts.pending:
             answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
-    emit(answer, partial(_render_taken, answer))
+    emit(answer, partial(_render_result, answer))
     return 0
 
 
@@ -227,7 +227,7 @@ def _undo(name: str, import_id: str) -> str:
     return f"memory forget{_namespace(name)} --where {where} --in all"
 
 
-def _render_taken(answer: Mapping[str, Any]) -> str:
+def _render_result(answer: Mapping[str, Any]) -> str:
     verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "wait")
     counts = _render_counts(answer) or "nothing"
     lines = [f"{verb} {counts} from {answer['source']}; {answer['known']} known already."]
@@ -285,12 +285,12 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
     if size <= _COUNTED_BYTES:
         reading = Reading(name, [path])
         try:
-            taken = survey(reading.items(partial(bar, "counting")), datetime.now(UTC))
+            counts = survey(reading.items(partial(bar, "counting")), datetime.now(UTC))
         except InvalidInput as exc:
             row["error"] = str(exc)
         else:
-            row |= store_shapes.taken_counts(taken)
-            if not taken.turns and not taken.memories:
+            row |= store_shapes.kind_counts(counts)
+            if not counts.turns and not counts.memories:
                 return None
     return row | {"command": f"memory import {name} {shlex.quote(str(path))}"} if files else None
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _BATCH = 200  # messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
 _MAX_COUNTED = 1_000_000  # items by which a dry run notices repeated ones; 100 MB of memory
+_MAX_REASONS = 20
 _STEP = timedelta(milliseconds=1)  # between a message and the next one, if that has no time
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
@@ -64,7 +65,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class Counts:
     """Counts of an import.
 
     Attributes:
@@ -91,7 +92,7 @@ class Taken:
     first: datetime | None = None
     last: datetime | None = None
 
-    def believe(self, at: datetime | None, now: datetime) -> datetime | None:
+    def accept_time(self, at: datetime | None, now: datetime) -> datetime | None:
         """Return a time of the source, and note it; None if it is missing or in the future."""
         if at is None or at > now + _DAY:
             return None
@@ -100,32 +101,32 @@ class Taken:
         return at
 
 
-def survey(items: Iterable[Item], now: datetime) -> Taken:
+def survey(items: Iterable[Item], now: datetime) -> Counts:
     """Read items to their end and count them; nothing is stored.
 
     Raises:
         InvalidInput: The source is damaged.
     """
-    taken = Taken()
+    counts = Counts()
     names: set[int] = set()  # sessions may repeat the messages of others
     for item in items:
         if isinstance(item, Message):
             name = hash((item.conversation, item.turn.message_id))
-            taken.turns += name not in names
+            counts.turns += name not in names
             names.add(name)
-            taken.conversations.add(item.conversation)
-            taken.believe(item.turn.created_at, now)
+            counts.conversations.add(item.conversation)
+            counts.accept_time(item.turn.created_at, now)
         else:
-            taken.memories += 1
-            taken.believe(item.created_at, now)
-    return taken
+            counts.memories += 1
+            counts.accept_time(item.created_at, now)
+    return counts
 
 
 class Importer:
     """Stores the items of a source batch by batch.
 
     Attributes:
-        taken: The counts so far.
+        counts: The counts so far.
     """
 
     def __init__(
@@ -145,9 +146,10 @@ class Importer:
             terms: How the source is imported.
             begin: Called before the first change, so that an interrupted import can be undone.
         """
-        self.taken = Taken()
+        self.counts = Counts()
         self._begin: Callable[[], None] | None = begin
         self._counted: set[int] = set()
+        self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets, by draft
         self._captured: set[str | None] = set()  # also in sessions that repeat the captured one
         self._terms, self._embedder = terms, embedder
         self._store = store
@@ -170,7 +172,7 @@ class Importer:
             redactor=terms.redactor,
         )
 
-    def store(self, items: Iterable[Item]) -> Iterator[Taken]:
+    def store(self, items: Iterable[Item]) -> Iterator[Counts]:
         """Store items in order; yield the counts after each transaction."""
         messages: list[Message] = []
         drafts: list[Draft] = []
@@ -217,27 +219,27 @@ class Importer:
         tags = {"source": self._terms.source, **turn.tags}
         if item.project is not None:
             tags["project"] = item.project
-        at = self.taken.believe(turn.created_at, self._terms.now)
+        at = self.counts.accept_time(turn.created_at, self._terms.now)
         if at is None:
             previous = earlier[-1].turn.created_at if earlier else None
             at = self._terms.now if previous is None else previous + _STEP
             tags |= _INFERRED
         return item._replace(turn=replace(turn, created_at=at, tags=tags))
 
-    def _store_messages(self, messages: Sequence[Message]) -> Taken:
+    def _store_messages(self, messages: Sequence[Message]) -> Counts:
         conversation = messages[0].conversation
         new = [message for message in messages if not self._is_known(message)]
-        self.taken.known += len(messages) - len(new)
+        self.counts.known += len(messages) - len(new)
         if not new:
-            return self.taken
+            return self.counts
         if self._terms.dry_run:
             self._count_turns(conversation, len(new))
-            return self.taken
+            return self.counts
         self._announce()
         self._append(conversation, [message.turn for message in new])
-        if conversation in self.taken.conversations:
+        if conversation in self.counts.conversations:
             self._describe(new[0])
-        return self.taken
+        return self.counts
 
     def _is_known(self, message: Message) -> bool:
         """Return whether a message was imported before, or captured by a hook."""
@@ -270,21 +272,21 @@ class Importer:
             for draft in drafts:
                 self._append(conversation, [draft])
             return
-        counts = Counter(turn.status for turn in turns)
-        self.taken.known += counts[KNOWN]
-        if counts[REFUSED]:
+        statuses = Counter(turn.status for turn in turns)
+        self.counts.known += statuses[KNOWN]
+        if statuses[REFUSED]:
             reason = "messages that changed since they were imported"
-            self.taken.skipped[reason] += counts[REFUSED]
-        if counts[STORED]:
-            self._count_turns(conversation, counts[STORED])
+            self.counts.skipped[reason] += statuses[REFUSED]
+        if statuses[STORED]:
+            self._count_turns(conversation, statuses[STORED])
         for turn in turns:
-            self.taken.redacted.update(turn.redacted if turn.status == STORED else ())
+            self.counts.redacted.update(turn.redacted if turn.status == STORED else ())
 
     def _count_turns(self, conversation: str, count: int) -> None:
-        self.taken.turns += count
-        self.taken.conversations.add(conversation)
+        self.counts.turns += count
+        self.counts.conversations.add(conversation)
         if self._embedder is None:
-            self.taken.without_vector += count
+            self.counts.without_vector += count
 
     def _describe(self, message: Message) -> None:
         """Give the conversation of a message its title and tags."""
@@ -303,17 +305,19 @@ class Importer:
     def _with_tags(self, draft: Draft) -> Draft:
         """Return a draft as it is imported, without its secrets."""
         content = draft.content
+        kinds: tuple[str, ...] = ()
         if self._terms.redactor is not None:
             content, kinds = self._terms.redactor.text(content)
-            self.taken.redacted.update(kinds)
         tags = {"source": self._terms.source, **draft.tags}
-        at = self.taken.believe(draft.created_at, self._terms.now)
+        at = self.counts.accept_time(draft.created_at, self._terms.now)
         if at is None:
             tags = {**_INFERRED, **tags}
         key = draft.key
         if key is not None:
             key = f"{self._terms.source}/{key}"[: validate.MAX_KEY]
-        name = f"{draft.tags.get('project', '')}\x1f{index_text(content)}"
+        text = f"{draft.tags.get('project', '')}\x1f{index_text(content)}"
+        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        self._redacted[name] = kinds
         return replace(
             draft,
             content=content,
@@ -321,19 +325,22 @@ class Importer:
             key=key,
             created_at=at,
             pending=not self._terms.trusted,
-            imported_as=hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
+            imported_as=name,
         )
 
-    def _store_drafts(self, drafts: Sequence[Draft]) -> Taken:
+    def _store_drafts(self, drafts: Sequence[Draft]) -> Counts:
         by_name = {draft.imported_as: draft for draft in drafts if not self._is_imported(draft)}
         new = list(by_name.values())
-        self.taken.known += len(drafts) - len(new)
+        self.counts.known += len(drafts) - len(new)
+        for draft in new:
+            self.counts.redacted.update(self._redacted[draft.imported_as])
+        self._redacted.clear()
         if self._terms.dry_run:
             self._count_memories(len(new))
         elif new:
             self._announce()
             self._create(new)
-        return self.taken
+        return self.counts
 
     def _is_imported(self, draft: Draft) -> bool:
         """Return whether a statement was imported before; it may have been rejected since."""
@@ -369,7 +376,7 @@ class Importer:
             for prepared in batch.drafts
             if self._writer.compare(prepared.draft, prepared.vectors).same is None
         ]
-        self.taken.known += len(batch.drafts) - len(drafts)
+        self.counts.known += len(batch.drafts) - len(drafts)
         return batch._replace(drafts=drafts)
 
     def _count_created(self, results: Sequence[Created]) -> None:
@@ -377,17 +384,19 @@ class Importer:
             if created.stored:
                 self._count_memories(1)
             elif created.memory is not None:
-                self.taken.known += 1
+                self.counts.known += 1
             else:
-                self.taken.skipped["statements that say the same as a memory"] += 1
+                self.counts.skipped["statements that say the same as a memory"] += 1
 
     def _count_memories(self, count: int) -> None:
-        self.taken.memories += count
+        self.counts.memories += count
         if not self._terms.trusted:
-            self.taken.pending += count
+            self.counts.pending += count
         if self._embedder is None:
-            self.taken.without_vector += count
+            self.counts.without_vector += count
 
     def _refuse(self, error: InvalidInput) -> None:
-        reason = str(error).partition(";")[0]
-        self.taken.skipped[f"refused: {reason}"] += 1
+        reason = f"refused: {str(error).partition(';')[0]}"
+        if len(self.counts.skipped) >= _MAX_REASONS:
+            reason = "refused for other reasons"
+        self.counts.skipped[reason] += 1
