@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from bench import report
 from memories.embedders import open_embedder
+from memories.hooks.linear import Rate, worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.transcripts import ASSISTANT, USER
-from memories.hooks.worth import Rate, rater
 from memories.languages.text import index_text
 
 DATA = Path(__file__).with_name("messages")
@@ -80,7 +80,7 @@ def has(proposal: str, marked: str) -> bool:
 
 def run() -> None:
     """Print a table for each half, and the mistakes in `dev`."""
-    rate = rater(open_embedder("minilm"))
+    rate = worth_rater(open_embedder("minilm"))
     results = [check(message, rate) for message in load()]
     for half in HALVES:
         of_half = [result for result in results if result.message.half == half]

@@ -72,7 +72,7 @@ ORDER = {
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
-    "memories.hooks": """files gate sentences worth < session inbox host_events < switch runs recall_strategy <
+    "memories.hooks": """files gate linear sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
     "memories.cli": """output complete < text app < options < backup bulk < anchors search turns stores

@@ -12,7 +12,7 @@ from bench.capture import HALVES, Message, check
 
 from bench import capture
 from memories.embedders import open_embedder
-from memories.hooks.worth import rater
+from memories.hooks.linear import worth_rater
 
 MESSAGES = list(capture.load())
 
@@ -37,7 +37,7 @@ def test_a_proposal_is_right_if_it_has_most_words_of_a_marked_sentence() -> None
 def test_three_in_four_marked_sentences_are_proposed_and_few_others(
     half: str, is_english: bool
 ) -> None:
-    rate = rater(open_embedder("minilm"))
+    rate = worth_rater(open_embedder("minilm"))
     results = [
         check(message, rate)
         for message in MESSAGES

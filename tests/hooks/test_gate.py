@@ -6,8 +6,9 @@ import pytest
 
 from hooks.conftest import Hook
 from memories import Memories, TurnDraft
+from memories.embedders import open_embedder
 from memories.guard.origin import Place
-from memories.hooks import gate
+from memories.hooks import gate, linear
 
 SHOP, API = "github.com/fjell/storefront", "github.com/fjell/orders-api"
 FACTS = (
@@ -152,14 +153,35 @@ def test_a_project_is_named_by_its_last_part(prompt: str, project: str, is_named
     assert gate.names_project(prompt, project) == is_named
 
 
-def test_relevance_grows_with_meaning_words_and_the_length_of_the_prompt() -> None:
-    base = gate.rate("run the tests", 0.0, 1.0)
-    assert gate.rate("run the tests", 1.0, 1.0) > base
-    assert gate.rate("run the tests", 0.0, 2.0) > base
-    assert gate.rate("run the tests of the shop", 0.0, 1.0) > base
-    assert gate.rate("run the tests", 0.0, 1.0, is_global=True) < base
-    assert gate.rate("x" * 100, 0.0, 1.0) == gate.rate("x" * 10_000, 0.0, 1.0)
+def test_relevance_grows_with_meaning_words_spelling_need_and_the_length_of_the_prompt() -> None:
+    text, prompt = "All tests pass", "run a testing"
+    base = gate.Gate(prompt).rate(text, 0.0, 1.0)
+    assert gate.Gate(prompt).rate(text, 1.0, 1.0) > base
+    assert gate.Gate(prompt).rate(text, 0.0, 2.0) > base
+    assert gate.Gate(prompt).rate("All builds pass", 0.0, 1.0) < base
+    assert gate.Gate(prompt, need=1.0).rate(text, 0.0, 1.0) > base
+    assert gate.Gate("try to run a testing").rate(text, 0.0, 1.0) > base
+    assert gate.Gate(prompt).rate(text, 0.0, 1.0, is_global=True) < base
+    assert gate.Gate("x " * 100).rate(text, 0.0, 1.0) == gate.Gate("x " * 999).rate(text, 0.0, 1.0)
+
+
+def test_a_text_counts_less_the_further_it_is_behind_the_best_one() -> None:
+    prompt = gate.Gate("run the tests")
+    assert prompt.rate("", 0.0, 0.0, best=2.0) < prompt.rate("", 0.0, 0.0, best=1.0)
+    assert prompt.rate("", 0.0, 0.0, best=-1.0) == prompt.rate("", 0.0, 0.0)
 
 
 def test_a_text_of_unknown_meaning_must_share_a_word() -> None:
-    assert gate.rate("run the tests", None, 0.0) < gate.rate("a", -100.0, 0.0)
+    assert gate.Gate("run the tests").rate("run the tests", None, 0.0) < -1e9
+
+
+def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone() -> None:
+    embedder = open_embedder("minilm")
+    assert embedder is not None
+
+    def need(prompt: str, model: str = embedder.space.model) -> float:
+        return linear.rate_need(model, embedder.embed(prompt)[0])
+
+    assert need("which port does the payment service use") > 0.5
+    assert need("thanks, that was all") < -0.5
+    assert need("thanks, that was all", "another model") == 0

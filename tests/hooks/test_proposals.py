@@ -7,9 +7,9 @@ import pytest
 from memories.embedders import open_embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.hooks import phrases
+from memories.hooks.linear import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import repeats
-from memories.hooks.worth import rater
 
 WORTH = [
     (
@@ -177,12 +177,12 @@ def test_an_english_sentence_of_no_worth_is_left_out_in_spite_of_a_phrase() -> N
 
 
 def test_the_packaged_model_rates_a_rule_above_a_request() -> None:
-    rate = rater(open_embedder("minilm"))
+    rate = worth_rater(open_embedder("minilm"))
     assert rate is not None
     assert rate("Errors shown to users carry a support code") > 0
     assert rate("Show me the last error") < -1
-    assert rater(open_embedder("none")) is None
-    assert rater(FakeEmbedder()) is None
+    assert worth_rater(open_embedder("none")) is None
+    assert worth_rater(FakeEmbedder()) is None
 
 
 def test_a_repeated_sentence_is_proposed_once() -> None:

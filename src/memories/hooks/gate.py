@@ -3,20 +3,26 @@
 A search orders what it finds, but always finds something. The gate estimates the log-odds that a
 prompt needs a text, in any language, and admits what reaches a threshold:
 
-    relevance = -4.44 + 0.247 × meaning + 0.373 × words + 0.44 × ln(1 + size) - 1.66 × everywhere
+    relevance = -3.84 + 0.362 × need + 0.383 × ln(1 + size)
+                + 0.164 × meaning + 0.238 × behind + 0.183 × words + 2.71 × spelling
+                - 1.35 × everywhere
 
-    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
-                comparable across embedders. 0 if it is unknown.
-    words       the BM25 of the words that the prompt and the text share
+    need        how likely it is that the prompt needs anything; see `linear`. 0 if it is unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
                 A byte means about the same in all scripts.
+    meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
+                comparable across embedders. 0 if it is unknown.
+    behind      the meaning less that of the most similar text of the project: 0 or negative
+    words       the BM25 of the words that the prompt and the text share
+    spelling    the share of the prompt's groups of four letters that the text has too: parts of
+                compounds, and other forms of a word
     everywhere  1 for a memory that is valid in every project, else 0
 
-The coefficients are a logistic regression (L2 of 0.001 on standardized features) over all pairs of
+The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
 the 155 prompts of the development half of `bench/histories` and the facts of their project or of
-every project. The longest of those prompts has 87 bytes, so a longer one gains nothing. At the
-threshold, 8 of the 52 prompts that need nothing are given something. docs/benchmarks.md has the
-figures of both halves.
+every project. The need of each prompt was rated by weights fitted without its history. The longest
+of those prompts has 87 bytes, so a longer one gains nothing. docs/benchmarks.md has the figures of
+both halves.
 """
 
 import math
@@ -26,42 +32,77 @@ from collections.abc import Sequence
 from memories.languages.text import coverage
 
 MAX_MEMORIES = 5  # that a prompt recalls
-THRESHOLD = -2.5
+THRESHOLD = -2.45
 # A memory of a project that the prompt doesn't name: three in four such texts would be needed, and
 # it must be that much more relevant than the best memory of the session's own project.
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
 BM25_OF_A_WORD = 2.5  # about that of a word that one in ten texts of a larger store has
-_INTERCEPT = -4.44
-_MEANING, _WORDS, _SIZE, _EVERYWHERE = 0.247, 0.373, 0.44, -1.66
+_INTERCEPT, _NEED, _SIZE = -3.84, 0.362, 0.383
+_MEANING, _BEHIND, _WORDS, _SPELLING = 0.164, 0.238, 0.183, 2.71
+_EVERYWHERE = -1.35
 _MAX_SIZE = 100  # bytes
+_LETTERS = 4  # of a group
+_WORD = re.compile(r"\w{4,}")
 _MIN_NAME = 3  # characters of a project's name that a prompt can contain by more than accident
 
 
-def rate(prompt: str, meaning: float | None, words: float, *, is_global: bool = False) -> float:
-    """Return the relevance of a text to a prompt; see the module.
+class Gate:
+    """Rates texts for one prompt."""
 
-    Args:
-        prompt: The prompt.
-        meaning: The log-odds of their calibrated similarity; None if it is unknown, or the embedder
-            does not know their language.
-        words: The BM25 of the words that they share.
-        is_global: Whether the text is a memory that is valid in every project.
+    def __init__(self, prompt: str, need: float = 0.0) -> None:
+        """Create it for a prompt; `need` is 0 if it is unknown."""
+        size = min(_MAX_SIZE, len(prompt.encode()))
+        self._base = _INTERCEPT + _NEED * need + _SIZE * math.log1p(size)
+        self._groups = _groups(prompt)
 
-    Returns:
-        The log-odds that the prompt needs the text; minus infinity if they share no word, and their
-        meaning is unknown.
-    """
-    if meaning is None and words <= 0:
-        return -math.inf
-    size = min(_MAX_SIZE, len(prompt.encode()))
-    relevance = _INTERCEPT + _WORDS * words + _SIZE * math.log1p(size)
-    if meaning is not None:
-        relevance += _MEANING * meaning
-    if is_global:
-        relevance += _EVERYWHERE
-    return relevance
+    def rate(
+        self,
+        text: str,
+        meaning: float | None,
+        words: float,
+        *,
+        best: float | None = None,
+        is_global: bool = False,
+    ) -> float:
+        """Return the relevance of a text to the prompt; see the module.
+
+        Args:
+            text: The text.
+            meaning: The log-odds of their calibrated similarity; None if it is unknown, or the
+                embedder does not know their language.
+            words: The BM25 of the words that they share.
+            best: The meaning of the most similar text of the project, if there is one.
+            is_global: Whether the text is a memory that is valid in every project.
+
+        Returns:
+            The log-odds that the prompt needs the text; minus infinity if they share no word, and
+            their meaning is unknown.
+        """
+        if meaning is None and words <= 0:
+            return -math.inf
+        relevance = self._base + _WORDS * words + _SPELLING * self._spelling(text)
+        if meaning is not None:
+            relevance += _MEANING * meaning
+            if best is not None:
+                relevance += _BEHIND * min(0.0, meaning - best)
+        if is_global:
+            relevance += _EVERYWHERE
+        return relevance
+
+    def _spelling(self, text: str) -> float:
+        if not self._groups:
+            return 0.0
+        return len(self._groups & _groups(text)) / len(self._groups)
+
+
+def _groups(text: str) -> set[str]:
+    """Return the groups of four letters in the words of a text."""
+    groups: set[str] = set()
+    for word in _WORD.findall(text.lower()):
+        groups.update(word[start : start + _LETTERS] for start in range(len(word) - _LETTERS + 1))
+    return groups
 
 
 def count_words(text: str, terms: Sequence[str]) -> float:

@@ -2,7 +2,7 @@
 
 A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
 phrase from `languages/phrases`: a standing instruction, a habit of the team, a decision, a word
-about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `worth`: it
+about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `linear`: it
 may need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
 denials and instructions for the moment are left out in all languages.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories import languages
+from memories.hooks.linear import Rate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import ASSISTANT, TOOL, USER
-from memories.hooks.worth import Rate
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # of a sentence
@@ -31,7 +31,7 @@ _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
-# Log-odds of `worth` from which a sentence is proposed, and what a phrase adds to them.
+# Worth from which a sentence is proposed, and what a phrase adds to them.
 _MIN_WORTH, _WORTH_OF_PHRASE = -0.3, 1.0
 _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
@@ -144,7 +144,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Returns the worth of an English sentence; see `worth`. Without it, phrases decide.
+        rate: Returns the worth of an English sentence; see `linear`. Without it, phrases decide.
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)

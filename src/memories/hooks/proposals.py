@@ -12,11 +12,11 @@ from typing import NamedTuple
 from memories.context.policy import MemoryPolicy, window_key
 from memories.core.disk import open_file
 from memories.errors import InvalidInput, NotFound
+from memories.hooks.linear import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
 from memories.hooks.transcripts import Utterance
-from memories.hooks.worth import rater
 from memories.identity.project import Project
 from memories.memories import Memories
 from memories.models import SESSION
@@ -95,7 +95,7 @@ def propose(
         config.memory_max_per_window,
         functools.partial(_count, memories),
     )
-    rate = rater(memories.embedder)
+    rate = worth_rater(memories.embedder)
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)

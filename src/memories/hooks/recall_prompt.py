@@ -18,14 +18,14 @@ from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
-from memories.hooks import gate, session
+from memories.hooks import gate, linear, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.identity.degraded import WithScratchpad
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import Memory, is_recall_off
-from memories.search.ranking import Features, Ranked
+from memories.search.ranking import Features
 from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
@@ -259,10 +259,14 @@ class _GatedBackend(EngineBackend):
             ):  # a prompt that can't be searched for, such as one without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
+            own = results[-1]  # of the project, if there is one
+            prompt_gate, best = _make_gate(own), _find_best(own)
             rated = {
                 entry.memory.id: entry
                 for result in results
-                for entry in _rate_memories(result, query, min_confidence, is_small=is_small)
+                for entry in _rate_memories(
+                    result, prompt_gate, best, min_confidence, is_small=is_small
+                )
             }
             selected = _select(query, rated.values(), self._projects)
             current = _put_corrections(selected, rated, self.memories.get)
@@ -306,11 +310,14 @@ class _GatedBackend(EngineBackend):
                 )
             except InvalidInput:
                 return []
-            hits = [
-                result.to_hit(ranked)
-                for ranked in result.ranked
-                if not ranked.dropped and _rate_turn(result, ranked, query) >= gate.THRESHOLD
-            ]
+            prompt_gate, best = _make_gate(result), _find_best(result)
+            hits: list[Hit] = []
+            for ranked in result.ranked:
+                features, hit = result.features[ranked.row], result.to_hit(ranked)
+                meaning, words = _meaning(result, features), features.evidence.words
+                relevance = prompt_gate.rate(hit.content, meaning, words, best=best)
+                if not ranked.dropped and relevance >= gate.THRESHOLD:
+                    hits.append(hit)
             return list(map(self._recalled_turn, hits))
 
 
@@ -323,25 +330,39 @@ class _GatedScratchpad(WithScratchpad):
 
     def select_offline(self, query_text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
         """Return the hits that pass the gate; the words that they share are counted here."""
-        terms = query_terms(query_text)
-        rated = [
-            Rated(
-                hit,
-                gate.rate(
-                    query_text,
-                    None,
-                    gate.count_words(hit.content, terms),
-                    is_global=_is_global(hit.memory),
-                ),
-            )
-            for hit in hits
-        ]
+        terms, prompt_gate = query_terms(query_text), gate.Gate(query_text)
+        rated: list[Rated] = []
+        for hit in hits:
+            words = gate.count_words(hit.content, terms)
+            is_global = _is_global(hit.memory)
+            relevance = prompt_gate.rate(hit.content, None, words, is_global=is_global)
+            rated.append(Rated(hit, relevance))
         selected = _select(query_text, rated, self._projects)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
 
+def _make_gate(result: SearchResult) -> gate.Gate:
+    """Return the gate of a search's prompt."""
+    query = result.query
+    vector = query.vector(query.text) if query.is_readable("") else None
+    if query.embedder is None or vector is None:
+        return gate.Gate(query.text)
+    return gate.Gate(query.text, linear.rate_need(query.embedder.space.model, vector))
+
+
+def _find_best(result: SearchResult) -> float | None:
+    """Return the meaning of the candidate that is most similar to the prompt."""
+    meanings = [_meaning(result, features) for features in result.features]
+    return max((meaning for meaning in meanings if meaning is not None), default=None)
+
+
 def _rate_memories(
-    result: SearchResult, query: str, min_confidence: float, *, is_small: bool
+    result: SearchResult,
+    prompt_gate: gate.Gate,
+    best: float | None,
+    min_confidence: float,
+    *,
+    is_small: bool,
 ) -> Iterable[Rated]:
     """Yield the candidates of a search that are current enough.
 
@@ -356,13 +377,10 @@ def _rate_memories(
         if is_small:
             words = max(words, gate.count_words(hit.content, result.query.terms))
         meaning = _meaning(result, features)
-        relevance = gate.rate(query, meaning, words, is_global=_is_global(hit.memory))
+        relevance = prompt_gate.rate(
+            hit.content, meaning, words, best=best, is_global=_is_global(hit.memory)
+        )
         yield Rated(hit, relevance, meaning, words)
-
-
-def _rate_turn(result: SearchResult, ranked: Ranked, query: str) -> float:
-    features = result.features[ranked.row]
-    return gate.rate(query, _meaning(result, features), features.evidence.words)
 
 
 def _meaning(result: SearchResult, features: Features) -> float | None:
