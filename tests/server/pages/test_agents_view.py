@@ -104,8 +104,12 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
         assert 'id="new"' not in page
         assert client.get("/agents?namespace=shared").status_code == 403
         refused = client.get("/agents", params={"project": "/"})
-        assert (refused.status_code, "manages the whole store" in refused.text) == (400, True)
+        assert (refused.status_code, "only the owner" in refused.text) == (400, True)
         assert "of the owner" not in client.get("/map").text
+    with client_with(site, "admin", "*:admin") as client:
+        page = client.get("/agents?message=kettle").text
+        assert "of the owner" in page
+        assert "Agents and hooks" not in page  # they belong to the machine's user
     with client_with(site, "writer", "bob:rw", "shared:r") as client:
         page = client.get("/agents?namespace=bob&message=kettle").text
         assert "of the owner" in page
@@ -146,9 +150,7 @@ def test_what_recalls_nothing_says_why(
     assert (answer.status_code, sentence in answer.text) == (status, True)
 
 
-def test_who_manages_the_store_sees_agents_and_their_hooks(
-    site: Site, asking: httpx.Client
-) -> None:
+def test_the_owner_sees_agents_and_their_hooks(site: Site, asking: httpx.Client) -> None:
     home = str(site.memories.config.home)
     record_run(home, "codex", "user-prompt")
     record_run(home, "codex", "stop", "the disk is full")

@@ -17,6 +17,7 @@ from memories.errors import InvalidInput, MemoriesError
 from memories.hooks import gate, hook, inbox, recall, runs, switch
 from memories.hooks.preview import SECONDS, Line, Part, preview
 from memories.hooks.recall_strategy import RecallRequest
+from memories.identity.place import remembered_root
 from memories.languages.text import query_terms
 from memories.server.pages.request import PageRequest, View
 from memories.server.pages.results import describe_meaning, describe_words
@@ -90,7 +91,7 @@ class Chosen(NamedTuple):
 
 
 def agents(memories: "Memories", request: PageRequest) -> View:
-    """Show what an agent sees, and to those who manage the store, agents and their hooks."""
+    """Show what an agent sees and, to the owner of the server, the machine's agents and hooks."""
     if request.as_of:
         why = "What hooks gave an agent at an earlier time is not stored."
         return of_now(request, "Agents", why)
@@ -110,10 +111,10 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         "chosen": chosen,
         "hosts": [(name, hosts[name].title) for name in hook.HOSTS],
         "projects": list(memories.tags("project"))[:_PROJECTS],
-        "off": _why_off(chosen) if request.manages else "",
+        "off": _why_off(chosen) if request.is_owner else "",
         "today": _captured_today(memories),
     }
-    if request.manages:
+    if request.is_owner:
         more |= _describe_hosts(memories, chosen.host)
     return View("agents.html", data, more)
 
@@ -123,8 +124,8 @@ def _read_choice(request: PageRequest) -> Chosen:
     if host not in hook.HOSTS:
         raise InvalidInput(f'there is no agent "{host[:40]}"; use {", ".join(hook.HOSTS)}')
     chosen = Chosen(host, request.text("project"), request.text("message")[:_MAX_MESSAGE])
-    if chosen.folder and not request.manages:
-        raise InvalidInput("only who manages the whole store can name a folder; name a project")
+    if chosen.folder and not request.is_owner:
+        raise InvalidInput("only the owner of this server can name a folder; name a project")
     if chosen.folder and not Path(chosen.folder).is_dir():
         raise InvalidInput(f'there is no folder "{chosen.folder[:200]}" on the server')
     return chosen
@@ -138,8 +139,10 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
     """
     if not chosen.folder:
         config = memories.config._replace(namespace=memories.namespace)
-        is_served = request.manages and recall.is_served(chosen.host, os.sep)
-        return recall.Situation(config, chosen.project or None, "mcp" if is_served else "shell")
+        is_served = request.is_owner and recall.is_served(chosen.host, os.sep)
+        root = remembered_root(chosen.project) if chosen.project and request.is_owner else None
+        client = "mcp" if is_served else "shell"
+        return recall.Situation(config, chosen.project or None, client, root)
     place = (
         str(memories.config.home),
         chosen.folder,

@@ -24,6 +24,7 @@ from memories.languages.unseen import make_visible
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
+from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named
 from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.routes import path_values
@@ -126,6 +127,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         reads=lambda name: who.level(name) > 0,
         writes=lambda name: who.level(name) > 1,
         manages=who.everywhere >= 3,
+        is_owner=who.id == OWNER.id,
         open_memories=_opener(server, who),
     )
     as_json = page_request.text("format") == "json"
