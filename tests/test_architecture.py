@@ -77,7 +77,7 @@ ORDER = {
     "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
     "memories.cli": """output complete < text app < options < backup bulk < anchors search turns stores
         status serve identities < review < agents connect memories transfer""",
-    "memories.mcp": "answers < tools < server < stdio",
+    "memories.mcp": "answers identity < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat langchain langgraph openai",
     "memories.integrations.amplifier": "session < context tool < capture",

@@ -194,6 +194,11 @@ class Memories:
         self._scratchpads.lookup = self._lookup
         return self
 
+    @property
+    def place(self) -> "Place | None":
+        """Where the program works, if that is in a project."""
+        return self._find_place()
+
     def _root_of(self, project: str) -> "Path | None":
         place = self._find_place()
         return None if place is None else place.root_of(project)

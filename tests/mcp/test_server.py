@@ -17,7 +17,7 @@ from memories import Draft, Memories, TurnDraft, load_config
 from memories.context.context import estimate_tokens
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import EmbedderError, StoreError
-from memories.guard.origin import host, user
+from memories.guard.origin import Place, host, user
 from memories.languages.unseen import is_unseen
 from memories.mcp import answers
 from memories.mcp.answers import short_id
@@ -301,6 +301,22 @@ def test_a_create_says_that_a_search_of_the_session_found_the_older_memory(tmp_p
         answer = read(said(Agent(memories, "auto").do(search_and_create)))
         assert f"your search found {short_id(old.id)}" in answer["hint"]
         assert [similar["id"] for similar in answer["similar_to"]] == [short_id(old.id)]
+
+
+def test_hits_of_other_projects_name_them(tmp_path: Path) -> None:
+    place = Place("shop", aliases=("the-shop",))
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
+        for project in ("shop", "the-shop", "till"):
+            memories.create(f"The {project} deploys", tags={"project": project}, force=True)
+        memories.create("Everybody deploys", tags={"global": "true"})
+        hits_of = Agent(memories, "auto").found(query="deploys")
+    marks = {hit["content"]: hit.get("marks") for hit in hits_of}
+    assert marks == {
+        "The shop deploys": None,
+        "The the-shop deploys": None,
+        "The till deploys": "project till",
+        "Everybody deploys": None,
+    }
 
 
 def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> None:

@@ -87,9 +87,14 @@ class Place(NamedTuple):
     root: Path | None = None
     aliases: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the project."""
+        return (self.project, *self.aliases)
+
     def root_of(self, project: str) -> Path | None:
         """Return the top folder of a project's working tree, if that is where a program works."""
-        return self.root if project in (self.project, *self.aliases) else None
+        return self.root if project in self.names else None
 
     def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
         """Return tags with the project, unless they name one or are valid in all projects."""

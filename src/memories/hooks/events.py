@@ -238,6 +238,8 @@ class EventHandler:
             return self._reply_to_start()
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
             self._note({session.RESET: True})
+        if self.call.event == "session-end":
+            self._note({session.ENDED: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
             start_flusher(self.home)
         return Reply()
@@ -250,7 +252,8 @@ class EventHandler:
         if not self._is_first("given"):
             return Reply()
         is_reset = self.event.text("source") in ("clear", "compact")
-        self._note({session.FOLDER: self.event.folder, session.RESET: is_reset})
+        place = {session.FOLDER: self.event.folder, session.ENDED: False}
+        self._note({**place, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # for events that an earlier session could not store
         return self._recall(self._request(self.state.namespace))

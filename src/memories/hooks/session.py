@@ -20,7 +20,7 @@ KEEP_SECONDS = 30 * 86_400
 # Keys of the lines, with the names used by earlier versions.
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
-NAMESPACE, FOLDER = "namespace", "folder"
+NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
 SUSPECT_SINCE, PROBED_AT = "late", "tried"
 GIVEN_TO = "given_to"  # as in `identity.captured`
 
@@ -32,6 +32,7 @@ class Session:
         namespace: The namespace it switched to; None if it did not.
         off: Whether it switched memory off.
         folder: Its working folder.
+        ended: Whether it has ended, and was not resumed.
         in_context: The marks of memories and turns that are in its context now; see `mark`.
         seen: The marks of all memories and turns ever shown to it.
         sentences: The hashes of all sentences ever shown to it.
@@ -41,6 +42,7 @@ class Session:
     """
 
     __slots__ = (
+        "ended",
         "folder",
         "in_context",
         "namespace",
@@ -54,7 +56,7 @@ class Session:
     def __init__(self) -> None:
         """Create an empty state."""
         self.namespace: str | None = None
-        self.off = False
+        self.off = self.ended = False
         self.suspect_since = self.probed_at = 0
         self.folder: str | None = None
         self.in_context: set[str] = set()
@@ -73,8 +75,11 @@ class Session:
         if line.get(RESET):
             self.in_context.clear()
         off, namespace, folder = line.get(OFF), line.get(NAMESPACE), line.get(FOLDER)
+        ended = line.get(ENDED)
         if isinstance(off, bool):
             self.off = off
+        if isinstance(ended, bool):
+            self.ended = ended
         if isinstance(namespace, str):
             self.namespace = namespace
         if isinstance(folder, str):
@@ -175,14 +180,22 @@ def _lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
 
 
-def find_latest(home: str, folder: str) -> str | None:
-    """Return the name of the session last active in a folder; None if there is none."""
-    sessions = [
-        (entry.stat().st_mtime, entry.name)
-        for entry in _entries(home)
-        if read(home, entry.name).folder == folder
-    ]
-    return max(sessions)[1] if sessions else None
+def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
+    """Return the name of the session last active in a folder; None if there is none.
+
+    Args:
+        home: The home.
+        folder: The folder.
+        since: The time since which it was active, in seconds since 1970.
+    """
+    active = [(entry.stat().st_mtime, entry.name) for entry in _entries(home)]
+    for moment, name in sorted(active, reverse=True):
+        if moment < since:
+            break
+        own = read(home, name).folder
+        if own is not None and folder in (own, os.path.realpath(own)):
+            return name
+    return None
 
 
 def prune(home: str) -> None:

@@ -4,13 +4,12 @@ instructions.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
-from memories import Created, InvalidInput, Memories, MemoriesError, Memory
-from memories.context import fence
-from memories.guard.origin import describe_writer
+from memories import Created, InvalidInput, Memories, MemoriesError
+from memories.answers import shapes
+from memories.mcp.answers import Own, brief_rows, fence_groups, rows
 
 MAX_RESULTS = 50
 _NOTHING = "Nothing is known about that."
@@ -39,8 +38,8 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
         hits = memories.search(query, limit=limit)
         if not hits:
             return _NOTHING
-        lines = [fence.line(_describe_memory(hit.memory)) for hit in hits]
-        return f"{fence.RULE}\n{fence.block('memories', lines, fence.new_boundary())}"
+        lines = rows(list(map(shapes.hit, hits)), own=Own.of(memories))
+        return fence_groups(memories=lines)
 
     def remember(content: str, key: str = "") -> str:
         """Store one statement that will matter later: self-contained, with names and absolute
@@ -69,28 +68,15 @@ def memory_tools(memories: Memories) -> list[BaseTool]:
     return tools
 
 
-def _describe_memory(memory: Memory) -> dict[str, Any]:
-    """Return a memory as models see it, with its date and writer."""
-    return {
-        "id": memory.id,
-        "at": f"{memory.updated_at:%Y-%m-%d %H:%M}Z",
-        **describe_writer(memory.origin),
-        "tags": dict(memory.tags) or None,
-        "corrected_by": memory.corrected_by,
-        "suspicious": " ".join(memory.suspicious) or None,
-        "text": memory.content,
-    }
-
-
 def _describe_created(created: Created) -> str:
     if created.memory is not None:
         verb = "stored as" if created.stored else "already known as"
-        return f"{verb} {created.memory.id}"
-    lines = [
-        fence.line({"id": duplicate.id, "text": duplicate.content})
-        for duplicate in created.duplicates
-    ]
-    block = fence.block("duplicates", lines, fence.new_boundary())
+        answer = f"{verb} {created.memory.id}"
+        if not created.similar_to:
+            return answer
+        block = fence_groups(similar_to=brief_rows(shapes.similar(created.similar_to)))
+        return f"{answer}; if it replaces one of these, forget that one\n{block}"
+    block = fence_groups(duplicates=rows(shapes.similar(created.duplicates)))
     return (
         "nothing was stored, since this is already known; "
         f"to correct a memory, pass its key or forget it first\n{block}"

@@ -3,6 +3,7 @@
 Importing it loads the MCP SDK, which takes half a second, so only `memory mcp` and servers do.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,6 +24,7 @@ from memories.mcp import answers
 from memories.mcp.answers import brief, fence_groups
 from memories.mcp.tools import Ready, Tools, result
 from memories.memories import Memories
+from memories.models import SHARED
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
@@ -89,11 +91,12 @@ class OurTool(Tool):
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if UNREADABLE in arguments:
             raise ToolError(arguments[UNREADABLE])
-        damaged: Damaged = self.fn.__self__.memories.damaged  # type: ignore[attr-defined]
+        memories: Memories = self.fn.__self__.memories  # type: ignore[attr-defined]
+        damaged: Damaged = memories.damaged
         mark = damaged.mark()
         try:
             answer = await super().run(arguments, context, convert_result)
-            return _with_damage(answer, damaged.since(mark))
+            return _with_damage(_with_owner(answer, memories.namespace), damaged.since(mark))
         except ToolError as exc:
             if isinstance(exc.__cause__, MemoriesError):
                 raise ToolError(_sentence(exc.__cause__)) from exc.__cause__
@@ -111,6 +114,18 @@ class OurTool(Tool):
             return f"{self.name} needs {name}"
         message = first["msg"].replace("valid dictionary", "object").replace("valid list", "list")
         return f"{name}: {message[:1].lower()}{message[1:]}"
+
+
+def _with_owner(answer: Any, namespace: str) -> Any:
+    """Return a result that says whose memory the tool used, unless it is the shared one."""
+    if namespace == SHARED or not isinstance(answer, CallToolResult):
+        return answer
+    [text] = [part.text for part in answer.content if isinstance(part, TextContent)]
+    first, separator, rest = text.partition("\n")
+    if not first.startswith("{"):
+        return result(f"{answers.text({'namespace': namespace}, {})}\n{text}")
+    facts = {"namespace": namespace, **json.loads(first)}
+    return result(f"{answers.text(facts, {})}{separator}{rest}")
 
 
 def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:

@@ -8,7 +8,9 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +32,9 @@ from memories.embedders import Embedder
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard.validate import read_json
 from memories.identity.place import here
-from memories.mcp.server import UNREADABLE, server
+from memories.mcp.identity import ServerSession
+from memories.mcp.server import UNREADABLE, serve_tools
+from memories.mcp.tools import MAX_SEEN, Caller, Tools
 from memories.memories import Memories
 from memories.settings import Config
 
@@ -66,12 +70,18 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         _logger.warning("the .env in the working folder names the store")
     if read_only:
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-    open_memories = functools.partial(
-        Memories, config=config, shared=shared, channel="mcp", place=here(config)
-    )
-    with open_memories() as memories, open_memories(embedder="none") as words:
-        loading = Loading(memories, words, memories.embedder)
-        built = server(memories, loading.ready, read_only=read_only)
+    open_memories = functools.partial(Memories, shared=shared, channel="mcp", place=here(config))
+    with ExitStack() as stack:
+
+        def open_namespace(namespace: str | None) -> Loading:
+            own = config if namespace is None else config._replace(namespace=namespace)
+            embedder = None if namespace is None else tools.embedder
+            memories = stack.enter_context(open_memories(config=own, embedder=embedder))
+            words = stack.enter_context(open_memories(config=own, embedder="none"))
+            return Loading(memories, words, memories.embedder)
+
+        tools = SessionTools(open_namespace, ServerSession.begin(str(config.home)))
+        built = serve_tools(tools, read_only=read_only)
         failures: list[OSError] = []
         try:
             anyio.run(_run, built)  # it waits for running calls, even on failure
@@ -81,6 +91,40 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
             failures = [failure for failure in exc.exceptions if isinstance(failure, OSError)]
     for failure in failures:
         raise failure  # an answer could not be written; the command reports it
+
+
+class SessionTools(Tools):
+    """The tools, each call on the memory of the namespace that the host's session uses now."""
+
+    def __init__(
+        self, open_namespace: "Callable[[str | None], Loading]", session: ServerSession
+    ) -> None:
+        """Open the namespace in the settings.
+
+        Args:
+            open_namespace: Opens a namespace; None for the one in the settings.
+            session: The session that may switch to another.
+        """
+        self._open = functools.lru_cache(maxsize=None)(open_namespace)
+        self._session = session
+        self.embedder = self._open(None).memories.embedder
+        self.ready = lambda longer: self._loading().ready(longer)
+        self._seen = deque(maxlen=MAX_SEEN)
+
+    def _loading(self) -> "Loading":
+        return self._open(self._session.namespace())
+
+    @property
+    def memories(self) -> Memories:  # type: ignore[override]
+        """The memory of the session's namespace."""
+        return self._loading().memories
+
+    def _written_by(self, caller: Caller) -> Memories:
+        """Return the memory that records the calling client as the writer."""
+        client = caller.session.client_params
+        if client is None:
+            return self.memories
+        return self.memories.of_client(client.client_info.name, client.client_info.version)
 
 
 class Waiting:
@@ -166,7 +210,7 @@ class Loading:
             words: A memory over the same store that searches without it.
             embedder: The model.
         """
-        self._memories, self._words, self._embedder = memories, words, embedder
+        self.memories, self._words, self._embedder = memories, words, embedder
         self._done = threading.Event()
         self._failure = ""
         self._again_at = 0.0
@@ -181,7 +225,7 @@ class Loading:
         if not self._done.wait(LONGER if longer else PATIENCE):
             return self._words, STILL_LOADING
         if not self._failure:
-            return self._memories, ""
+            return self.memories, ""
         if time.monotonic() > self._again_at:
             self._begin()
         return self._words, NOT_LOADED.format(self._failure)

@@ -20,7 +20,7 @@ from memories.core.times import parse_time
 from memories.embedders.languages import give_hint
 from memories.errors import InvalidInput, NotFound
 from memories.mcp import answers
-from memories.mcp.answers import brief, row, rows, short_id, shorten, with_author
+from memories.mcp.answers import Own, brief, row, rows, short_id, shorten, with_author
 from memories.memories import Memories
 from memories.models import Draft, Memory
 from memories.read.turns import TurnDraft
@@ -176,7 +176,10 @@ class Tools:
 
     def rows(self, shapes: Sequence[Mapping[str, Any]], *, tags: bool = False) -> list[str]:
         """Return records as rows; see `answers.rows`."""
-        return rows(shapes, own=self.memories.namespace, tags=tags)
+        return rows(shapes, own=self._own(), tags=tags)
+
+    def _own(self) -> Own:
+        return Own.of(self.memories)
 
     # --- search and read ---
 
@@ -201,7 +204,7 @@ class Tools:
         explanation, hint = self._read(search)
         self._seen.extend(hit.id for hit in explanation.hits)
         hits = list(map(shapes.hit, explanation.hits))
-        groups = answers.hits(hits, self.memories.namespace)
+        groups = answers.hits(hits, self._own())
         hint = hint or explanation.note or self._language_hint(query)
         return _answer({"hint": hint or None}, **groups)
 

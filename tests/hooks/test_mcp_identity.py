@@ -1,0 +1,121 @@
+"""The MCP server of a session uses the memory of the identity that the session's hooks use."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+from memories.hooks import session
+from memories.mcp.identity import ServerSession
+
+Hook = Callable[..., Any]
+Call = Callable[..., str]
+
+
+def server_session(home: Path, **environment: str) -> ServerSession:
+    return ServerSession.begin(str(home))._replace(environment=environment)
+
+
+def start(hook: Hook, name: str, as_whom: str = "", *, folder: Path | None = None) -> None:
+    where = {"session_id": name, "cwd": str(folder or Path.cwd())}
+    assert not hook("session-start", where).code
+    if as_whom:
+        assert not hook("user-prompt", {**where, "prompt": f"start as {as_whom}"}).code
+
+
+def test_the_variable_of_the_host_names_the_session(hook: Hook, home: Path) -> None:
+    start(hook, "s1", "bob")
+    start(hook, "s2")
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
+
+
+def test_without_a_variable_the_folders_latest_session_counts(hook: Hook, home: Path) -> None:
+    start(hook, "s1")
+    start(hook, "s2", "bob")
+    assert server_session(home).namespace() == "bob"
+
+
+def test_a_session_of_another_folder_does_not_count(hook: Hook, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    start(hook, "s1", "bob", folder=tmp_path / "elsewhere")
+    assert server_session(home).namespace() is None
+
+
+def test_a_session_from_before_the_server_does_not_count(hook: Hook, home: Path) -> None:
+    start(hook, "s1", "bob")
+    [file] = (home / "sessions").iterdir()
+    os.utime(file, (time.time() - 3_600, time.time() - 3_600))
+    assert server_session(home).namespace() is None
+
+
+def test_after_the_named_session_has_ended_the_latest_one_counts(hook: Hook, home: Path) -> None:
+    start(hook, "s1", "bob")
+    assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
+    start(hook, "s2")
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
+
+
+def test_a_resumed_session_has_not_ended(hook: Hook, home: Path) -> None:
+    start(hook, "s1", "bob")
+    assert not hook("session-end", {"session_id": "s1", "reason": "other"}).code
+    session.note(str(home), "claude-code.s1", ended=False)
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
+
+
+@pytest.fixture
+def call(home: Path) -> Iterator[Call]:
+    """Call a tool of a real server; return the text of its answer."""
+    environment = {**os.environ, "CLAUDE_CODE_SESSION_ID": "s1", "EMBEDDER": "none"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "memories", "mcp"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    reader, writer = server.stdout, server.stdin
+
+    def send(method: str, number: int | None, **params: Any) -> Any:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        if number is not None:
+            message["id"] = number
+        writer.write(json.dumps(message) + "\n")
+        writer.flush()
+        return None if number is None else json.loads(reader.readline())["result"]
+
+    who = {"name": "claude-code", "version": "1"}
+    send("initialize", 1, protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
+    send("notifications/initialized", None)
+
+    def run(tool: str, **arguments: Any) -> str:
+        result = send("tools/call", 2, name=tool, arguments=arguments)
+        assert not result.get("isError"), result
+        return str(result["content"][0]["text"])
+
+    yield run
+    writer.close()
+    server.wait(timeout=60)
+    reader.close()
+
+
+def test_a_switch_holds_for_the_tools_and_the_answers_say_so(hook: Hook, call: Call) -> None:
+    start(hook, "s1")
+    assert '"namespace"' not in call("create_memory", content="Lunch is at noon")
+    assert not hook("user-prompt", {"prompt": "start as bob"}).code
+    answer = call("create_memory", content="Bob's salary talk is on 4 December")
+    assert json.loads(answer.partition("\n")[0])["namespace"] == "bob"
+    assert '{"namespace":"bob"}' in call("search_memories", query="salary talk").replace(" ", "")
+    with Memories(embedder="none") as shared, Memories(namespace="bob", embedder="none") as bob:
+        assert [memory.content for memory in shared.list().memories] == ["Lunch is at noon"]
+        own = [memory.content for memory in bob.list().memories if memory.namespace == "bob"]
+        assert own == ["Bob's salary talk is on 4 December"]
