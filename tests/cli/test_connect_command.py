@@ -783,6 +783,9 @@ def test_a_plugin_beside_the_entry_is_reported(
     assert any(
         "run twice" in note for note in memory("connect", host).json["connected"][0]["notes"]
     )
+    memory("disconnect", host)
+    [row] = memory("connect", "--status", host).json["hosts"]
+    assert (row["plugin"], row["next"]) == (True, "nothing: its plugin connects it")
     if off is not None:
         (user / file).write_text(off)
         assert not any(

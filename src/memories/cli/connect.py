@@ -223,9 +223,9 @@ def _connect(
 
 
 def _check_target(connector: Connector, request: Target, program: Program) -> Check:
-    """Start what a host was told to start.
+    """Start the server and the hooks in a host's configuration, and return how they work.
 
-    A project's files come with it, so what they name is not started: our own command is.
+    Commands in a project's files may come from others, so our own command is started instead.
     """
     entries = find_entries(connector, request)
     if request.scope == "project":
@@ -342,11 +342,11 @@ def _show_status(connector: Connector, hosts: Sequence[str], *, everywhere: bool
     project = _project()
     root = None if project == Path.home() else project
     connected = find_connections(connector, root)
-    if not everywhere:
-        here = ("", str(root))
-        connected = [connection for connection in connected if connection.root in here]
     if everywhere:
         connected = check_connections(connected)
+    else:
+        here = ("", str(root))
+        connected = [connection for connection in connected if connection.root in here]
     rows = [_row(connector, name, load_hosts()[name], connected) for name in hosts or load_hosts()]
     emit({"hosts": rows, "count": len(rows)}, partial(_render_status, rows))
     has_problem = any(shape["problem"] for row in rows for shape in row["connected"])
@@ -357,25 +357,32 @@ def _row(
     connector: Connector, name: str, host: Host, connected: Sequence[Connection]
 ) -> dict[str, Any]:
     own = [connection for connection in connected if connection.host == name]
-    return {
+    try:
+        by_plugin = has_plugin(connector, name)
+    except InvalidInput:  # its file is malformed, which its connection reports
+        by_plugin = False
+    row = {
         "host": name,
         "title": host.title,
         "installed": is_installed(host, connector.where),
+        "plugin": by_plugin,
         "connected": [_shape(connection) for connection in own],
-        "next": _next_step(name, host, own, is_installed(host, connector.where)),
     }
+    return row | {"next": _next_step(row, own)}
 
 
-def _next_step(name: str, host: Host, own: Sequence[Connection], is_here: bool) -> str:
+def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
     """Return what a user may do next with a host."""
     for connection in own:
         if connection.problem:
             return describe_problem(connection)[1]
     if own:
         where = "" if own[0].scope == "user" else " --scope project"
-        return f"to disconnect it: memory disconnect {name}{where}"
-    command = f"memory connect {name}"
-    return f"run: {command}" if is_here else f"install {host.title}, then run: {command}"
+        return f"to disconnect it: memory disconnect {row['host']}{where}"
+    command = f"memory connect {row['host']}"
+    if row["plugin"]:
+        return "nothing: its plugin connects it"
+    return f"run: {command}" if row["installed"] else f"install {row['title']}, then run: {command}"
 
 
 def _shape(connection: Connection) -> dict[str, Any]:
@@ -396,7 +403,7 @@ def _render_status(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         state = "installed" if row["installed"] else "not installed"
-        if row["connected"]:
+        if row["connected"] or row["plugin"]:
             state = "connected"
         lines.append(f"{row['host']:<15} {state:<14} {row['next']}")
         lines += [f"    {_render_connection(shape)}" for shape in row["connected"]]

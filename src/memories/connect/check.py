@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -14,8 +15,8 @@ from memories.core.installation import install_command
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.hooks.host_events import CHECK
 
-_SERVER_SECONDS = 20.0  # what Codex waits; other hosts wait longer
-_FIRST_START_SECONDS = 3.0
+_SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
+_FIRST_START_SECONDS = 3.0  # slower than a start whose modules are compiled
 _MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed, not ended
 _HOOK_SECONDS = 15.0
 _CHECKED_EVENTS = ("session-start", "user-prompt")  # the others give the agent nothing
@@ -67,9 +68,9 @@ class Check(NamedTuple):
 
 
 def check_connections(connections: Sequence[Connection]) -> list[Connection]:
-    """Check a user's connections; return all, with the problems that turned up.
+    """Check a user's connections; return all connections, each with its problem if it has one.
 
-    What a project's files name is not started, since they come from others.
+    Commands in a project's files are never started, because anyone may have written them.
     """
     checked = []
     checks: dict[str, Check] = {}
@@ -91,9 +92,9 @@ class _Failure(Exception):
 
 
 def check_connection(entries: FoundEntries) -> Check:
-    """Start the server and the hooks of a connection, and return what they answered.
+    """Start the server and the hooks of a connection, and return how they work.
 
-    Nothing is captured, and no memory counts as read.
+    The hooks capture nothing and count no memory as read.
     """
     check = Check()
     hooks = [words for words in entries.hooks if _event(words) in _CHECKED_EVENTS]
@@ -104,7 +105,7 @@ def check_connection(entries: FoundEntries) -> Check:
         for words in hooks[:1]:
             _send_event(words)
         check = _check_server(entries.server, entries.environment)
-        if check.seconds > _FIRST_START_SECONDS:  # the first start compiles all modules
+        if check.seconds > _FIRST_START_SECONDS:
             check = _check_server(entries.server, entries.environment)
         reports = [_run_hook(words) for words in hooks]
     except _Failure as failure:
@@ -120,7 +121,7 @@ def check_connection(entries: FoundEntries) -> Check:
 def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
     import anyio
 
-    logging.getLogger("mcp").propagate = False  # it logs what a wrong program prints
+    logging.getLogger("mcp").propagate = False  # it logs the output of a wrong program
     started_at = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         try:
@@ -157,7 +158,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
     if isinstance(exc, TimeoutError):
         return _Failure(
             f"its MCP server did not answer within {_SERVER_SECONDS:.0f} s",
-            f"run: {' '.join(words)}, and see whether it waits for something",
+            f"run: {shlex.join(words)}, and see whether it waits for something",
         )
     reason, _, remedy = _last_error(errors).partition("; ")
     return _Failure(

@@ -1,5 +1,6 @@
-"""The report of a new connection: what the agent gets, what is kept, and how to undo it."""
+"""Report of a new connection: what the agent gets, what is stored, and how to undo it."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,12 +19,12 @@ _WIDTH = 15  # of the first column
 
 
 def describe(config: Config, target: Target, check: Check, undo: str) -> dict[str, Any]:
-    """Return what a user should know about a new connection, by its names in JSON.
+    """Return the facts about a new connection, by their names in JSON.
 
     Args:
         config: The settings.
         target: The host.
-        check: How its connection works.
+        check: The result of its check.
         undo: The command that disconnects it.
     """
     about: dict[str, Any] = {"check": _check_fields(check)}
@@ -47,11 +48,17 @@ def find_differences(config: Config, check: Check) -> list[str]:
     """Return a note if the MCP server opened another store than this command uses."""
     if not check.store:
         return []
-    here, there = (local_path(store) or store for store in (config.store, check.store))
-    if str(here) == str(there) or check.store == without_password(config.store):
+    here, there = _place(config.store), _place(check.store)
+    if here == there:
         return []
     difference = f"The MCP server uses {there}, but this command uses {here}"
     return [f"{difference}; set MEMORY_HOME or MEMORY_STORE for both, and connect again."]
+
+
+def _place(store: str) -> str:
+    """Return the real path of a local store, else its URL without a password."""
+    path = local_path(store)
+    return without_password(store) if path is None else os.path.realpath(path)
 
 
 def _check_fields(check: Check) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -85,7 +86,8 @@ def is_temporary(path: str) -> bool:
 
 def install_command(extra: str = "") -> str:
     """Return the shell command that adds an optional part; see `install_arguments`."""
-    return shlex.join(install_arguments(extra))
+    arguments = install_arguments(extra)
+    return subprocess.list2cmdline(arguments) if os.name == "nt" else shlex.join(arguments)
 
 
 def install_arguments(extra: str = "", installation: Installation | None = None) -> list[str]:
