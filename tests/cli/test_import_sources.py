@@ -14,7 +14,9 @@ from typing import Any
 import apsw
 import pytest
 
+from memories.errors import StoreError
 from memories.hooks.transcripts import Utterance
+from memories.transfer import foreign
 from memories.transfer.sources import SOURCES, recognize
 
 Command = Callable[..., Any]
@@ -99,6 +101,28 @@ def test_a_question_about_the_imported_past_is_answered(
     memory("review", "accept", "--all", "--yes")
     hits = memory("search", wanted["question"], "--in", "all").json["results"]
     assert any(wanted["answer"] in hit["content"] for hit in hits[:3])
+
+
+def test_an_import_that_stopped_is_completed_by_the_next_one(
+    memory: Command, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, append = str(sample("chatgpt")), foreign.append
+    batches: list[Any] = []
+
+    def fail_at_the_second(*arguments: Any) -> Any:
+        batches.append(arguments)
+        if len(batches) == 2:
+            raise StoreError("the disk is full")
+        return append(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign, "append", fail_at_the_second)
+        stopped = memory("import", path)
+    assert (stopped.code, stopped.out) == (1, "")
+    assert "to erase all of it: memory forget --where 'import = " in stopped.err
+    answer = memory("import", path).json
+    assert (answer["turns"], answer["memories"], answer["known"]) == (2, 2, 2)
+    assert len(set(contents(memory))) == 6
 
 
 def test_a_preview_of_an_interrupted_import_counts_the_rest(

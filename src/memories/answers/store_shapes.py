@@ -185,7 +185,7 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
 
 
 def source_import_result(counts: "Counts", source: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of importing what another program kept."""
+    """Return the result of importing a source."""
     answer: dict[str, Any] = {"source": source, "imported": counts.turns + counts.memories}
     answer |= kind_counts(counts)
     answer |= fields(counts, "known", "pending", "without_vector")

@@ -86,7 +86,7 @@ COMMANDS = {
     "import": (
         "transfer",
         "Store and settings",
-        "Bring in an export, or what another program kept.",
+        "Bring in an export, or the memory of another program.",
     ),
     "migrate": (
         "stores",

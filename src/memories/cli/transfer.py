@@ -74,15 +74,15 @@ def import_(
     all_namespaces: bool,
     no_shared: bool,
 ) -> int:
-    """Bring in an export, or what another program kept.
+    """Bring in an export, or the memory of another program.
 
-    SOURCE is a file or folder; its format is recognized. Or it is the name of a program, with PATH
-    if its files are elsewhere than usual. Without SOURCE it lists what there is on this machine,
-    and imports nothing. Run it again to add what is new since.
+    SOURCE is a file or folder, whose format is recognized. Or it is the name of a program; add PATH
+    if its files are not in the usual place. Without SOURCE, the command lists the programs whose
+    files are on this machine, and imports nothing. Run an import again to add newer items.
 
     Conversations become turns, which searches of the history find. Statements wait for review
-    (memory review), unless a person adds --trusted. The answer has the id of the import, and the
-    command that erases all of it.
+    (memory review), unless a person adds --trusted. The answer contains the id of the import and
+    the command that erases it.
 
     A file that memory export wrote is checked as a whole first: nothing from an incomplete or
     damaged file is stored, and records that already exist are not changed. It exits 1 if some
@@ -113,7 +113,7 @@ def import_(
 import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
 
 
-# --- what other programs kept ---
+# --- sources ---
 
 
 def _project_of(folder: str) -> str | None:
@@ -166,7 +166,7 @@ def _is_export(file: Path) -> bool:
 def _import_source(
     config: "Config", reading: Reading, *, dry_run: bool, trusted: bool, redact: bool
 ) -> int:
-    """Import what a source keeps; print the result."""
+    """Import a source and print the result."""
     from memories.core.ids import new_id
     from memories.embedders import open_embedder
     from memories.guard.origin import origin, refuse_agent
@@ -261,7 +261,7 @@ def _render_counts(counts: Mapping[str, Any]) -> str:
 
 
 def _list_sources() -> int:
-    """Print what there is to import on this machine."""
+    """Print the sources on this machine."""
     from memories.transfer.sources import locate
 
     rows: list[dict[str, Any]] = []
@@ -274,7 +274,7 @@ def _list_sources() -> int:
 
 
 def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] | None:
-    """Return what a source keeps; None if it is empty. Large ones aren't read."""
+    """Return the counts of a source; None if it is empty. Large ones aren't read."""
     from memories.transfer.foreign import survey
     from memories.transfer.sources import load
     from memories.transfer.sources.reader import Reader

@@ -1,8 +1,7 @@
-"""Imports what other programs kept: messages become turns, and statements wait for review.
+"""Imports files of other programs: messages become turns, and statements wait for review.
 
-It writes in small transactions and recognizes what it has stored: a turn by its message id, a
-statement by its text. So it can be interrupted at any moment, and a second run adds only what is
-new.
+It writes in small transactions and recognizes stored items: a turn by its message id, a statement
+by its text. So it can be interrupted at any moment, and a second run adds only new items.
 """
 
 import hashlib
@@ -49,10 +48,10 @@ class Terms(NamedTuple):
         source: The name of the source.
         namespace: The namespace to which everything is written.
         origin: The writer of everything, with the id of the import.
-        trusted: Whether the user takes the statements for his own, so that none waits.
+        trusted: Whether the user vouches for the statements, so that none waits for review.
         redactor: Removes secrets; None to keep them.
-        now: The time of statements without one. Later times in the source are not believed.
-        dry_run: Store nothing; only count what would be stored.
+        now: The time of statements without one. Later times in the source are ignored.
+        dry_run: Store nothing; only count the new items.
     """
 
     source: str
@@ -74,7 +73,7 @@ class Counts:
         known: Messages and statements that were stored before.
         conversations: Ids of the conversations with new messages.
         pending: Statements that wait for review.
-        skipped: What was left out, by the reason.
+        skipped: How many items were left out, by the reason.
         redacted: The secrets that were removed, by their kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
         first: The earliest time of a message or statement in the source, new or known.

@@ -1,6 +1,7 @@
 """Reads the SQLite files of other programs from a copy, so that the original is never touched."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -99,9 +100,25 @@ def open_copy(file: Path) -> Iterator[Database]:
         try:
             for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
                 connection.execute(f"PRAGMA {pragma}")
+            _remove_names(connection, Path(folder))
             yield Database(connection, file.name)
         finally:
             connection.close()
+
+
+def _remove_names(connection: Any, folder: Path) -> None:
+    """Remove the files of an open copy, which then vanish with this process even if it is killed.
+
+    The copy may have secrets of the other program. Windows can't remove open files.
+    """
+    import apsw
+
+    if os.name != "posix":
+        return
+    with contextlib.suppress(apsw.Error):  # a damaged copy; reading it explains this
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens its log
+    for file in folder.iterdir():
+        file.unlink()
 
 
 def _copy(file: Path, copy: Path) -> None:
