@@ -121,7 +121,7 @@ def test_with_a_fallback_words_search_the_whole_store(
     assert (answer.code, answer.err) == (0, "")
     assert [each["content"] for each in answer.json["results"]] == [OLD]
     assert answer.json["note"].startswith(
-        f"found by words alone: the embedder's server ({service.url}/v1/embeddings) "
+        f"found by words only: the embedder's server ({service.url}/v1/embeddings) "
     )
     assert why in answer.json["note"]
     assert "degraded" not in answer.json
@@ -168,7 +168,7 @@ def test_a_service_that_cannot_be_reached(
     assert (answer.code, answer.err) == (0, "")
     assert [each["content"] for each in answer.json["results"]] == [OLD]
     assert answer.json["note"].startswith(
-        f"found by words alone: the embedder's server ({url}/embeddings) "
+        f"found by words only: the embedder's server ({url}/embeddings) "
     )
     made = memory("create", "The cache is Redis", "-n", "bob").json
     assert made["stored"]

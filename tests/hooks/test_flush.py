@@ -492,7 +492,7 @@ def test_a_session_that_cannot_be_stored_does_not_block_others(
     assert stored_turns("claude-code:s2") == [("user", "fine")]
     done = flush_inbox(home)
     assert done.waiting == 0
-    assert "put aside" in done.reasons[0]
+    assert "moved to" in done.reasons[0]
     [aside] = inbox.list_refused(str(home))
     assert "poison" in Path(aside).read_text()
 

@@ -182,7 +182,7 @@ def test_a_hook_ends_although_its_input_never_does(home: Path) -> None:
     until = time.monotonic() + 60
     log = home / "hooks.log"
     while not (
-        log.exists() and "not done in time" in log.read_text()
+        log.exists() and "did not finish in time" in log.read_text()
     ):  # it may be written after the hook has ended
         assert time.monotonic() < until
         time.sleep(0.05)

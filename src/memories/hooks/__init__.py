@@ -1,4 +1,4 @@
-"""Programs that agents' hosts run on events: recall, capture and the on/off switch.
+"""Programs that agent hosts run on events: recall, capture and the on/off switch.
 
 Recall: `hook` (the process) → `events` → `recall_strategy` (server, own search or scratchpad) →
 `recall` (the block at a session's start) or `recall_prompt` (memories for a prompt, by the `gate`).

@@ -34,14 +34,14 @@ RESUMED = "resumed"  # the inbox event recorded when a session switches memory o
 # -P: a folder `memories` where an agent works must not be imported in place of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
-_COMPACTS_EACH_TURN = ("gemini",)  # sends pre-compact on every turn
-_RUNS_OTHER_HOOKS = (CURSOR,)  # also runs other hosts' hooks
-_SAME_EVENT_SECONDS = 10.0  # window in which an event without a turn counts as a repetition
-_RESERVED_SECONDS = 0.2  # reserved for the scratchpad, in case the store does not answer
+_COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
+_RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
+_SAME_EVENT_SECONDS = 10.0  # seconds in which an event without a turn counts as a repetition
+_RESERVED_SECONDS = 0.2  # seconds reserved for the scratchpad, in case the store does not answer
 
 
 class HookCall:
-    """One call of `memory hook`.
+    """One run of `memory hook`.
 
     Attributes:
         event: The event.
@@ -84,7 +84,7 @@ class Reply:
     Attributes:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
-        error: Why the store did not answer; empty if it did, or was not asked.
+        error: Why the store did not answer; empty if it answered, or was not asked.
         probe: The request with which to probe the store later; None to leave the store alone.
         probe_seconds: How long the probe may take.
     """
@@ -100,7 +100,7 @@ class Reply:
 
 
 class FollowUp:
-    """Follow-up work after the host's answer: figures, a server to start, a probe."""
+    """Follow-up work after the host has its answer: figures, a server to start, a probe."""
 
     __slots__ = ("call", "folder", "ms", "reply", "result")
 
@@ -219,7 +219,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
 
 class EventHandler:
-    """Handles one event of a session, for which the switch has been read."""
+    """Handles one event in a session, for which the switch has been read."""
 
     __slots__ = ("call", "event", "home", "state")
 
@@ -255,7 +255,7 @@ class EventHandler:
         place = {session.FOLDER: self.event.folder, session.ENDED: False}
         self._note({**place, session.RESET: is_reset})
         if self.may_capture() and inbox.size(self.home):
-            start_flusher(self.home)  # for events that an earlier session could not store
+            start_flusher(self.home)  # events that an earlier session could not store
         return self._recall(self._request(self.state.namespace))
 
     def _reply_to_prompt(self) -> Reply | None:
@@ -334,7 +334,7 @@ class EventHandler:
         """Append the useful part of the event to the inbox, without private text.
 
         Args:
-            name: The name of the inbox event; by default that of the event.
+            name: The name of the inbox event; by default the event's name.
 
         Returns:
             Whether it was appended; False if another hook has captured the same event.
@@ -366,7 +366,7 @@ class EventHandler:
             "size": _file_size(transcript),
             "store": store_mark(os.environ),
         }
-        if self.call.event != "user-prompt":  # for the flusher, which records the figures
+        if self.call.event != "user-prompt":  # the flusher records the figures
             fields["ms"] = round((time.monotonic() - self.call.started_at) * 1000, 2)
         inbox.add(self.home, event.session_name, fields | texts)
         return True
@@ -374,7 +374,7 @@ class EventHandler:
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Return whether no other hook has performed this action for the event.
 
-        A host that also runs other hosts' hooks runs all of them at once.
+        A host that also runs other hosts' hooks runs all of them at the same time.
         """
         if self.event.host not in _RUNS_OTHER_HOOKS:
             return True
@@ -433,7 +433,7 @@ def start_flusher(home: str) -> None:
 
 
 def _start_detached(command: list[str], folder: str) -> None:
-    """Start a process that outlives this one, where processes cannot fork."""
+    """Start a process that outlives this one, on systems where processes cannot fork."""
     import subprocess
 
     flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -445,7 +445,8 @@ def _start_detached(command: list[str], folder: str) -> None:
 
 
 def _read_input(fd: int) -> bytes:
-    """Return the event. An oversized one is also read to its end, so that its pipe does not break.
+    """Return the event. An oversized event is also read to its end, so that its pipe does not
+    break.
 
     Raises:
         ValueError: The event is too long.

@@ -1,4 +1,4 @@
-"""Hooks' files: their paths, and private folders and files.
+"""The hooks' files: their paths, and private folders and files.
 
 Paths are found without loading the settings, which would take too long for a hook that only
 appends.
@@ -99,11 +99,11 @@ def _make(folder: str) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        return  # another hook has created it meanwhile
+        return  # another hook has created it in the meantime
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, created for this user alone if it does not exist; links are refused.
+    """Open a file for this user only, creating it if it does not exist; links are refused.
 
     Raises:
         OSError: The file can't be opened, or is not a regular file.
@@ -142,7 +142,7 @@ def _absolute(path: str, environment: "Mapping[str, str]") -> str:
 
 
 def _platform_folder(kind: str, environment: "Mapping[str, str]") -> str:
-    """Return the data or config folder of the application, as `config` does, without `pathlib`."""
+    """Return the application's data or config folder, as `config` does, without `pathlib`."""
     user = environment.get("HOME") or os.path.expanduser("~")
     if sys.platform == "win32":
         local = os.path.join(os.path.expanduser("~"), "AppData", "Local")

@@ -39,26 +39,28 @@ from memories.read.turns import TurnDraft
 from memories.settings import Config
 from memories.write.suspicion import find_marks
 
-_ATTEMPTS = 3  # attempts before a session that can't be stored is put aside
+_ATTEMPTS = 3  # attempts before a session that can't be stored is moved away
 _ROUNDS = 20
 _BATCH = 100  # turns
-_ENDING_EVENTS = ("session-end", "pre-compact")  # events after which a session leaves a note
+# number of events after which a session leaves a note
+_ENDING_EVENTS = ("session-end", "pre-compact")
 
-# The parts of a session note: together 80 tokens, since every session of the project starts with
+# The parts of a session note: together 80 tokens, since every session in the project starts with
 # them.
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
-_MAX_CHARACTERS = 1_000  # of a part: more would not fit, and counting tokens is slow
-_MIN_CHARACTERS = 12  # minimum of a sentence in a note: shorter ones are greetings and thanks
+_MAX_CHARACTERS = 1_000  # characters of a part: more would not fit, and counting tokens is slow
+# minimum length of a sentence in a note: shorter ones are greetings and thanks
+_MIN_CHARACTERS = 12
 
 
 class Stored(NamedTuple):
-    """Counts of new objects in the store.
+    """How many objects are new in the store.
 
     Attributes:
         turns: Turns.
         proposed: Memories that wait for review.
-        summaries: Session notes, and new versions of them.
+        summaries: New session notes, and new versions of existing ones.
     """
 
     turns: int = 0
@@ -67,7 +69,7 @@ class Stored(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """Result of a flush.
+    """The result of a flush.
 
     Attributes:
         sessions: The number of sessions with something to store.
@@ -75,7 +77,7 @@ class Flushed(NamedTuple):
         proposed: How many memories now wait for review.
         summaries: How many sessions left a note, or a new version of it.
         waiting: How many bytes still wait.
-        reasons: Why bytes still wait, or why something was put aside.
+        reasons: Why bytes still wait, or why events were moved away.
     """
 
     sessions: int = 0
@@ -122,7 +124,7 @@ class _Flusher:
         return Flushed(self._sessions, *self._stored, waiting, tuple(self._reasons))
 
     def store(self, name: str) -> bool:
-        """Store the events of one session; return False if they still wait."""
+        """Store one session's events; return False if they still wait."""
         try:
             is_stored = self._store_events(name)
         except (SystemFault, ConfigError, OSError) as exc:
@@ -134,7 +136,7 @@ class _Flusher:
             progress.save()
             reason = f"{name} could not be stored: {type(exc).__name__}: {exc}"
             if progress.failures >= _ATTEMPTS:
-                reason += f"; it was put aside in {inbox.put_aside(self._home, name)}"
+                reason += f"; it was moved to {inbox.put_aside(self._home, name)}"
             self._report(reason)
             return False
         if is_stored:
@@ -176,7 +178,7 @@ class _Flusher:
     def _store_run(
         self, name: str, run: list[Event], progress: Progress, *, is_last: bool
     ) -> Stored:
-        """Store a run of events with one namespace and one folder."""
+        """Store a run of events with the same namespace and folder."""
         event = run[-1]
         folder = Path(str(event.get("folder") or self._home))
         namespace = event.get("namespace")
@@ -195,7 +197,7 @@ class _Flusher:
             session.read(self._home, name),
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-        # Turns belong to this namespace alone. A fact that the session can read in `shared` is not
+        # Turns belong to this namespace only. A fact that the session can read in `shared` is not
         # news either.
         with (
             Memories(config=quiet, channel="hook", shared=False) as memories,
@@ -254,10 +256,10 @@ def store_session(
     *,
     leaves_note: bool,
 ) -> Stored:
-    """Store utterances of a session: turns, proposals, and its note. Repeating it changes nothing.
+    """Store a session's utterances: turns, proposals, and its note. Repeating this changes nothing.
 
     Args:
-        memories: The memories of the session's namespace alone.
+        memories: The memories in the session's own namespace only.
         readable: All memories that the session may read, in the same store.
         source: The session.
         utterances: Its utterances, in order.
@@ -285,7 +287,7 @@ def store_session(
 
 
 def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) -> bool:
-    """Store the note of a session under its key; return whether it is new or has changed."""
+    """Store a session's note under its key; return whether it is new or has changed."""
 
     def is_fit(sentence: str) -> bool:
         return not find_marks(sentence) and not known.was_shown(sentence)
@@ -301,7 +303,7 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
 
 
 def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
-    """Return a session's note: its first request and last answer, shortened, a line each.
+    """Return a session's note: its first request and last answer, shortened, one line for each.
 
     Args:
         turns: The role and text of each turn, in order.
@@ -319,7 +321,7 @@ def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) 
 
 
 def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Shorten the first text that has a fit sentence; empty if none has one."""
+    """Shorten the first text that contains a suitable sentence; empty if none contains one."""
     for text in texts:
         if short := _shorten(text, max_tokens, is_fit):
             return short
@@ -327,7 +329,9 @@ def _shorten_first(texts: Iterable[str], max_tokens: int, is_fit: Callable[[str]
 
 
 def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
-    """Return the first fit sentences on one line, or the first words of one that is too long."""
+    """Return the first suitable sentences on one line, or the first words of one that is too
+    long.
+    """
     short = ""
     for sentence in split_sentences(text):
         if len(sentence) < _MIN_CHARACTERS or not is_fit(sentence):
@@ -340,7 +344,7 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Return the longest beginning of a sentence that fits, up to the end of a word if possible."""
+    """Return the longest beginning of a sentence that fits, if possible up to the end of a word."""
     low, high = 0, min(len(sentence), _MAX_CHARACTERS)
     while low < high:
         middle = (low + high + 1) // 2

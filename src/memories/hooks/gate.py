@@ -1,4 +1,5 @@
-"""The gate of the prompt hook: decides whether a prompt needs a memory that nobody asked for. Pure.
+"""The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
+for. Pure.
 
 A search orders what it finds, but always finds something. The gate estimates the log-odds that a
 prompt needs a text, in any language, and admits what reaches a threshold:
@@ -106,9 +107,10 @@ def _groups(text: str) -> set[str]:
 
 
 def count_words(text: str, terms: Sequence[str]) -> float:
-    """Return an estimate of the BM25 of the terms of a prompt in a text of a small store.
+    """Estimate the BM25 of a prompt's terms in a text of a small store.
 
-    There a word is in one text or in half of them, which says little about how rare it is.
+    In a small store, a word occurs in one text or in half of them, which says little about how rare
+    it is.
     """
     return BM25_OF_A_WORD * coverage(text, terms) * len(terms)
 

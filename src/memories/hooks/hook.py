@@ -1,8 +1,8 @@
 """The process of `memory hook`: handles one host event in time, and never fails the agent.
 
-The work runs in a child process. If that crashes, waits for a lock, fills a disk or hangs in a
-library, the hook still exits 0 in time, prints the whole answer or nothing, and leaves a line in
-`hooks.log` with the reason. The parent does not touch the disk. This module imports almost nothing.
+The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
+library, the hook still exits with 0 in time, prints the complete answer or nothing, and logs the
+reason in `hooks.log`. The parent does not touch the disk. This module imports almost nothing.
 """
 
 import os
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
-SECONDS, MAX_SECONDS = 0.85, 30.0  # from the start of the process
+SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
 _MIN_SECONDS = 0.05
-_REPORT_SECONDS = 0.05  # how long the agent waits for the log line
-_MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
-# The last byte that a child sends: success, or a failure whose reason it has recorded itself.
+_REPORT_SECONDS = 0.05  # seconds that the agent waits for the log line
+_MAX_REPORT_SECONDS = 5.0  # seconds that writing that line may take
+# The last byte that a child sends: success, or a failure whose reason the child has recorded.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
 
 
 class UsageError(Exception):
-    """The arguments of the hook are wrong."""
+    """The hook's arguments are wrong."""
 
 
 def main(
@@ -110,7 +110,7 @@ def _run(
 
 
 def _process_age() -> float:
-    """Return for how many seconds this process has run: a busy machine starts Python slowly."""
+    """Return how long this process has run, in seconds: a busy machine starts Python slowly."""
     try:
         with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
@@ -132,7 +132,7 @@ def _seconds_left(call: "HookCall") -> float:
 
 
 def _print(answer: bytes, seconds: float) -> None:
-    """Write the answer to standard output; a host that does not read cannot make us wait."""
+    """Write the answer to standard output, without waiting for a host that does not read it."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, _stop)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -163,7 +163,7 @@ def _run_in_child(
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Call a function in a child process; return its answer, or an error to be recorded.
+    """Run a function in a child process; return its answer, or an error to record.
 
     The child sends the answer first; the host does not wait for the follow-up work after it.
 
@@ -199,13 +199,13 @@ def _run_in_child(
         return b"", f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
     if kill_late:
         os.kill(child, signal.SIGKILL)
-    return b"", "it was not done in time"
+    return b"", "it did not finish in time"
 
 
 def _work_as_child(
     work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", target: int, seconds: float
 ) -> None:
-    """Do the work in this child process, send the answer, follow up, and end the process."""
+    """Do the work in this child process, send the answer, follow up, and exit."""
     code = 1
     try:
         _children.clear()
@@ -229,7 +229,9 @@ def _work_as_child(
 def _run_with_timer(
     work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", seconds: float
 ) -> tuple[bytes, str]:
-    """Call a function where processes cannot fork; a timer ends the process when time is up."""
+    """Call a function on systems where processes cannot fork; a timer ends the process when the
+    time is up.
+    """
     import threading
 
     timer = threading.Timer(seconds, os._exit, (0,))
@@ -242,14 +244,16 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child at once; by now, nothing or the whole answer was printed."""
+    """End this process and its child immediately; by now, nothing or the complete answer was
+    printed.
+    """
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)
 
 
 def _fill_streams() -> None:
-    """Open /dev/null in place of closed standard streams, before a pipe gets their descriptors."""
+    """Replace closed standard streams with /dev/null, before a pipe gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -12,9 +12,10 @@ from memories.hooks import files
 
 CURSOR = "cursor"
 CHECK = "memory_connect_check"  # a field of the events that `memory connect` sends
-SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # not typed by a user
+# text that no user typed
+SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
 _MAX_ID = 256  # characters
-# The host's own name of an event, for hosts that do not send it.
+# The host's own name for an event, for hosts that do not send it.
 _EVENT_NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
@@ -40,14 +41,14 @@ _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 
 
 class HostEvent:
-    """An event as a host sent it.
+    """An event from a host.
 
     Attributes:
         host: The host. Cursor also runs the hooks of Claude Code, with its own fields.
         session_id: The id of the host's session; empty if it has none.
         turn_id: The id of the turn in that session; empty if it has none.
-        folder: The working folder of the agent.
-        session_name: Host and session, as their files are named.
+        folder: The agent's working folder.
+        session_name: The name of the session's files, from host and session.
         fields: All fields of the event.
     """
 
@@ -72,7 +73,9 @@ class HostEvent:
         self.session_name = files.session_name(self.host, session)
 
     def _workspace_root(self) -> str:
-        """Return the workspace's first folder: Cursor runs hooks in the folder of their config."""
+        """Return the workspace's first folder, because Cursor runs hooks in the folder of their
+        config.
+        """
         roots = self.fields.get("workspace_roots")
         if isinstance(roots, list) and roots and isinstance(roots[0], str):
             return roots[0]
@@ -120,7 +123,7 @@ def render_answer(event: HostEvent, name: str, text: str) -> bytes:
 
     Args:
         event: The event.
-        name: Our name of the event.
+        name: Our name for the event.
         text: The text for the model; may be empty.
     """
     answer: dict[str, object] = {}
@@ -157,7 +160,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove text that hosts and hooks insert into prompts, even if repeated by an agent."""
+    """Remove text that hosts and hooks insert into prompts, even if an agent repeats it."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:
@@ -174,7 +177,9 @@ def remove_frames(text: str) -> str:
 
 
 def _end_of_frame(text: str, boundary: str, position: int) -> int:
-    """Return the end of the frame with this boundary; the end of the text if it is not closed."""
+    """Return the end of the frame with this boundary, or the end of the text if the frame is not
+    closed.
+    """
     while (closing := text.find(_FRAME_END, position)) >= 0:
         line_end = text.find("\n", closing)
         if line_end < 0:
@@ -189,7 +194,7 @@ def _end_of_frame(text: str, boundary: str, position: int) -> int:
 
 
 def is_command(text: str) -> bool:
-    """Return whether a prompt is a command of the host, such as /compact; paths are not."""
+    """Return whether a prompt is a host command such as /compact; paths are not."""
     return re.match(_COMMAND, text) is not None
 
 

@@ -1,8 +1,9 @@
-"""The inbox: captured events that wait to be stored, one JSON object a line, a file per session.
+"""The inbox: captured events that wait to be stored, one JSON object per line and one file per
+session.
 
 A line is written completely or not at all, and it is on disk before the hook reports success. A
-process that adds or removes lines holds the file's lock, and reopens the file if it was replaced
-meanwhile.
+process that adds or removes lines holds the file's lock, and reopens the file if it was replaced in
+the meantime.
 """
 
 import json
@@ -12,12 +13,12 @@ from memories.hooks import files
 
 try:
     import fcntl
-except ImportError:  # Windows: a single write per line is the only protection
+except ImportError:  # Windows: writing each line in a single call is the only protection
     fcntl = None  # type: ignore[assignment]
 
 MAX_TEXT = 200_000  # characters of one text
 MAX_FILE_BYTES = 16 * 1_048_576
-MAX_BYTES = 64 * 1_048_576  # of all files
+MAX_BYTES = 64 * 1_048_576  # bytes in all files
 SUFFIX, REFUSED = ".jsonl", "refused"
 _ATTEMPTS = 100
 
@@ -37,14 +38,17 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
     line = json.dumps(event).encode() + b"\n"
     if size(home) + len(line) > MAX_BYTES:
         raise Full(
-            f"the inbox has {MAX_BYTES >> 20} MiB that are not stored; run: memory capture flush"
+            f"the inbox contains {MAX_BYTES >> 20} MiB that are not stored; run: memory capture "
+            "flush"
         )
     fd = _open_locked(os.path.join(folder, name + SUFFIX), os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(fd).st_size
         if before + len(line) > MAX_FILE_BYTES:
             limit = MAX_FILE_BYTES >> 20
-            raise Full(f"the inbox has {limit} MiB of this session; run: memory capture flush")
+            raise Full(
+                f"the inbox contains {limit} MiB from this session; run: memory capture flush"
+            )
         try:
             view = memoryview(line)
             while view:
@@ -82,7 +86,7 @@ def read(
     Args:
         home: The home folder.
         name: The session.
-        store: The mark of a store: stop before the first event that is for another store.
+        store: The mark of a store: stop before the first event for another store.
     """
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     try:
@@ -109,7 +113,7 @@ def read(
 
 
 def remove(home: str, name: str, length: int) -> None:
-    """Remove the first bytes of a session's file, which have been stored."""
+    """Remove the first bytes from a session's file, which have been stored."""
     path = os.path.join(home, files.INBOX, name + SUFFIX)
     fd = _open_locked(path, os.O_RDONLY, create=False)
     with open(fd, "rb") as stream:
@@ -138,7 +142,7 @@ def put_aside(home: str, name: str) -> str:
 
 
 def list_refused(home: str) -> list[str]:
-    """Return the files that were put aside."""
+    """List the files that were moved away."""
     folder = os.path.join(home, files.INBOX, REFUSED)
     try:
         return sorted(os.path.join(folder, name) for name in os.listdir(folder))
@@ -161,8 +165,8 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
                 raise
         if _is_current(fd, path):
             return fd
-        os.close(fd)  # another process removed or replaced it while we waited
-    raise OSError(f"{path} is replaced again and again")
+        os.close(fd)  # another process removed or replaced the file while we waited
+    raise OSError(f"other processes keep replacing {path}")
 
 
 def _is_current(fd: int, path: str) -> bool:
@@ -173,7 +177,7 @@ def _is_current(fd: int, path: str) -> bool:
 
 
 def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
-    """Return the inbox files and their status; the flusher may remove one at any time."""
+    """Yield the inbox files and their status; the flusher may remove one at any time."""
     entries = []
     try:
         with os.scandir(os.path.join(home, files.INBOX)) as listing:

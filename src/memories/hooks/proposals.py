@@ -1,4 +1,4 @@
-"""Proposals: sentences of a session that may be worth remembering, stored to wait for review.
+"""Proposals: sentences from a session that may be worth remembering, stored to wait for review.
 
 `phrases` finds the sentences; those that say nothing new are left out here.
 """
@@ -48,7 +48,7 @@ class SessionSource(NamedTuple):
         host: The host.
         folder: The working folder of the agent.
         project: The project of that folder, if it has one.
-        session: The memories shown to the session.
+        session: The memories that were shown to the session.
     """
 
     name: str
@@ -64,7 +64,7 @@ class SessionSource(NamedTuple):
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags on everything that comes from the session."""
+        """The tags for all memories and turns from the session."""
         tags = {"agent": self.host}
         if self.project is not None:
             tags["project"] = self.project.name
@@ -132,7 +132,7 @@ class KnownTexts:
     """Texts that are not news: shown to the session, remembered, or in instruction files."""
 
     def __init__(self, memories: Memories, source: SessionSource) -> None:
-        """Create it for a session; files and memories are read when needed."""
+        """Initialize for a session; files and memories are read when needed."""
         self._memories, self._source = memories, source
 
     def has(self, sentence: str) -> bool:
@@ -145,7 +145,7 @@ class KnownTexts:
         )
 
     def was_shown(self, sentence: str) -> bool:
-        """Return whether a sentence repeats text that a hook put into the session."""
+        """Return whether a sentence repeats text that a hook showed to the session."""
         if hash_sentences(sentence) & self._source.session.sentences:
             return True
         return bool(self._shown) and repeats(sentence, self._shown)
@@ -159,7 +159,7 @@ class KnownTexts:
             try:
                 texts.append(self._memories.get(memory_id).content)
             except (NotFound, InvalidInput):
-                continue  # it has been forgotten
+                continue  # the memory has been forgotten
         return texts
 
     @functools.cached_property
@@ -170,7 +170,7 @@ class KnownTexts:
 
 
 def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
-    """Return the sentences of the instruction files of a project and of the user.
+    """Return the sentences in the instruction files of a project and of the user.
 
     Args:
         folder: The working folder of the agent.
@@ -190,7 +190,7 @@ def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
 
 
 def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[Path]:
-    """Yield the paths of instruction files, whether they exist or not."""
+    """Yield the paths of instruction files, whether or not they exist."""
     top = root or folder
     for place in (folder, *folder.parents):
         if place == top or top in place.parents:

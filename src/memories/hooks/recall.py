@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     OpenMemories = Callable[[Config, bool], Memories]
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
-MAX_CHARACTERS = 8_000  # Claude Code cuts at 10,000 by its own count
-MAX_TOKENS = 2_000  # Codex cuts at about 2,500
+MAX_CHARACTERS = 8_000  # Claude Code cuts contexts at 10,000, by its own count
+MAX_TOKENS = 2_000  # Codex cuts contexts at about 2,500
 
 
 class Situation(NamedTuple):
@@ -66,8 +66,8 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
         opened: Opens the memories in a server; None in other processes.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session starts, its store can't be reached, and it
-            has no scratchpad.
+        MemoriesError: A setting is wrong; or a session starts without a reachable store or a
+            scratchpad.
     """
     situation = find_situation(request)
     config = situation.config
@@ -192,7 +192,7 @@ def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
     context.marks = sorted(hash_sentences(text))
-    if text:  # the beginning of a long memory does not stand for all of it
+    if text:  # the beginning of a long memory does not represent all of it
         shown = (*block.entries, *block.sessions)
         context.shown = [entry.id for entry in shown if entry.cut is None]
     context.error = block.degraded or ""
@@ -220,9 +220,9 @@ def _block_from_store(
 
 
 def is_served(session: str, folder: str) -> bool:
-    """Return whether `memory connect` has connected the MCP server to the host of a session.
+    """Return whether `memory connect` has connected the MCP server to a session's host.
 
-    It always connects the server and the hooks together, and keeps a receipt of that.
+    It always connects the server and the hooks together, and keeps a receipt.
 
     Args:
         session: The session, or only its host.
@@ -242,5 +242,5 @@ def _identify(request: RecallRequest) -> Project | None:
     try:
         return identify(Path(request.folder))
     except (ConfigError, OSError) as exc:
-        runs.log(request.home, f"the project of {request.folder} can't be identified: {exc}")
+        runs.log(request.home, f"cannot identify the project of {request.folder}: {exc}")
         return None

@@ -1,9 +1,9 @@
-"""Memories and turns that a prompt recalls: those that pass the `gate`, and are new to the session.
+"""Memories and turns that a prompt recalls: those that pass the `gate` and are new to the session.
 
-The session's own project comes first: its memories, those of every project, and those of none. A
-memory of another project is recalled if the prompt names that project, or if it is clearly the best
-one. Candidates are rated and cut, and then those that the session was shown are left out. Less
-relevant ones never take their place.
+The session's own project comes first: its memories, those for every project, and those without a
+project. A memory from another project is recalled if the prompt names that project, or if it is
+clearly the best one. Candidates are rated and cut off, and then those that the session was shown
+are left out. Less relevant ones never replace them.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def recall_prompt(
     """Return the memories and turns that a prompt recalls, fenced as data.
 
     Args:
-        memories: The memories, open.
+        memories: The open memories.
         request: The session and its prompt.
         config: The settings.
         projects: All names of the session's project; empty for none, when all memories are its own.
@@ -145,8 +145,8 @@ def recall_prompt(
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
-    """Return why the store does not answer a cheap call, made before a model is loaded; empty if it
-    answers."""
+    """Return why the store does not answer a cheap call; empty if it answers. This runs before a
+    model is loaded."""
     try:
         Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
     except MemoryTimeout:
@@ -164,7 +164,7 @@ def _build(
     projects: Sequence[str],
     limits: tuple[int, int],
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits and its text, which is empty if nothing new was recalled.
+    """Return a context that fits and its text, which is empty if it contains nothing new.
 
     `limits` are the maximum numbers of characters and of tokens.
     """
@@ -192,7 +192,7 @@ def _build(
 
 
 def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, Any]:
-    """Return a context without the memories and turns that the session has in its context."""
+    """Return a context without the memories and turns that are already in the session's context."""
     memories = [
         (memory, similarity)
         for memory, similarity in context["memories"]
@@ -218,7 +218,7 @@ def _gateway(
     Args:
         memories: The memories.
         projects: All names of the session's project.
-        offline: Why the store is not asked; empty if it is.
+        offline: Why the store is not asked; empty if it is asked.
         seconds: How long a call may take; None for as long as the settings allow.
         trace: Records the reasons.
     """
@@ -228,7 +228,7 @@ def _gateway(
 
 
 class _GatedBackend(EngineBackend):
-    """The engine, which recalls what passes the gate."""
+    """The engine that recalls what passes the gate."""
 
     def __init__(
         self,
@@ -254,9 +254,7 @@ class _GatedBackend(EngineBackend):
         with translate_errors():
             try:
                 results = self._search(query, k, min_confidence)
-            except (
-                InvalidInput
-            ):  # a prompt that can't be searched for, such as one without visible text
+            except InvalidInput:  # a prompt that can't be a query, for example without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
             own = results[-1]  # of the project, if there is one
@@ -278,7 +276,9 @@ class _GatedBackend(EngineBackend):
             return list(map(self._memory_with_owner, hits))
 
     def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:
-        """Search all memories, and those of the session's project, which others may crowd out."""
+        """Search all memories, and separately those in the session's project, which others may
+        crowd out.
+        """
         everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
         if not self._projects:
             return [everywhere]
@@ -322,7 +322,7 @@ class _GatedBackend(EngineBackend):
 
 
 class _GatedScratchpad(WithScratchpad):
-    """A gateway with the scratchpad as fallback, whose memories must pass the gate too."""
+    """A gateway with the scratchpad as fallback, whose memories must also pass the gate."""
 
     def __init__(self, gateway: MemoryGateway, memories: Memories, projects: Sequence[str]) -> None:
         super().__init__(gateway, memories)
@@ -366,7 +366,7 @@ def _rate_memories(
 ) -> Iterable[Rated]:
     """Yield the candidates of a search that are current enough.
 
-    The gate replaces the thresholds of the search, which are made for questions.
+    The gate replaces the search's thresholds, which are made for questions.
     """
     for ranked in result.ranked:
         features = result.features[ranked.row]
@@ -419,12 +419,12 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
 def _put_corrections(
     selected: Iterable[Rated], rated: Mapping[str, Rated], get: Callable[[str], Memory]
 ) -> list[Rated]:
-    """Return memories with the last correction of each in its place.
+    """Replace each memory by its last correction.
 
     Args:
         selected: The memories, most relevant first.
         rated: All candidates by id.
-        get: Reads a memory that is no candidate.
+        get: Reads a memory that is not a candidate.
     """
     current: dict[str, Rated] = {}
     for entry in selected:

@@ -1,9 +1,9 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it marks the
-store in the session's file as suspect from its own deadline on, and it clears the mark after the
-answer. So a killed hook leaves the mark behind. While the mark is set, the session's hooks answer
-from the scratchpad, and probe the store after the host has their answer.
+store in the session's file as suspect from its deadline on. It clears the mark after the answer, so
+a killed hook leaves the mark behind. While the mark is set, the session's hooks answer from the
+scratchpad, and probe the store after the host has their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 PROBE_PAUSE_MS = 3_000
-SUSPECT_FOR_MS = 600_000  # after this time the store is asked again even if no probe has succeeded
+# seconds after which the store is asked again even if no probe has succeeded
+SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-# `MAX_QUERY_CHARACTERS` of `memories.guard.validate`, whose import would cost too much
+# `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, whose import would cost too much
 _MAX_QUERY = 4_096
 
 
 def query_of(prompt: str) -> str:
-    """Return a prompt as a query: no longer than allowed, without forbidden characters."""
+    """Return a prompt as a query, cut to the maximum length and without forbidden characters."""
     return prompt[:_MAX_QUERY].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
@@ -100,17 +101,17 @@ class RecallRequest:
 
 
 class HookContext:
-    """Text that a hook gives a model, and where it comes from.
+    """Text that a hook gives a model, and its source.
 
     Attributes:
         text: The text; may be empty.
         namespace: The namespace whose memories it shows.
         shown: The ids of the memories and turns in it.
         marks: The hashes of its sentences; see `sentences.hash_sentences`.
-        error: Why the store did not answer, so that this comes from the scratchpad; else empty.
+        error: Why the store did not answer and the text comes from the scratchpad; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
         is_noted: Whether the server has noted these figures already.
-        wanted_store: The URL of the store for which the settings want a server; empty for none.
+        wanted_store: The URL of the store for which the settings ask for a server; empty if none.
     """
 
     __slots__ = (
@@ -147,7 +148,7 @@ class HookContext:
 
 
 class Recall:
-    """The context for the model, and whether the store should be probed once the host has it."""
+    """The context for the model, and whether to probe the store once the host has it."""
 
     __slots__ = ("context", "probe_store")
 
@@ -159,7 +160,7 @@ class Recall:
 def recall(
     request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
 ) -> Recall:
-    """Return the context for one event of a host.
+    """Return the context for one event from a host.
 
     Args:
         request: The session, the prompt if there is one, and the deadline.
@@ -191,7 +192,9 @@ def probe(
     search_here: "SearchHere",
     seconds: float,
 ) -> None:
-    """Ask the store again after the answer; if it replies, the session's next hook asks it."""
+    """Ask the store again after the answer. If the store replies, the session's next hook asks
+    it.
+    """
     session.note(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(request.place, request.prompt, time.monotonic() + seconds, counts=False)
     if not recall_from_store(trial, ask_server, search_here).error:
@@ -199,12 +202,12 @@ def probe(
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
-    """Return whether an earlier hook of this session got no answer, or was killed while waiting."""
+    """Return whether an earlier hook in this session got no answer, or was killed while waiting."""
     return state.suspect_since <= now_ms < state.suspect_since + SUSPECT_FOR_MS
 
 
 def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
-    """Return whether the last probe was long enough ago; the start of a session never probes."""
+    """Return whether the last probe was long enough ago; a session's start never probes."""
     if request.prompt is None:
         return False
     elapsed_ms = now_ms - state.probed_at
@@ -220,7 +223,9 @@ def recall_from_store(
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Record the shown texts and their namespace: they are neither shown nor captured again."""
+    """Record the shown texts and their namespace, so that they are neither shown nor captured
+    again.
+    """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.shown or context.marks:
         facts[session.SHOWN] = context.shown

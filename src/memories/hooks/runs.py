@@ -1,8 +1,8 @@
 """Records of hook runs: each hook's last run, failures and their reasons, and a log.
 
 There is a small file for each hook of each host, and a log of limited size. Neither contains text
-from a session. The report of `memory doctor` and the figures of `memory stats` come from here too;
-their imports happen only then.
+from a session. This module also provides the report for `memory doctor` and the figures for `memory
+stats`; their imports happen only when needed.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 300  # characters
 _MAX_RUN_BYTES = 4_096
-_LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer
+_LONG_WAIT_SECONDS = 3_600  # seconds; doctor reports events that have waited longer
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
     __slots__ = ("error", "event", "failed_ms", "failures", "host", "ran_ms", "runs")
 
     def __init__(self, host: str, event: str, data: bytes) -> None:
-        """Read the content of a hook's file; a damaged one counts as empty."""
+        """Read a hook's file; a damaged one counts as empty."""
         self.host, self.event = host, event
         try:
             fields = json.loads(data)
@@ -59,7 +59,7 @@ class Run:
         self.error = str(fields.get("why", ""))
 
     def encode(self) -> bytes:
-        """Return the content of the hook's file, with the key names of earlier versions."""
+        """Return the content for the hook's file, with the key names from earlier versions."""
         fields = {
             "ran": self.ran_ms,
             "runs": self.runs,
@@ -168,7 +168,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     try:
         registry.aliases(registers())
     except ConfigError as exc:  # a project's hooks may be off
-        findings.append(Finding(str(exc), "without it, projects have their own names only"))
+        findings.append(Finding(str(exc), "without it, projects have only their own names"))
     for run in describe_runs(home):
         failures = f", {run['failure_count']} failed" if run["failure_count"] else ""
         facts.setdefault("hooks", {})[f"{run['host']} {run['event']}"] = (
@@ -204,7 +204,7 @@ def _iso(millis: int) -> str | None:
 
 
 def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
-    """Return the figures of one run for `memory stats`, as arguments of `core.events.note`.
+    """Return a run's figures for `memory stats`, as arguments for `core.events.note`.
 
     Args:
         config: The settings.
@@ -262,4 +262,4 @@ def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
 
 
 def _ignore(_: str) -> None:
-    """Ignore a message about the settings: the hook has already reported it."""
+    """Ignore a message about the settings, because the hook has already reported it."""

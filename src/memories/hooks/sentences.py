@@ -37,11 +37,11 @@ _REPEATING = (
     "todo according know known please also still team project currently always usually already "
     "really actually indeed yes right chose chosen"
 )
-_QUERY_WORDS = 40  # `stems` reads no more of a text
+_QUERY_WORDS = 40  # `stems` reads no more characters of a text
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, in order, without emphasis and list marks."""
+    """Return a text's sentences in order, without emphasis and list marks."""
     sentences: list[str] = []
     for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
         start = 0
@@ -53,7 +53,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return the lines of prose; those of a wrapped sentence are joined."""
+    """Return the lines of prose; the lines of a wrapped sentence are joined."""
     paragraphs: list[str] = []
     length = 0  # length of the previous line, if its sentence may continue
     for line in text.split("\n"):
@@ -74,7 +74,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def hash_sentences(text: str) -> set[str]:
-    """Return the hashes of the sentences of a text, which ignore case and punctuation."""
+    """Return the hashes of a text's sentences; they ignore case and punctuation."""
     hashes = set()
     for sentence in split_sentences(text):
         words = " ".join(_WORD.findall(normal_form(sentence)))
@@ -110,7 +110,7 @@ def _repeating_stems() -> frozenset[str]:
 
 
 def _all_stems(text: str) -> Sequence[str]:
-    """Return the stems of a text of any length."""
+    """Return the stems in a text of any length."""
     words = text.split()
     text_stems: list[str] = []
     for start in range(0, len(words), _QUERY_WORDS):

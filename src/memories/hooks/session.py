@@ -1,4 +1,4 @@
-"""Session files: the namespace and switch of each session of a host, and the memories it has seen.
+"""Session files: the namespace and switch of each host session, and the memories it was shown.
 
 Lines are only ever appended to a session file, so simultaneous hooks lose nothing. It contains
 hashes instead of the text of memories.
@@ -26,10 +26,10 @@ GIVEN_TO = "given_to"  # as in `identity.captured`
 
 
 class Session:
-    """The state of a session, from the lines of its file.
+    """A session's state, from the lines in its file.
 
     Attributes:
-        namespace: The namespace it switched to; None if it did not.
+        namespace: The namespace to which it switched; None if it did not.
         off: Whether it switched memory off.
         folder: Its working folder.
         ended: Whether it has ended, and was not resumed.
@@ -64,7 +64,7 @@ class Session:
         self.sentences: set[str] = set()
 
     def update(self, line: "dict[str, object]") -> None:
-        """Apply one line of the file."""
+        """Apply one line from the file."""
         shown, sentences = line.get(SHOWN), line.get(SENTENCES)
         if isinstance(shown, list):
             marks = {mark(str(value)) for value in shown}
@@ -106,7 +106,7 @@ def mark(shown: str) -> str:
 
 
 def read(home: str, name: str) -> Session:
-    """Return the state of a session; damaged lines are skipped."""
+    """Return a session's state; damaged lines are skipped."""
     session = Session()
     try:
         with open(os.path.join(home, files.SESSIONS, name), "rb") as stream:
@@ -145,13 +145,13 @@ def note(home: str, name: str, **facts: object) -> None:
 
 
 def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
-    """Record an action of a session; return False if another process has recorded it already.
+    """Record an action in a session; return False if another process has already recorded it.
 
     Args:
         home: The home.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: How many seconds a repetition counts as the same action; None for ever.
+        within: How many seconds a repetition counts as the same action; None for no limit.
 
     Raises:
         OSError: The file can't be written.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
 EVERYWHERE = "*"
-PROJECT = "project "  # prefix of project lines, among the folder lines
+PROJECT = "project "  # prefix of project lines among the folder lines
 _FALSE = ("", "0", "false", "no", "off")
 
 _MAX_WISH = 120  # characters
@@ -59,9 +59,9 @@ class State:
         on: Whether anything may be stored or shown.
         capture: Whether the conversation may be captured, if the hook is called with `--capture`.
         why: Why it is off, or not captured, as part of a sentence; empty if it is on.
-        off_for_session: Whether it is off only because this session asked for it, and may be
-            switched on.
-        namespace: The namespace that the session switched to; None if it did not.
+        off_for_session: Whether it is off only because this session asked for it, so that the
+            session can switch it on.
+        namespace: The namespace to which the session switched; None if it did not.
     """
 
     __slots__ = ("capture", "namespace", "off_for_session", "on", "why")
@@ -90,7 +90,7 @@ def read_state(folder: str, session_name: str | None, environment: "Mapping[str,
 
     Args:
         folder: The working folder of the agent.
-        session_name: Its session, as `files.session_name` writes it; None for none.
+        session_name: The agent's session, as `files.session_name` writes it; None for none.
         environment: The process's environment variables.
 
     Raises:
@@ -120,7 +120,7 @@ def read_state(folder: str, session_name: str | None, environment: "Mapping[str,
 
 
 def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
-    """Return why memory is off for every session in a folder; empty if it is not.
+    """Return why memory is off for every session in a folder; empty if it is on.
 
     Args:
         folders: The folder, then its parents.
@@ -139,7 +139,7 @@ def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0], environment)
-    return ""  # finding a folder's project costs as much as all of the above
+    return ""  # finding a folder's project costs as much as all of the checks above
 
 
 def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]") -> str:
@@ -178,7 +178,7 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
     Args:
         off: See `read_off`.
         name: The project.
-        home: Where the user's aliases are kept.
+        home: The folder that contains the user's aliases.
 
     Raises:
         ConfigError: The aliases can't be read.
@@ -207,7 +207,7 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
     for rule in rules:
         if rule.startswith("!"):
             pattern = os.path.expanduser(rule[1:].strip()).rstrip(os.sep)
-            # A pattern without a folder is compared with folder names. It may only refuse, since a
+            # A pattern without a folder is compared with folder names. It can only exclude, since a
             # repository's author chooses its folder's name.
             for folder in folders:
                 text = folder if os.sep in pattern else os.path.basename(folder)

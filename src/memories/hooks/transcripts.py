@@ -1,7 +1,7 @@
-"""Utterances of a session, from its host's transcript and from captured events.
+"""A session's utterances, from its host's transcript and from captured events.
 
-A transcript is read only in the host's folder of transcripts, and only lines of known kinds count.
-The position reached in each session is stored next to the inbox.
+A transcript is read only in the host's transcript folder, and only lines of known kinds count. The
+position reached in each session is stored next to the inbox.
 """
 
 import hashlib
@@ -31,25 +31,26 @@ _FOLDERS = {
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
-HOSTS = tuple(_FOLDERS)  # whose transcripts are read
-_HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")  # of Claude Code
+HOSTS = tuple(_FOLDERS)  # hosts whose transcripts are read
+# kinds of lines in Claude Code
+_HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
 _PROGRESS = "state"  # folder
 _KEEP_SECONDS = 180 * 86_400
-_RECENT = 20  # prompts and answers compared with a new one
-_SAME_MS = 3_000  # two hooks report the same prompt or answer within this time
+_RECENT = 20  # number of prompts and answers compared with a new one
+_SAME_MS = 3_000  # seconds in which two hooks may report the same prompt or answer
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
 
 
 class Utterance(NamedTuple):
-    """A text of a session.
+    """A text in a session.
 
     Attributes:
         role: `user`, `assistant` or `tool`.
         text: The text.
         at: When it was said.
-        number: How often that role has said the same text, including this time.
+        number: How often that role has said the same text so far.
     """
 
     role: str
@@ -59,7 +60,7 @@ class Utterance(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The hash of the text."""
+        """The text's hash."""
         return hashlib.blake2b(self.text.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
     @property
@@ -94,16 +95,16 @@ class Progress:
 
     Attributes:
         offset: Where the next line of the transcript starts.
-        stopped: The size of the transcript when the agent last stopped; None if it never did.
-        counts: How often each role said each text, separately for `events` and for `lines` of
-            transcripts.
-        recent: The last prompts and answers in events: turn, hash and time of each.
+        stopped: The size of the transcript when the agent last stopped; None if it never stopped.
+        counts: How often each role said each text, separately for `events` and for transcript
+            `lines`.
+        recent: The last prompts and answers in events, each with turn, hash and time.
         last_event: The id of the last event that was stored; all before it were stored too.
         failures: How often the session could not be stored.
     """
 
     def __init__(self, home: str, name: str) -> None:
-        """Read the file; without it, everything is read again and recognized in the store."""
+        """Read the file; without a file, everything is read again and recognized in the store."""
         self._file = Path(home, files.INBOX, _PROGRESS, f"{name}.json")
         try:
             fields = json.loads(read_file(self._file))
@@ -117,7 +118,7 @@ class Progress:
         self.failures: int = fields.get("failures", 0)
 
     def save(self) -> None:
-        """Replace the file, with the key names of earlier versions."""
+        """Replace the file, with the key names from earlier versions."""
         files.private_folder(str(self._file.parent.parent))
         files.private_folder(str(self._file.parent))
         fields = {
@@ -132,7 +133,7 @@ class Progress:
             stream.write(json.dumps(fields).encode())
 
     def count(self, kind: str, utterance: Utterance) -> Utterance:
-        """Count an utterance of an event or a line; return it with its number."""
+        """Count an utterance from an event or a line; return it with its number."""
         counts = self.counts[kind]
         key = f"{utterance.role}:{utterance.digest}"
         counts[key] += 1
@@ -141,7 +142,7 @@ class Progress:
     def is_new(self, event: Event, utterance: Utterance, key: str) -> bool:
         """Return whether no other event reported an utterance, and remember that this one did.
 
-        A plugin and a user may both have installed the hooks.
+        Both a plugin and a user may have installed the hooks.
         """
         if not utterance.text:
             return False
@@ -161,7 +162,7 @@ def prune_progress(home: str) -> None:
 
 
 def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) -> list[Utterance]:
-    """Return the new utterances of a run of events and of the transcript they name, in order.
+    """Return the new utterances in a run of events and in the transcript they name, in order.
 
     Args:
         run: Consecutive events.
@@ -196,13 +197,13 @@ def _time_of(event: Event) -> datetime:
 
 
 class _Sizes(NamedTuple):
-    """The sizes of the transcript at the events of a run.
+    """The sizes of the transcript at the events in a run.
 
     Attributes:
         largest: The largest size.
         resumed: The largest size at which memory was switched on again; 0 if it was not.
-        prompt: The size at the first prompt; None without a prompt.
-        stopped: The largest size at which the agent stopped; None if it did not.
+        prompt: The size at the first prompt; None if there is no prompt.
+        stopped: The largest size at which the agent stopped; None if it did not stop.
     """
 
     largest: int
@@ -212,7 +213,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, run: Sequence[Event]) -> "_Sizes":
-        """Return the sizes of a run."""
+        """Return a run's sizes."""
         sizes: dict[str, list[int]] = {}
         for event in run:
             sizes.setdefault(str(event.get("event")), []).append(int(event.get("size") or 0))
@@ -272,7 +273,7 @@ def _read_new_lines(
 
 
 def read_lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:
-    """Yield the texts of a transcript from a position; an unfinished last line is left for later.
+    """Yield a transcript's texts from a position on; an unfinished last line is left for later.
 
     Args:
         host: The host.
@@ -286,7 +287,7 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
     """
     parse = _PARSERS.get(host)
     if parse is None:
-        raise UnknownTranscript(f"{host} has no transcripts of a known form")
+        raise UnknownTranscript(f"{host} has no transcripts in a known format")
     with open(_open_transcript(host, path, environment), "rb") as stream:
         end = start if start <= os.fstat(stream.fileno()).st_size else 0
         stream.seek(end)
@@ -294,7 +295,7 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
             while line[-1:] != b"\n":
                 more = stream.readline(MAX_LINE_BYTES)
                 if not more:
-                    return  # the host is writing it
+                    return  # the host is still writing it
                 end += len(line)
                 line = more  # a line this long is skipped
             end += len(line)
@@ -333,12 +334,12 @@ def _open_transcript(host: str, path: str, environment: Mapping[str, str]) -> in
     is_own = os.name != "posix" or status.st_uid == os.geteuid()
     if not stat.S_ISREG(status.st_mode) or not is_own:
         os.close(fd)
-        raise UnknownTranscript(f"{path} is not a file of this user")
+        raise UnknownTranscript(f"{path} does not belong to this user")
     return fd
 
 
 def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text of a Claude Code line, of which there are many kinds."""
+    """Yield role and text from a Claude Code line, of which there are many kinds."""
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
@@ -358,7 +359,7 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text of a line of a Codex rollout."""
+    """Yield role and text from a line in a Codex rollout."""
     payload = line.get("payload")
     if line.get("type") != "response_item" or not isinstance(payload, dict):
         return
@@ -371,7 +372,7 @@ def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text of a line of a Gemini CLI chat."""
+    """Yield role and text from a line in a Gemini CLI chat."""
     role = {"user": USER, "gemini": ASSISTANT}.get(str(line.get("type")))
     if role is not None:
         yield role, _joined_text(line.get("content"))
@@ -391,7 +392,7 @@ def _text(content: object) -> str:
 
 
 def _joined_text(content: object) -> str:
-    """Return the text of content, which is either a string or a list of parts with text."""
+    """Return the text in content that is either a string or a list of parts with text."""
     if isinstance(content, dict):
         content = content.get("content", content.get("output"))
     return _text(content) or "\n".join(_text(part.get("text")) for part in _dicts(content))

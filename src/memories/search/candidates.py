@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 PRECISE_DAYS = 62  # searches use spans of up to two months; a "year" may be any number
-_MAX_DIFFERENCE = 8  # in length, between two spellings of the same text
+_MAX_DIFFERENCE = 8  # difference in length between two spellings of the same text
 _SAMPLE = 200  # characters read to recognize a text's script
 
 
@@ -33,11 +33,11 @@ class Query(NamedTuple):
 
     Attributes:
         text: The question.
-        terms: Its words.
+        terms: The words in it.
         now: When it is asked, in the asker's time zone: "yesterday" is relative to it.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
-        embedder: Makes vectors; None to search by words alone.
+        embedder: Computes vectors; None to search by words only.
     """
 
     text: str
@@ -53,8 +53,8 @@ class Query(NamedTuple):
         return self.embedder.space.weight if self.embedder else 0.0
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
-        """Return the vector of a text, shape (dimension,); for a long text, the normalized sum of
-        its windows.
+        """Return a text's vector, shape (dimension,); for a long text, the normalized sum of its
+        windows' vectors.
         """
         if self.embedder is None:
             return None
@@ -68,7 +68,7 @@ class Query(NamedTuple):
         return is_latin(self.text) and is_latin(text[:_SAMPLE])
 
     def is_verbatim(self, text: str) -> bool:
-        """Return whether a text consists of the words of the question."""
+        """Return whether a text consists of the question's words."""
         if abs(len(text) - len(self.text)) > _MAX_DIFFERENCE:
             return False
         return normal_form(text) == normal_form(self.text)
@@ -83,7 +83,7 @@ class Gathered(NamedTuple):
 
 
 class DateScore(NamedTuple):
-    """How close a text's date is to those in a question, 0 to 1.
+    """How close a text's date is to the dates in a question, 0 to 1.
 
     Attributes:
         closeness: To the nearest span of days.
@@ -117,8 +117,7 @@ def gather_standalone(store: Store, filters: Filter, query: Query, limit: int) -
 def as_they_were(
     store: Store, candidates: Sequence[Candidate], moment: datetime
 ) -> list[Candidate]:
-    """Return the candidates already accepted at a given time, with their records as they were
-    then."""
+    """Return the candidates accepted before a given time, with their records as they were then."""
     by_ref = {candidate.record.ref: candidate for candidate in candidates}
     accepted = select_accepted([candidate.record for candidate in candidates], moment)
     return [
@@ -128,7 +127,7 @@ def as_they_were(
 
 
 def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore]:
-    """Return each candidate's date score, from the day of its record in the asker's time zone."""
+    """Score each candidate's date, using the day of its record in the asker's time zone."""
     years = sorted({candidate.record.created_at.year for candidate in candidates})
     spans = dates.spans(query.text, query.now, years)
     if not spans or not candidates:
@@ -144,20 +143,20 @@ def score_dates(query: Query, candidates: Sequence[Candidate]) -> list[DateScore
 
 
 def precise_spans(spans: Sequence[dates.Span]) -> list[dates.Span]:
-    """Return the spans that are short enough to search by."""
+    """Return the spans that are short enough for a search."""
     return [span for span in spans if (span[1] - span[0]).days < PRECISE_DAYS]
 
 
 def memory_features(
     query: Query, record: Record, evidence: Evidence, date_precision: float
 ) -> Features:
-    """Return the features of a memory.
+    """Return a memory's features.
 
     Args:
         query: The question.
-        record: The version of the memory.
-        evidence: The evidence that it answers.
-        date_precision: How close its date is to a precise date of the question; see `DateScore`.
+        record: The memory's version.
+        evidence: The evidence that it answers the question.
+        date_precision: How close its date is to a precise date in the question; see `DateScore`.
     """
     is_readable, is_verbatim = query.is_readable(record.text), query.is_verbatim(record.text)
     on_date = date_precision >= ON_DATE

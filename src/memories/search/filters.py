@@ -25,9 +25,9 @@ class SearchFilters(TypedDict, total=False):
     """Search filters and bounds; all are optional.
 
     Attributes:
-        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one
-            order.
-        conversation: Only turns of this conversation. Your own takes precedence over one in
+        scope: `memories` (the default), `history` for the turns of conversations, or `all` for both
+            in one order.
+        conversation: Only turns in this conversation. Your own takes precedence over one in
             `shared`.
         role: Only turns with this role: `user`, `assistant`, `system` or `tool`.
         speaker: Only turns by this speaker.
@@ -36,7 +36,7 @@ class SearchFilters(TypedDict, total=False):
         written_by: Only hits written by this client or operating-system user: a name as in
             `Origin.by`.
         trust: Only hits with this trust: `user`, `agent`, `captured` or `imported`.
-        where: An expression of the filter language that each hit must meet.
+        where: An expression in the filter language that each hit must match.
         pending: Search the memories that await review instead.
         since: Only hits last written at this time or later: an aware datetime, or text such as
             "7d".
@@ -47,12 +47,12 @@ class SearchFilters(TypedDict, total=False):
         min_similarity: The lowest similarity of a hit, 0 to 1 on the calibrated scale; needs an
             embedder.
         rank: `relevance`, which considers age and use of memories within bounds; `similarity`,
-            which ignores them; or `formula`, the plain product of similarity, freshness and boost;
-            by default the setting of that name.
+            which ignores them; or `formula`, the plain product of similarity, freshness and boost.
+            By default the setting of that name.
         include_corrected: Whether to show a hit corrected by another hit, after that one; true by
             default.
-        tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the
-            store unless the scratchpad has every word of the query.
+        tier: `deep` (the default) for the store, `hot` for the scratchpad only, or `auto` for the
+            store unless the scratchpad contains every word of the query.
         limit: The maximum number of hits, up to 1,000; by default the setting `default_limit`.
     """
 
@@ -79,7 +79,7 @@ class SearchFilters(TypedDict, total=False):
 
 
 class Parameter(NamedTuple):
-    """A filter as offered by the command, MCP and HTTP.
+    """A filter as the command, MCP and HTTP offer it.
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP.
@@ -91,10 +91,9 @@ class Parameter(NamedTuple):
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
         default: The default value; empty if it doesn't narrow the search.
-        lists: Whether listings of memories support it too.
+        lists: Whether lists of memories support it too.
         in_scratchpad: Whether the scratchpad supports it.
-        hint: What a model needs to know beyond the name; usually empty, since every session pays
-            for it.
+        hint: Additional information for a model; usually empty, since every session pays for it.
     """
 
     name: str
@@ -168,29 +167,34 @@ _ROWS = (
         in_scratchpad=True,
     ),
     Parameter(
-        "written_by", "text", "Only what this client or user wrote.", lists=True,
+        "written_by", "text", "Only memories and turns written by this client or user.", lists=True,
         in_scratchpad=True,
     ),
     Parameter(
-        "trust", "text", f"Only what has this trust: {_either(TRUSTS)}.", choices=TRUSTS,
+        "trust", "text",
+            f"Only memories and turns with this trust: {_either(TRUSTS)}.", choices=TRUSTS,
         metavar="LEVEL", lists=True, in_scratchpad=True,
     ),
     Parameter(
         "where", "text",
-        'Only what meets an expression, such as "type = fact and not by = claude-code".',
+        'Only memories and turns that match an expression, such as "type = fact and not by = '
+        'claude-code".',
         metavar="EXPRESSION", lists=True, in_scratchpad=True,
     ),
-    Parameter("pending", "flag", "What waits for review, instead.", lists=True),
+    Parameter("pending", "flag", "Search the memories that wait for review instead.", lists=True),
     Parameter(
-        "since", "time", "Only what was written at this time or later.", "Time", lists=True,
+        "since", "time",
+            "Only memories and turns written at this time or later.", "Time", lists=True,
         in_scratchpad=True, hint='like 2024-05-31 or "7d"',
     ),
     Parameter(
-        "until", "time", "Only what was written by this time; a date includes that whole day.",
+        "until", "time",
+            "Only memories and turns written by this time; a date includes that whole day.",
         "Time", lists=True, in_scratchpad=True,
     ),
     Parameter(
-        "as_of", "time", "What was current at this time; a date means its end.", "Time", lists=True,
+        "as_of", "time",
+            "Search what was current at this time; a date means its end.", "Time", lists=True,
         hint="what was known then",
     ),
     Parameter(
@@ -206,18 +210,19 @@ _ROWS = (
     ),
     Parameter(
         "rank", "text",
-        "Heed age and use of memories within bounds (relevance), not at all (similarity), or "
+        "Consider age and use of memories within bounds (relevance), ignore them (similarity), or "
         "multiply all three (formula).", "Ranking", choices=RANKS, metavar="ORDER",
         default="relevance", in_scratchpad=True,
     ),
     Parameter(
-        "include_corrected", "flag", "Show a result that another result corrects, after that one.",
+        "include_corrected", "flag",
+            "Also show a result that another result corrects, after that result.",
         "Ranking", default="true",
     ),
     Parameter(
         "tier", "text",
-        "Search the store (deep), the scratchpad alone (hot), or the store unless the "
-        "scratchpad has every word (auto).", "Ranking", choices=TIERS, metavar="TIER",
+        "Search the store (deep), only the scratchpad (hot), or the store unless the scratchpad "
+        "contains every word (auto).", "Ranking", choices=TIERS, metavar="TIER",
         default="deep", in_scratchpad=True,
     ),
     Parameter(

@@ -1,4 +1,6 @@
-"""Noise: gives a query that is meaningless in a store no hits, instead of the nearest texts."""
+"""Noise: returns no hits for a query that is meaningless in a store, instead of the nearest
+texts.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,20 +13,22 @@ from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
 
-# A query is a question, however strange, if the model knows more than this share of its words.
+# A query in which the model knows more than this share of the words is a question, however strange.
 MIN_FAMILIARITY = 0.5
 # From this calibrated similarity on, a match is beyond doubt. Nonsense reaches it only among
 # nonsense-like texts.
 SURE = 0.997
-MIN_COVERAGE = 0.5  # share of a query's words in one place that makes the query meaningful
+# share of a query's words that makes the query meaningful if they occur in one place
+MIN_COVERAGE = 0.5
 # In units of calibration (a cosine times the slope of its curve), so they mean the same for every
 # embedder.
-FAMILIAR_MARGIN = 1.65  # below the floor, where a query of familiar words still isn't noise
-NEAR_BEST = 1.25  # for such a query, the largest distance of a hit from the best similarity
-MAX_EXAMINED = 10  # candidates whose texts are examined
-_EXAMINED = 20_000  # characters of each; in a longer text also the places that contain the words
+FAMILIAR_MARGIN = 1.65  # distance below the floor up to which a query of familiar words isn't noise
+NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
+MAX_EXAMINED = 10  # number of candidates whose texts are examined
+# characters of each text; in a longer text also the places that contain the words
+_EXAMINED = 20_000
 _AROUND = 100  # characters before and after such a word
-_MAX_COUNT = 20_000  # above this the floor hardly rises, and counting takes time
+_MAX_COUNT = 20_000  # number of records above which the floor hardly rises, and counting takes time
 
 
 class Sense(NamedTuple):
@@ -35,7 +39,7 @@ class Sense(NamedTuple):
         coverage: The largest share of the query's words in one place, 0 to 1, or the first
             sufficient one. Texts are not examined if the query is pointed, or if the similarity is
             beyond doubt.
-        pointed: Whether it names a speaker, or a day on which something was said.
+        pointed: Whether the query names a speaker, or a day on which something was said.
     """
 
     similarity: float | None
@@ -62,7 +66,7 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
 def noise_bounds(
     similarity: float, floor: float, slope: float, *, familiar: bool
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules for a doubtful query.
+    """Return `floor` and `near_best` from the rules for a doubtful query.
 
     Args:
         similarity: The best cosine.
@@ -83,7 +87,7 @@ def find_sense(
     terms: Sequence[str],
     calibration: tuple[float, float],
 ) -> Sense:
-    """Return the signs in the candidates that a query means something."""
+    """Find the signs in the candidates that a query means something."""
     pointed = False
     coverage = 0.0
     for candidate_features in features:
@@ -107,9 +111,10 @@ def find_bounds(
     query: tuple[str, Sequence[str]],
     similarity: float,
 ) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules for a query that may be meaningless here.
+    """Return `floor` and `near_best` from the rules for a query that may be meaningless here.
 
-    Counting the searched records takes time in a large store, so only doubtful queries do it.
+    Counting the searched records takes time in a large store, so this happens only for doubtful
+    queries.
 
     Args:
         store: The searched store.
@@ -130,7 +135,9 @@ def find_bounds(
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in a candidate, or the first sufficient one."""
+    """Return the largest share of the query's words in a candidate, or the first sufficient
+    share.
+    """
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     by_words = sorted(candidates, key=lambda candidate: -candidate.words)
     largest = 0.0

@@ -33,12 +33,12 @@ from memories.search.relevance import (
 
 
 class Weights(NamedTuple):
-    """Weights of the features; the sum of the word weights is the unit.
+    """The weights of the features; the sum of the word weights is the unit.
 
-    Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of
-    LoCoMo-dev and BEAM-100K-dev together, a question of the second counting twice.
-    docs/benchmarks.md shows how stable they are, and that other models gain nothing from weights of
-    their own, only from another `Space.weight`.
+    They were fitted by maximum likelihood, with a softmax over the turns in a conversation, to the
+    questions in LoCoMo-dev and BEAM-100K-dev; a BEAM question counts twice. docs/benchmarks.md
+    shows how stable the weights are, and that other models gain nothing from their own weights,
+    only from another `Space.weight`.
     """
 
     own_words: float = 1.25
@@ -73,25 +73,26 @@ WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
 # Words above this share of the best ones make a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# The best words count fully from this BM25 on; one common word in a small store should not.
+# The best words count fully from this BM25 on; one common word in a small store should not count
+# fully.
 FULL_WORDS = 4.0
-# The factor on a memory's weight of similarity: it has no neighbours that share its words.
+# Factor for a memory's weight of similarity, because it has no neighbours that share its words.
 STANDALONE = 2.0
-FULL_LENGTH = 20  # words of a turn that is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor on signs without similarities, where signs could dominate
+FULL_LENGTH = 20  # words in a turn that is not brief
+WORDS_ONLY_SIGNS = 0.4  # factor for signs without similarities, which could otherwise dominate
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
-# In units of calibration: a text this near to a clear answer may also be one.
+# In units of calibration: a text this near to a clear answer may also be an answer.
 NEAR_CLEAR = 1.25
 # The share of the best similarity that a text without a shared word must reach.
 WORDLESS_SHARE = 0.5
 
 
 class Evidence(NamedTuple):
-    """Evidence for a candidate, or, as arrays of one shape, for many at once.
+    """Evidence for a candidate, or, as arrays of one shape, for many candidates.
 
     Attributes:
-        words: BM25 of the query's words, 0.0 if none matches.
+        words: BM25 of the query's words, 0.0 if no word matches.
         session_best: The best BM25 in its session.
         window_words: The share of the query's words in its window, 0 to 1; None to use its own
             words.
@@ -99,9 +100,9 @@ class Evidence(NamedTuple):
         similarity: Cosine with the query; None if it has no vector, or the query has none.
         window_similarity: The best cosine among its neighbours.
         session_similarity: The best cosine in its session.
-        named: 1.0 if its speaker, and no other, is named in the query.
-        date: How close its date is to one in the query, 0 to 1.
-        told_date: How well a day in its text, such as "yesterday", matches one in the query, 0 to
+        named: 1.0 if the query names its speaker and no other.
+        date: How close its date is to a date in the query, 0 to 1.
+        told_date: How well a day in its text, such as "yesterday", matches a day in the query, 0 to
             1.
         tells_when: 1.0 if the query asks when and the text states a time.
         aside: 1.0 for a turn by an assistant, a system or a tool.
@@ -126,16 +127,16 @@ class Evidence(NamedTuple):
 
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for a memory alone: all scales are the same."""
+        """Return the evidence for a memory without neighbours: all scales are the same."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
 
 class Features(NamedTuple):
-    """The features by which a candidate is ranked.
+    """The features that rank a candidate.
 
     Attributes:
-        evidence: The evidence that it answers.
+        evidence: The evidence that it answers the query.
         confidence: How current it is, 0 to 1.
         decay_policy: Its policy, which decides whether its age counts.
         age_days: Its age since it was written, or last reinforced if its policy allows that.
@@ -144,9 +145,9 @@ class Features(NamedTuple):
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
         on_date: Whether it is from a day or month in the query, so that it needs no shared word.
-        verbatim: Whether it consists of the words of the query; only a correction ranks higher.
+        verbatim: Whether it consists of the query's words; only a correction ranks higher.
         name: The id of the memory; empty for a turn.
-        corrected_by: The id of the memory that corrects it and ranks before it, or empty.
+        corrected_by: The id of the memory that corrects it and ranks before it; or empty.
         message: The long message to which it belongs, of which only one part is shown; or empty.
     """
 
@@ -165,7 +166,7 @@ class Features(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Bounds of a search, and constants of its embedder.
+    """The bounds of a search, and constants of its embedder.
 
     Attributes:
         weight: The weight of similarity relative to words; a constant of the embedder.
@@ -216,12 +217,12 @@ class Ranked(NamedTuple):
 
 
 def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
-    """Return the score of evidence, before age and reads; for arrays, an array.
+    """Return the score for evidence, before age and reads; for arrays, an array.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: The weight of similarity relative to words. Without a similarity only words count,
+        weight: The weight of similarity relative to words. Without a similarity, only words count,
             and signs count no more than they do with one.
     """
     full = max(best_words, FULL_WORDS)
@@ -266,7 +267,7 @@ def _sum_signs(evidence: Evidence) -> Any:
 
 
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
-    """Return all candidates by score, best first; dropped ones get a reason."""
+    """Return all candidates by score, best first; dropped ones include a reason."""
     evidence = [candidate.evidence for candidate in candidates]
     best_words = max([part.words for part in evidence], default=0.0)
     similarities = [part.similarity for part in evidence if part.similarity is not None]
@@ -303,7 +304,7 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
 
 
 def _score_all(candidates: Sequence[Features], best_words: float, rules: Rules) -> list[Ranked]:
-    """Return all candidates by score, best first. A verbatim one has the best score."""
+    """Return all candidates by score, best first. A verbatim one gets the best score."""
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.plain:
         best_score = max([ranked.score for ranked in scored], default=0.0)
@@ -312,7 +313,7 @@ def _score_all(candidates: Sequence[Features], best_words: float, rules: Rules) 
                 scored[row] = scored[row]._replace(score=best_score)
 
     def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
-        # On a tie the newer one comes first; turns have no age here and keep their order.
+        # On a tie the newer memory comes first; turns have no age here and keep their order.
         candidate = candidates[ranked.row]
         return -ranked.score, not candidate.verbatim, candidate.age_days
 
@@ -369,7 +370,7 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     if not candidate.pinned:
         use = boost(candidate.accesses, relevance.boost_rate, max_boost)
     threshold = relevance.thresholds[_condition(candidate, relevance)]
-    # Age and use only scale a hit's excess over an unrelated text: some models rate all texts as
+    # Age and use scale only a hit's excess over an unrelated text: some models rate all texts as
     # similar, and 2 % of such a score would be a large part of the difference.
     weight = rules.weight
     if candidate.evidence.window_words is None:
@@ -383,9 +384,9 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
 
 
 def _product(index: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
-    """Return the score by Decision 5 of the identity specification: a plain product.
+    """Return the score by Decision 5 in the identity specification: a plain product.
 
-    Without a similarity, the fused score replaces it: then it is the score of the words.
+    Without a similarity, the fused score replaces it; then it is the score of the words.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
@@ -397,7 +398,7 @@ def _product(index: int, candidate: Features, fused: float, relevance: Relevance
 
 def _condition(candidate: Features, relevance: Relevance) -> int:
     """Return whether a candidate is fresh, normal or stale; only a decaying memory can be stale,
-    whatever the rank.
+    regardless of the rank.
     """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)

@@ -1,9 +1,9 @@
 """Relevance: how age and use change a memory's score, and how similar it must be. Pure: ages are
 passed in.
 
-Decision 5 of the identity specification: `score = similarity × freshness × boost`, and three
-thresholds. Here the first factor is the fused score of `ranking`, and the others are bounded, so
-that the content of the memories decides their order. Age and use only break near ties, and never
+This implements Decision 5 in the identity specification: `score = similarity × freshness × boost`,
+and three thresholds. The first factor is the fused score from `ranking`. The others are bounded, so
+that the content of the memories decides their order: age and use only break near ties, and never
 hide the best answer. Thresholds are on a calibrated scale, so they mean the same for every
 embedder.
 """
@@ -47,7 +47,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return the relevance from the settings."""
+        """Return the relevance in the settings."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,
@@ -64,7 +64,7 @@ class Relevance(NamedTuple):
 
 
 def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
-    """Return the freshness of a memory, 0 to 1; a stable one is always fresh. See `fade`.
+    """Return a memory's freshness, 0 to 1; a stable memory is always fresh. See `fade`.
 
     Args:
         age_days: The age since it was written, or last reinforced if its policy allows that; a
@@ -86,8 +86,8 @@ def boost(accesses: int, rate: float, limit: float) -> float:
 
 
 def factor(fresh: float, use: float, least_freshness: float) -> float:
-    """Return the factor on a score: freshness, scaled to stay above a lower bound, times the factor
-    for use.
+    """Return the factor for a score: freshness, scaled to stay above a lower bound, times the
+    factor for use.
     """
     return (least_freshness + (1.0 - least_freshness) * fresh) * use
 
@@ -102,7 +102,7 @@ def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
 
 
 def calibrate(cosine: float, slope: float, middle: float) -> float:
-    """Return the calibrated similarity of a cosine, 0 to 1, which is comparable across embedders.
+    """Return a cosine's calibrated similarity, 0 to 1, which is comparable across embedders.
 
     It is the probability that a text with this cosine belongs to a question, if half of all texts
     belong: a logistic curve. Its two constants are measured for each embedder (`python -m bench
@@ -117,8 +117,8 @@ def calibrate(cosine: float, slope: float, middle: float) -> float:
 
 
 def to_cosine(share: float, slope: float, middle: float) -> float:
-    """Return the cosine of a calibrated similarity: the inverse of `calibrate`. It is -1 for 0, and
-    more than 1 for 1.
+    """Return the cosine for a calibrated similarity: the inverse of `calibrate`. It is -1 for 0,
+    and more than 1 for 1.
     """
     if share <= 0:
         return -1.0

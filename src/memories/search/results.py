@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
 
 
-# The evidence in an explanation, in order; the second tuple for turns only.
+# The evidence in an explanation, in order; the second tuple is for turns only.
 _EVIDENCE_OF_TURNS = (
     "session_best", "window_similarity", "session_similarity",
     "named", "told_date", "tells_when", "aside", "question", "brevity",
@@ -30,12 +30,13 @@ _EVIDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A memory, or a turn of a conversation, that answers a query.
+    """A memory, or a turn in a conversation, that answers a query.
 
     Attributes:
         found: The memory or the turn.
         score: The score by which hits are ordered, 0 to 1; comparable only within one search.
-        similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
+        similarity: The cosine between its embedding and the query's, 0 to 1; None in keyword-only
+            mode.
         calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across
             embedders.
     """
@@ -86,7 +87,7 @@ class Hit:
 
     @property
     def speaker(self) -> str | None:
-        """The speaker of a turn, or else its role; the agent in the tags of a memory."""
+        """The speaker of a turn, or its role if unknown; the agent in a memory's tags."""
         if isinstance(self.found, Memory):
             return self.found.tags.get("agent")
         return self.found.speaker or self.found.role
@@ -100,7 +101,7 @@ class Hit:
 
 
 class Considered(NamedTuple):
-    """A candidate of a search, with the numbers that decided whether it is a hit.
+    """A candidate in a search, with the numbers that decided whether it is a hit.
 
     Attributes:
         id: The memory, or the turn.
@@ -122,7 +123,7 @@ class Explanation(NamedTuple):
 
     Attributes:
         terms: The words of the query.
-        note: Why only words were searched although there is an embedder; usually empty.
+        note: Why the search used only words although there is an embedder; usually empty.
         tier: `hot` if the hits come from the scratchpad; else the requested tier, `deep` or `auto`.
         error: Why the store could not be reached, if the scratchpad answered instead; usually
             empty.
@@ -137,7 +138,7 @@ class Explanation(NamedTuple):
 
 
 class _Considering(Sequence[Considered]):
-    """All candidates of a search, computed on first use: most callers need only the hits."""
+    """All candidates in a search, computed on first use, since most callers need only the hits."""
 
     def __init__(self, result: "SearchResult") -> None:
         self._result = result
@@ -169,7 +170,7 @@ class _Considering(Sequence[Considered]):
 
 
 class SearchResult(NamedTuple):
-    """Ranked candidates of a search, with their features."""
+    """A search's ranked candidates, with their features."""
 
     query: Query
     candidates: Sequence[Candidate]

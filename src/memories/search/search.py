@@ -4,7 +4,7 @@ search → parse → gather (`candidates`, `surroundings`) → `noise` (does the
        here?) → `ranking` (the order, and why some are dropped) →
        `newer_first` → `results` (hits)
 
-The scratchpad has a search of its own, by words: `scratchpad.matching`.
+The scratchpad has its own search by words: `scratchpad.matching`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,8 @@ class Search(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
-        conditions: For each collection with an expression, returns whether a record meets it.
+        conditions: For each collection with an expression, a function that returns whether a record
+            matches.
         relevance: The influence of age and use; None for no influence.
     """
 
@@ -74,18 +75,18 @@ def search(
 ) -> SearchResult:
     """Search, and return all candidates, best first.
 
-    If the embedder fails and the settings allow it, only words are searched.
+    If the embedder fails and the settings allow it, the search uses only words.
 
     Args:
         lookup: The store, and the namespaces to read.
-        embedder: Makes the query's vector; None to search by words alone.
+        embedder: Computes the query's vector; None to search by words only.
         text: The question.
         options: The search's filters and bounds; see `Memories.search`.
         config: The settings, which provide defaults for `options`.
         now: The present.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is invalid.
         EmbedderMismatch: The store's vectors come from another model.
         EmbedderError: The question could not be embedded, and the settings require a vector.
     """
@@ -99,7 +100,7 @@ def search(
         if not words_instead or request.min_similarity:
             raise
         by_words = request._replace(query=request.query._replace(embedder=None))
-        return run(lookup.store, by_words)._replace(note=f"found by words alone: {exc}")
+        return run(lookup.store, by_words)._replace(note=f"found by words only: {exc}")
 
 
 # --- parsing ---
@@ -113,7 +114,7 @@ def parse(
     config: Config,
     now: datetime,
 ) -> Search:
-    """Return a validated search; see `search`."""
+    """Validate a search; see `search`."""
     for name in options:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
@@ -195,7 +196,7 @@ def _parse_expression(
     expression: str, filters: Filter, instant: "tuple[datetime, float, Judge | None]"
 ) -> tuple[Filter, Callable[[Record], bool]]:
     """Return a filter with the part of an expression that a store can apply, and a test for the
-    whole expression.
+    complete expression.
     """
     from memories.read import selector  # most searches have no expression
 
@@ -209,10 +210,10 @@ def _parse_expression(
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:
-    """Return the collections of a scope: memories, turns, or both.
+    """Return a scope's collections: memories, turns, or both.
 
     Raises:
-        InvalidInput: There is no such scope.
+        InvalidInput: The scope is unknown.
     """
     if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(
@@ -236,7 +237,7 @@ def run(store: Store, search: Search) -> SearchResult:
         hit_count = sum(not place.dropped for place in ranked)
         if hit_count >= search.limit:
             break
-        # If candidates were too faded or did not meet the expression, others may take their place.
+        # If candidates were too faded or did not match the expression, others may take their place.
         lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
         more_turns = len(turns.candidates) > previous_turns
         can_help = memories.has_more and (lacks_confidence or not all_meet)
@@ -285,7 +286,7 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
 
 
 def _apply_conditions(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
-    """Return the candidates that meet the expression, and whether all do."""
+    """Return the candidates that match the expression, and whether all do."""
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
     if not search.conditions:

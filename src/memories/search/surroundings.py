@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 MATCHES = 100  # minimum number of turns, by words and by vector, measured with surroundings
 MIN_READ = 24  # minimum number of these that are read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
-# How many turns' words count as a turn's own: an answer follows its question.
+# How many turns' words count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor on their words: an assistant's long reply contains every word
+ASIDE_WORDS = 0.3  # factor for their words, because an assistant's long reply contains every word
 # The distance from a span of days where closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
 _DATES_READ = 2_000  # characters of a text that are searched for days
@@ -54,7 +54,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 class _Columns(NamedTuple):
-    """Properties of the matches that don't depend on their texts: arrays with a row for each match.
+    """Properties of the matches that don't depend on their texts: arrays with one row per match.
 
     Attributes:
         surroundings: Words and similarity on three scales.
@@ -97,7 +97,7 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
-            continue  # removed meanwhile
+            continue  # removed in the meantime
         similarity = None if columns.has_no_vector[row] else float(matches.similarity[row])
         candidate = Candidate(record, similarity, float(columns.surroundings.words[row]))
         gathered.candidates.append(candidate)
@@ -235,7 +235,7 @@ def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
 
 
 def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
-    """Return the first `count` rows of an order, with only the best part of each long message."""
+    """Return the first `count` rows in an order, with only the best part of each long message."""
     parts = {
         number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels
     }
@@ -313,10 +313,10 @@ def measure(matches: Matches) -> Surroundings:
 
 
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
-    """Return a number for the session of each match; a memory is a session of its own."""
+    """Return a session number for each match; a memory is its own session."""
     rows = len(matches.session)
     starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session)
-    starts += rows  # so that none is negative
+    starts += rows  # so that no number is negative
     keys = matches.group * (int(starts.max(initial=0)) + 1) + starts
     _, numbers = np.unique(keys, return_inverse=True)
     return np.asarray(numbers, dtype=np.int64)
@@ -345,7 +345,7 @@ def _beside(
 
 
 def _rarity(matches: Matches) -> "NDArray[np.float64]":
-    """Return the weight of each term, BM25's inverse document frequency; 0 for phrases, whose words
+    """Return each term's weight, BM25's inverse document frequency; 0 for phrases, whose words
     already count.
     """
     having = matches.holds.sum(axis=1)
@@ -362,10 +362,9 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
     return np.asarray(best[session])
 
 
-# --- speakers ---
-# A name dominates a small model's vector but doesn't distinguish a speaker's turns, which are all
-# about that person. So the question is embedded without it. The words keep the name, and the named
-# speaker's turns count more.
+# --- speakers --- A name dominates a small model's vector but doesn't distinguish a speaker's
+# turns, which are all about that person. So the question is embedded without it. The words keep the
+# name, and the named speaker's turns count more.
 
 _SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
 # Names that are also words: only a capital letter shows that a person is meant.
@@ -383,7 +382,7 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
 
     Args:
         text: A question.
-        speakers: Names such as `Ann`, or `Ann Lee`.
+        speakers: Names such as `Ann` or `Ann Lee`.
     """
     spelled = cased_form(text)
     folded = normal_form(text)
@@ -418,7 +417,7 @@ def _first_name(speaker: str) -> str:
 
 
 def _has_name(spelled: str, folded: str, name: str) -> bool:
-    """Return whether a text contains a name; `folded` is the normal form of the whole text."""
+    """Return whether a text contains a name; `folded` is the normalized text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
         return False  # before compiling a pattern
     if len(name) < _SHORT_NAME and not is_unspaced(name):
@@ -429,7 +428,7 @@ def _has_name(spelled: str, folded: str, name: str) -> bool:
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of a name, also in the possessive."""
+    """Return the pattern for a name, also in the possessive."""
     if is_unspaced(name):
         return re.compile(re.escape(name))
     ambiguous = normal_form(name) in _NAMES_THAT_ARE_WORDS or len(name) <= _SHORT_NAME
