@@ -263,7 +263,7 @@ TABLE = [
         "contains a second tag; repeat --tag for each",
     ),
     tag("31", "a=", "a", "", "is empty"),
-    tag("31", "a=x\ny", "a", "x\ny", "has a line break"),
+    tag("31", "a=x\ny", "a", "x\ny", "contains a line break"),
     tag("31", "a=x\0y", "a", "x\0y", "contains a NUL character"),
     tag("31", "a=\udcff", "a", "\udcff", "is not valid Unicode"),
     Bad("31", ("create", "c", "--tag", "novalue"), None, 2, "is not of the form key=value"),
@@ -284,7 +284,7 @@ TABLE = [
         "31",
         ("create", "c", "--key", "a\nb"),
         lambda found: found.create("c", key="a\nb"),
-        "has a line break",
+        "contains a line break",
     ),
     refused(
         "31",

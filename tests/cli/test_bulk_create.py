@@ -85,7 +85,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
     ("line", "error"),
     [
         ("nonsense", "it is not JSON ("),
-        ('{"content": "a", "content": "b"}', 'it has the key "content" twice'),
+        ('{"content": "a", "content": "b"}', 'it contains the key "content" twice'),
         ('{"content": "a", "text": "b"}', 'it has "content" twice, under both of its names'),
         ("[1]", "it is neither a JSON object nor a text in quotes"),
         ('{"tags": {}}', 'it has no text under "content"'),

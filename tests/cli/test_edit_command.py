@@ -117,7 +117,7 @@ def test_an_unusable_text_changes_nothing(
                 "os.system(f\"'{sys.executable}' -m memories update $NAME Daily >/dev/null\"); "
                 "file.write_text('Mine')"
             ),
-            "Memory now has version 2, which another writer wrote meanwhile",
+            "Memory now has version 2, which another writer wrote in the meantime",
         ),
     ],
 )

@@ -194,7 +194,7 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
         (["list", "--dry-run"], "projects list takes neither --dry-run nor --show; leave them out"),
         (
             ["alias", "a\nb", "c"],
-            'value of tag "project" has a line break or another control character',
+            'value of tag "project" contains a line break or another control character',
         ),
         (["show", "/"], "/ is not in a git repository of yours, so it has no project"),
     ],
@@ -271,10 +271,10 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     [
         (["show"], "namespaces show takes 1 name, not 0"),
         (["rename", "a"], "namespaces rename takes 2 names, not 1"),
-        (["show", "nobody"], 'there is no namespace "nobody"; memory namespaces lists them'),
+        (["show", "nobody"], 'there is no namespace "nobody"; run memory namespaces to list them'),
         (
             ["delete", "nobody", "--yes"],
-            'there is no namespace "nobody"; memory namespaces lists them',
+            'there is no namespace "nobody"; run memory namespaces to list them',
         ),
         (
             ["delete", "all", "--yes"],
@@ -287,7 +287,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
         ),
         (
             ["merge", "nobody", "bob"],
-            'there is no namespace "nobody"; memory namespaces lists them',
+            'there is no namespace "nobody"; run memory namespaces to list them',
         ),
         (
             ["paint", "bob"],

@@ -198,7 +198,7 @@ def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) ->
             answer = memory("review", verb, "--yes", captured[2], decided)
             assert answer.code == 1
             assert decided in answer.error
-            assert "memory review lists what waits" in answer.error
+            assert "memory review lists the memories that wait" in answer.error
     assert waiting(memory) == {captured[2]}
     missing = memory("review", "accept", "--yes", "01a1fe00-17ab-7c55-8000-000000000000")
     assert (missing.code, missing.error) == (1, "Memory not found")
@@ -305,7 +305,7 @@ def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[
 def test_only_a_person_accepts(memory: Command, captured: list[str], channel: str) -> None:
     with Memories(channel=channel, embedder="fake") as memories:
         for decide in (memories.review.accept, memories.review.reject):
-            with pytest.raises(Exception, match="decided by a person"):
+            with pytest.raises(Exception, match="only a person can decide"):
                 decide(captured)
     assert waiting(memory) == set(captured)
 

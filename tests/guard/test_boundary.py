@@ -84,7 +84,7 @@ FIELDS: dict[str, Callable[[Memories, str], object]] = {
     "turn": lambda memories, planted: _turn(memories, content=f"I use {planted}"),
     "speaker": lambda memories, planted: _turn(memories, speaker=planted),
     "message id": lambda memories, planted: _turn(memories, message_id=f"m-{planted}"),
-    "tag of a turn": lambda memories, planted: _turn(memories, tags={"a": planted}),
+    "have the tag": lambda memories, planted: _turn(memories, tags={"a": planted}),
 }
 
 

@@ -226,7 +226,7 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
     ({"pattern": "(a+)+$"}, "repeats without a limit"),
     ({"pattern": "(a{1,30}){1,30}b"}, "steps at one place"),
     ({"pattern": "[a-z]{1,200}[a-z]{1,200}[a-z]{1,200}x"}, "steps at one place"),
-    ({"pattern": "a{0,5}"}, "matches an empty text"),
+    ({"pattern": "a{0,5}"}, "matches an empty or blank text"),
     ({"pattern": "("}, "not a regular expression"),
     ({"pattern": ""}, "at most 500 characters"),
     ({"name": "Shop Key"}, "name must be"),

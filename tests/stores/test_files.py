@@ -511,7 +511,7 @@ def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(
     file = written(folder, foreign(1), "<<<<<<< HEAD", foreign(2))
     with (
         pytest.raises(
-            StoreDamaged, match=rf"{file}:2 can't be read: it is not JSON .*; mend the line"
+            StoreDamaged, match=rf"{file}:2 can't be read: it is not JSON .*; repair the line"
         ),
         store.transaction(),
     ):

@@ -589,7 +589,7 @@ def test_vectors_of_another_space_do_not_move(
     other = SPACE._replace(model="other/1")
     SQLiteStore(folder / "large.db", other).append([record("m", namespace="bob")])
     before = fill(open_with(3, f"sqlite:///{folder / 'large.db'}"))
-    assert "made by other/1" in caplog.records[-1].getMessage()
+    assert "created by other/1" in caplog.records[-1].getMessage()
     assert content(open_with(3), "ann") == before
 
 
@@ -621,7 +621,7 @@ def test_a_store_that_is_gone_is_reported_and_not_created_again(
     ):
         with pytest.raises(
             StoreDamaged,
-            match=r"memories\.db, which is gone; put it back.*moved\.json.*before-move",
+            match=r"memories\.db, which is missing; put it back.*moved\.json.*before-move",
         ):
             use()
     assert not (folder / "memories.db").exists()
@@ -651,7 +651,7 @@ def test_lines_that_come_after_the_move_are_warned_of(
     [line] = caplog.records
     assert line.getMessage() == (
         f"{folder / 'ann.jsonl'} is not read: the folder was moved to memories.db; "
-        "import its lines and put it aside"
+        "import the file's lines and move it away"
     )
     assert later.unstaged(SPACE, MEMORY, limit=9) == store.unstaged(SPACE, MEMORY, limit=9)
     assert (folder / "ann.jsonl").exists()
@@ -771,7 +771,7 @@ def test_a_damaged_note_of_an_interrupted_move_is_reported(
     (folder / ".memories" / "folder.moving").write_text('"memories.db"')
     store = open_with(3)
     store.append([record("e")])
-    assert "folder.moving, which says where copies of memories may be, can't be read" in caplog.text
+    assert "folder.moving, which lists where copies of memories may be" in caplog.text
     assert store.count(pool()) == 5
     with pytest.raises(StoreDamaged, match="remove those copies and then that file"):
         store.remove([Ref(MEMORY, "ann", "a", 1)])
@@ -791,7 +791,7 @@ def test_others_who_write_to_the_copy_are_noticed(
     monkeypatch.setattr(SQLiteStore, "append", appending)
     before = fill(open_with(3))
     assert (
-        "memories.db has 5 records of it, not 4, because other programs write to it too"
+        "memories.db contains 5 of its records, not 4, because other programs write to it too"
         in caplog.records[-1].getMessage()
     )
     assert content(open_with(None), "ann") == before
@@ -853,7 +853,7 @@ def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
     with monkeypatch.context() as patched:
         patched.setattr(files_move, "_read_back", editing)
         store.append([record(group) for group in "abcd"])
-    assert "was changed by another program" in caplog.records[-1].getMessage()
+    assert "another program changed" in caplog.records[-1].getMessage()
     assert "moved.json" not in names(folder)
     monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
     store.append([record("e")])
@@ -1064,7 +1064,9 @@ def test_a_folder_that_an_earlier_version_moved_to_several_stores_is_named(
         lambda: open_with(None).count(pool("carol")),
         lambda: open_with(None).append([record("more")]),
     ):
-        with pytest.raises(StoreError, match=r"ann to memories\.db, bob to memories-2\.db; join"):
+        with pytest.raises(
+            StoreError, match=r"ann to memories\.db, bob to memories-2\.db; combine"
+        ):
             use()
     assert not (folder / "moved.json").exists()
 

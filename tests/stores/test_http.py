@@ -142,7 +142,7 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
     dead.append([record("dead")])
     alive.append([record("alive")])  # waits until the server has undone the other one
     assert [each.ref.group for each in everything(alive, pool())] == ["alive"]
-    with pytest.raises(StoreError, match="undone"):
+    with pytest.raises(StoreError, match="rolled back"):
         dead._ask("commit")
 
 

@@ -1,1 +1,3 @@
-"""Guards the store's boundary: validation, redaction of secrets, and origins of texts."""
+"""Guards the store's boundary: validates input, redacts secrets, and records the origins of
+texts.
+"""

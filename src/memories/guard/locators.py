@@ -1,4 +1,4 @@
-"""Locators: where the secret of a rule's match is, or None if the match is not a secret."""
+"""Locators: find the secret in a rule's match; None if the match is not a secret."""
 
 import re
 from re import Match
@@ -19,7 +19,7 @@ _ID_PREFIX = (
     r"(?:^|[^A-Za-z0-9_+/]|\\[nrt]|[0-9;]m)"
     r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
 )
-# Prefixes of ids that are made like tokens but are public.
+# Prefixes of ids that look like tokens but are public.
 _PUBLIC_PREFIXES = frozenset(
     "sha sha1 sha256 sha384 sha512 md5 h1 nonce chatcmpl call msg req run thread asst file resp"
     " toolu pi evt ch cs seti in sub price prod cus chunk hash id uid uuid image img static asset"
@@ -71,7 +71,7 @@ def locate_key(match: Match[str]) -> Span | None:
 
 
 def locate_said(match: Match[str]) -> Span | None:
-    """Locate a secret in a sentence: only a value that looks random counts there."""
+    """Locate a secret in a sentence, where only a value that looks random counts."""
     value = match["s"].rstrip(".,;:!?*")
     if re.match(CODE, value) or not any(map(str.isdigit, value)):
         return None
@@ -87,7 +87,7 @@ def locate_said(match: Match[str]) -> Span | None:
 
 
 def locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret recognizable by its place alone."""
+    """Locate a secret that only its place reveals."""
     value = match["s"].rstrip(",;)")
     if not values.is_plausible(value) or re.match(CODE, value):
         return None
@@ -138,7 +138,7 @@ def locate_login(match: Match[str]) -> Span | None:
 
 
 def locate_aws_secret(match: Match[str]) -> Span | None:
-    """Locate the secret key of AWS, which has letters of both cases and digits."""
+    """Locate an AWS secret key, which contains letters in both cases and digits."""
     value = match["s"]
     for is_of_class in (str.islower, str.isupper, str.isdigit):
         if not any(map(is_of_class, value)):
@@ -177,7 +177,7 @@ def locate_iban(match: Match[str]) -> Span | None:
 
 
 def locate_cookies(match: Match[str]) -> Span | None:
-    """Locate the first to the last secret value of a line of cookies."""
+    """Locate the secret values in a line of cookies, from the first to the last."""
     spans = [cookie.span("v") for cookie in re.finditer(_COOKIE, match["s"]) if _is_secret(cookie)]
     if not spans:
         return None

@@ -1,4 +1,4 @@
-"""The origin of a record: who wrote it, from where, and how far it is trusted.
+"""The origin of a record: its writer, its source, and how far it is trusted.
 
 The program that stores a record sets its origin, in labels that no tag can have; no writer can
 choose it.
@@ -17,20 +17,19 @@ from memories.languages.unseen import is_unseen
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")
 
-_RESERVED = "="  # no key of a tag can begin with it
-# Filters use TRUST and BY; VIA has the other parts of the origin, such as the channel.
+_RESERVED = "="  # no tag key can begin with it
+# Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.
 TRUST, BY, VIA = "=trust", "=by", "=via"
-BRANCH = "=branch"  # the git branch of the writer, if any
-# A record that waits for a review has HELD, also after it; an imported one has the id of its
-# import.
+BRANCH = "=branch"  # the writer's git branch, if any
+# A record that waits for a review has HELD, also after it; an imported record has its import's id.
 HELD, IMPORT = "=held", "=import"
 IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
-PINNED = "=pinned"  # keeps a memory in the scratchpad of its namespace
-# Each part after the first of a long message has both: the index of the first part, and a mark.
+PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
+# Each part of a long message after the first has both: the index of the first part, and a mark.
 PART, CONTINUED = "=part", "=continued"
 _OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # that a record sets itself
 _BAR = "|"
-# Hooks and imports write without anyone's decision; on the page a signed-in person writes.
+# Hooks and imports write without a person's decision; on the page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 # Together the parts must fit into a label, and machine and user names can have any length.
 _MAX_BRANCH = 250
@@ -54,7 +53,7 @@ class Origin(NamedTuple):
         user: The operating-system user.
         host: The name of the machine.
         program: The version of this program.
-        namespace: The writer's own namespace, even if it wrote to another.
+        namespace: The writer's own namespace, even if it wrote to another one.
         branch: The git branch checked out where it was written, if any.
         import_id: The import that wrote it, if it came from another program. It is not read back:
             see `IMPORT`.
@@ -76,7 +75,7 @@ class Place(NamedTuple):
     """Where a program works.
 
     Attributes:
-        project: The project, for the tag of that name.
+        project: The project, for the tag with that name.
         branch: The checked-out git branch, if any.
         root: The top folder of the working tree; None if no anchors are checked there.
         aliases: Other names of the project.
@@ -111,10 +110,10 @@ def origin(
     """Return the origin for this process's writes.
 
     Args:
-        channel: How it is written; see `Origin`.
+        channel: The way in which it is written; see `Origin`.
         namespace: The process's own namespace.
         client: An MCP client's own name and version.
-        branch: The git branch that is checked out.
+        branch: The checked-out git branch.
     """
     name, version = client or ("", "")
     name = _clean(name, _MAX_LENGTHS["client"])
@@ -143,14 +142,14 @@ def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
-    """Return the origin in the labels of a record; None if they have none, as in old stores."""
+    """Return the origin in a record's labels; None if there is none, as in old stores."""
     if VIA not in labels:
         return None
     return _parse(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH))
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
-    """Return the labels of records by a writer, with a trust; None stands for any."""
+    """Return the labels of records by a writer, with a trust; None means any."""
     labels = {}
     if written_by is not None:
         labels[BY] = _clean(written_by, _MAX_LENGTHS["client"])
@@ -160,7 +159,7 @@ def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
 
 
 def describe_writer(origin: Origin | None) -> dict[str, str]:
-    """Return the writer as shown to a model: the name, and the trust if it is unusual."""
+    """Return the writer as a model sees it: the name, and the trust if it is unusual."""
     if origin is None:
         return {}
     if origin.trust == AGENT:
@@ -216,7 +215,9 @@ def is_person() -> bool:
 
 
 def agent_variable() -> str | None:
-    """Return the variable that says that an agent runs this process; None if none is set."""
+    """Return the variable that shows that an agent runs this process; None if no such variable is
+    set.
+    """
     for name, value in os.environ.items():
         has_prefix = name.startswith(_AGENT_PREFIXES) and name not in _SET_BY_PEOPLE
         if value and (has_prefix or name in _AGENT_VARIABLES):
@@ -235,8 +236,8 @@ def refuse_agent(decision: str) -> None:
     """
     if variable := agent_variable():
         raise InvalidInput(
-            f"{decision} is for a person to decide, and {variable} is set, so an agent runs this; "
-            "a person runs it in a terminal without that variable"
+            f"{decision} is for a person to decide, but {variable} is set, so an agent runs this; "
+            "a person can run it in a terminal without that variable"
         )
 
 

@@ -1,6 +1,7 @@
 """Redaction: removes secrets from a text, its tags and names before other code sees them.
 
-Also removes `<private>…</private>` parts, marked by the writer. It is a safety net, not a
+Redaction also removes `<private>…</private>` parts, which the writer has marked. It is a safety
+net, not a
 guarantee: see docs/redaction.md.
 """
 
@@ -14,12 +15,12 @@ from memories.errors import InvalidInput
 from memories.guard import scan, values
 from memories.guard.rules import Rule, Secret
 
-# passes until no secret is found; text next to a marker may look like a secret
+# passes until no secret is found, because text next to a marker may look like a secret
 MAX_PASSES = 8
-MAX_NAMED = 100  # replaced secrets whose kinds are reported
-# Clean texts up to this length are cached: many texts come with the same tags.
+MAX_NAMED = 100  # number of replaced secrets whose kinds are reported
+# Clean texts up to this length are cached, because many texts come with the same tags.
 _SHORT, _MAX_CLEAN = 64, 4_096
-MAX_CHARACTERS = 4_194_304  # length of a text; longer ones are refused unread
+MAX_CHARACTERS = 4_194_304  # maximum length of a text; longer ones are refused unread
 PRIVATE = "private"
 _PRIVATE_TAG = (
     r"(?i)(?:<|\\u003c|&lt;)\s{0,4}(?P<end>/?)\s{0,4}private(?:\s[^<>]{0,200})?"
@@ -32,7 +33,7 @@ class Redacted(NamedTuple):
 
     Attributes:
         text: The text; the same object if it contains no secret.
-        kinds: The kind of each secret that was replaced in it, now or before, in order; at most
+        kinds: The kind of each secret that was replaced, now or earlier, in order; at most
             `MAX_NAMED`.
     """
 
@@ -74,8 +75,8 @@ def _replace(text: str, secrets: list[Secret]) -> str:
 
 
 def without_private(text: str) -> Redacted:
-    """Return a text without the parts in `<private>` tags, which may be nested; a tag that is not
-    closed reaches to the end of the text.
+    """Return a text without the parts in `<private>` tags, which may be nested; an unclosed tag
+    extends to the end of the text.
     """
     if PRIVATE not in text.lower():
         return Redacted(text, ())
@@ -99,7 +100,7 @@ def without_private(text: str) -> Redacted:
 
 
 class Redactor(NamedTuple):
-    """Redacts what one caller writes.
+    """Redacts one caller's writes.
 
     Attributes:
         mode: `secrets`; `pii` for personal data too; `off` for only the marked private parts.
@@ -117,7 +118,7 @@ class Redactor(NamedTuple):
             name: Its name, for the message.
 
         Raises:
-            InvalidInput: The whole text is private.
+            InvalidInput: The entire text is private.
         """
         if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
             return Redacted(text, ())
@@ -163,7 +164,7 @@ class Redactor(NamedTuple):
         Args:
             value: The value.
             kinds: Extended by the kinds of secrets found.
-            label: The name before the value, such as `password: `, which may give it away.
+            label: The name before the value, such as `password: `, which may reveal it.
         """
         if isinstance(value, dict):
             names = {name: self._redact_json(name, kinds) for name in value}
@@ -187,7 +188,7 @@ class Redactor(NamedTuple):
     def name(self, name: str, kind: str) -> Redacted:
         """Return a key or an id in a form that may be stored; different names stay different.
 
-        In addition to the marker it gets a hash that is slow to compute, as for passwords, to make
+        In addition to the marker, it gets a hash that is slow to compute, as for passwords, to make
         guessing expensive.
         """
         redacted = self.text(name, kind)

@@ -96,21 +96,21 @@ def _parse_token(line: str) -> Rule:
 
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
-MAX_STEPS = 20_000  # of a pattern at one place of a text
+MAX_STEPS = 20_000  # steps of a pattern at one place in a text
 BEFORE = 40  # characters that a match may begin before its keyword
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12
 
 
 def parse_user_rule(number: int, table: object) -> Rule:
-    """Return the rule described by a table `[[redact]]` in `config.toml`.
+    """Return the rule in a `[[redact]]` table of `config.toml`.
 
     Args:
-        number: The number of the table, for the message.
+        number: The table's number, for the message.
         table: A name, a pattern, and keywords; every match must contain one of them.
 
     Raises:
-        InvalidInput: The table is not valid; the message says why.
+        InvalidInput: The table is invalid; the message says why.
     """
     try:
         return _parse_table(table if isinstance(table, dict) else {})
@@ -120,13 +120,13 @@ def parse_user_rule(number: int, table: object) -> Rule:
 
 def _parse_table(table: Mapping[str, Any]) -> Rule:
     if set(table) != {"name", "pattern", "keywords"}:
-        raise InvalidInput("it must have name, pattern and keywords, and nothing else")
+        raise InvalidInput("it must contain name, pattern and keywords, and nothing else")
     name, pattern, keywords = table["name"], table["pattern"], table["keywords"]
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
         raise InvalidInput("name must be a word of a-z, 0-9 and _, at most 40 characters")
     if not isinstance(keywords, list) or not 1 <= len(keywords) <= MAX_KEYWORDS:
         raise InvalidInput(
-            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts, of which one is in every match"
+            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts, one of which is in every match"
         )
     if not all(isinstance(keyword, str) and len(keyword) > 2 for keyword in keywords):
         raise InvalidInput("each of keywords must be a text of at least 3 characters")
@@ -142,7 +142,7 @@ def _check_pattern(pattern: str) -> str:
     """Return the pattern with a group `s` for the secret.
 
     Raises:
-        InvalidInput: The pattern is not valid, may take too long, or can match only a space.
+        InvalidInput: The pattern is invalid, may take too long, or can match only a space.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -157,19 +157,17 @@ def _check_pattern(pattern: str) -> str:
         )
     if steps > MAX_STEPS:
         raise InvalidInput(
-            f"pattern can take {steps} steps at one place of a text; the limit is {MAX_STEPS}"
+            f"pattern can take {steps} steps at one place in a text; the limit is {MAX_STEPS}"
         )
     if compiled.search("") or compiled.search(" "):
-        raise InvalidInput(
-            "pattern matches an empty text or a blank; make it match the secret alone"
-        )
+        raise InvalidInput("pattern matches an empty or blank text; make it match only the secret")
     return pattern if "s" in compiled.groupindex else f"(?P<s>{pattern})"
 
 
 @functools.cache
 def count_steps(pattern: str) -> int | None:
-    """Return the maximum number of steps that a pattern takes at one place in a text; None without
-    a limit.
+    """Return the maximum number of steps that a pattern takes at one place in a text; None if there
+    is no limit.
 
     This is an estimate from the structure: each way to match the first parts tries the next part
     again.
@@ -227,7 +225,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
     """Return the steps of alternatives.
 
-    They seldom match at one place, since they begin differently, so their ways don't add up.
+    They rarely match at the same place, since they begin differently, so their ways don't add up.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

@@ -45,9 +45,9 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for phrases of this many letters, which never name a secret.
+# Some Arabic characters represent phrases of this many letters, which never name a secret.
 _LONG_FORM = 8
-_ROW = 64  # equal characters; no literal has more
+_ROW = 64  # equal characters; no literal contains more
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -69,13 +69,13 @@ class _Group(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Rules by their literals, grouped so that one search for a character can rule out a whole
+    """Rules by their literals, grouped so that one search for a character can exclude an entire
     group.
 
     Attributes:
         tokens: Rules for tokens, which are at least 16 characters without a space.
-        contexts: Rules for values recognizable by their context.
-        numbers: Rules tried everywhere in a text with a long number.
+        contexts: Rules for values that their context reveals.
+        numbers: Rules tried everywhere in a text that contains a long number.
         clean: Some short texts in which these rules find nothing.
     """
 
@@ -182,7 +182,7 @@ class _Copy(NamedTuple):
         return cls("".join([*parts, text[position:]]), replacements)
 
     def locate(self, secrets: Iterable[Secret]) -> list[Secret]:
-        """Return the copy's secrets at their places in the original text."""
+        """Return the copy's secrets at their positions in the original text."""
         cuts = self.cuts()
         located = []
         for secret in secrets:
@@ -203,7 +203,7 @@ class _Copy(NamedTuple):
         return source, source + 1
 
     def cuts(self) -> list[int]:
-        """Return the places of replacements in the copy."""
+        """Return the positions of replacements in the copy."""
         return [replacement.copied_start for replacement in self.replacements]
 
 
@@ -272,12 +272,12 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
     return secrets
 
 
-# --- one text as it stands
+# --- one text as it is
 
 
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:
-    """Return the secrets in a text without undoing disguises; with `tokens_only`, not those found
-    by context."""
+    """Return the secrets in a text without undoing disguises; with `tokens_only`, without those
+    found by context."""
     lower = text.lower()
     if len(lower) != len(text):  # one letter becomes two
         lower = text.replace("İ", "i").lower()
@@ -343,8 +343,7 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
 
 
 def _skip_row(lower: str, literal: str, position: int) -> int:
-    """Return where to continue after a failed match: after a long run of one character, at its
-    end."""
+    """Return where to continue after a failed match: at the end of a long run of one character."""
     if len(set(literal)) == 1:
         row = literal[0] * _ROW
         while lower.startswith(row, position + 1):
@@ -406,7 +405,7 @@ def _key_end(text: str, body: int) -> int:
             if not longest:
                 return 0
             if not word.endswith("=") and not re.search(r"[0-9+/]|[a-z][A-Z]", word):
-                break  # a word of the text after the key
+                break  # a word in the text after the key
         longest = max(longest, len(word))
         position = end = piece.end()
     if longest < 24:

@@ -1,8 +1,8 @@
-"""Secrets named in a sentence, in any language of languages/secrets.txt: "Das Passwort ist …",
+"""Secrets named in a sentence, in any language in languages/secrets.txt: "Das Passwort ist …",
 "暗証番号は…です".
 
-A secret is a value next to a word such as "password". After "is" or a colon a simple value counts;
-without either, only a value that looks random.
+A secret is a value next to a word such as "password". After "is" or a colon, a simple value counts;
+otherwise the value must look random.
 """
 
 import functools
@@ -17,9 +17,9 @@ from memories.guard.rules import Secret
 
 _REACH = 80  # characters between a word and its value
 _WORDS_APART = 5  # characters between a value and the word after it
-# letters; a Latin word this short counts only alone: "pin" in "shopping" doesn't
+# letters; a Latin word this short counts only on its own: "pin" in "shopping" doesn't
 _SHORT = 4
-# the ending of a word, as in "salasanamme"; with more letters it is another word
+# letters in the ending of a word, as in "salasanamme"; with more it is another word
 _ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
 _LONGER = r"[^\W\d]|-[a-z]"  # the word continues, as in "Passwort-Manager"
 # a value without a digit or inner capital is a plain word
@@ -61,8 +61,8 @@ class _Word(NamedTuple):
     Attributes:
         kinds: The kinds of secrets that it names: `password`, `key`, `pin`.
         is_latin: Whether it is in Latin letters.
-        is_common: Whether it is also an English word. Code is full of those, and `contexts` finds
-            the values that code assigns to them.
+        is_common: Whether it is also an English word. Code contains many of those, and `contexts`
+            finds the values that code assigns to them.
         verbs: Words between it and a value that it certainly names, such as "is", in all its
             languages.
         links: Other words that may come between them, such as "to".
@@ -76,9 +76,9 @@ class _Word(NamedTuple):
 
 
 def find(text: str, lower: str) -> Iterator[Secret]:
-    """Yield the secrets that the sentences of a text name.
+    """Yield the secrets that a text's sentences name.
 
-    A value is searched for up to the next word but one, so that each part of a text is searched at
+    The search for a value extends to the second next word, so each part of a text is searched at
     most a few times.
 
     Args:
@@ -115,7 +115,7 @@ def find(text: str, lower: str) -> Iterator[Secret]:
 
 @functools.cache
 def _words() -> dict[str, _Word]:
-    """Return the words of all languages in all their spellings."""
+    """Return the words in all languages, in all their spellings."""
     lines = languages.secret_words()
     words: dict[str, _Word] = {}
     for name, entries in lines.items():
@@ -252,7 +252,8 @@ def _lead(between: str, word: _Word) -> int:
     if core[-1] > _LATIN or core[-2:-1] > _LATIN:
         return _lead_of_other_script(core.rstrip("-"), word)
     last = core.split()[-1]
-    is_link = last in word.links  # even if it is a verb: "to" links in English, and is Polish "is"
+    # even if it is a verb: "to" is a link in English, and means "is" in Polish
+    is_link = last in word.links
     if last in word.verbs and not is_link:
         return _SURELY
     return _LIKELY if is_link or is_quoted else _HARDLY
@@ -300,8 +301,8 @@ def _may_be_secret(value: str) -> bool:
 
 @functools.lru_cache(1024)
 def _is_random(value: str, changes: int) -> bool:
-    """Return whether a value looks random: its classes of characters change at least this often,
-    and it is not a name.
+    """Return whether a value looks random: its character classes change at least this often, and it
+    is not a name.
     """
     if len(value) < 8 or not any(map(str.isdigit, value)) or value.isdigit():
         return False

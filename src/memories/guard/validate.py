@@ -1,5 +1,5 @@
-"""Validates content, queries, tags, namespaces and other input: limits, and one sentence per
-error."""
+"""Validates content, queries, tags, namespaces and other input against limits; each error is one
+sentence."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from memories.errors import InvalidInput
 from memories.languages import unseen
 
 MAX_CONTENT_BYTES = 1_048_576
-# size of the normal form (NFKC), in which words are indexed: one character may stand for a phrase
+# bytes of the normal form (NFKC), in which words are indexed; one character may represent a phrase
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -24,8 +24,8 @@ MAX_NAMESPACE = 63
 _MAX_QUOTED = 4_096  # characters of a text that a message may quote
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-# The folder of a namespace is in the home, beside the program's own files and folders. These are
-# all their names: `tests/cli/test_own_names.py` fails for a file that is missing here.
+# A namespace's folder is in the home, next to the program's own files and folders. This lists all
+# their names: `tests/cli/test_own_names.py` fails for a file that is missing here.
 OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
 _OWN_FILE = re.compile(
     r"off|requests-[0-9a-f]{8}(?:[.-].*)?"
@@ -62,7 +62,7 @@ def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
 
 
 def data(text: str) -> str:
-    """Return the JSON object, as text, stored along with content; "" stands for none.
+    """Return the JSON object stored with content, as text; "" for none.
 
     Raises:
         InvalidInput: The data is not a JSON object, or is too large.
@@ -101,7 +101,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags, their keys and values without surrounding spaces.
 
     Raises:
-        InvalidInput: There are too many tags, or one is not valid.
+        InvalidInput: There are too many tags, or a tag is invalid.
     """
     if not isinstance(tags, Mapping):
         raise InvalidInput(
@@ -116,7 +116,7 @@ def tag_key(key: str) -> str:
     """Return the key of a tag.
 
     Raises:
-        InvalidInput: The key is not valid.
+        InvalidInput: The key is invalid.
     """
     key = _check_line(_require_text(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
@@ -130,7 +130,7 @@ def tag_keys(keys: Sequence[str]) -> list[str]:
     """Return valid keys of tags; a single key may be given as text.
 
     Raises:
-        InvalidInput: A key is not acceptable.
+        InvalidInput: A key is invalid.
     """
     return [tag_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
@@ -157,7 +157,7 @@ def parse_tag(text: str) -> tuple[str, str]:
     if not separator or not key.strip():
         raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
     if _SECOND_TAG.search(value):
-        raise InvalidInput(f'tag "{shown(text)}" contains a second tag; repeat --tag for each')
+        raise InvalidInput(f'tag "{shown(text)}" contains a second tag; repeat --tag for each tag')
     return _check_tag(key, value)
 
 
@@ -187,7 +187,8 @@ def namespace(name: str) -> str:
 
 
 def canonical_namespace(name: str) -> str:
-    """Do as `namespace`, but accept names of our own files, which earlier versions allowed.
+    """Do the same as `namespace`, but accept names of our own files, which earlier versions
+    allowed.
 
     Raises:
         InvalidInput: The name is empty, too long, or contains characters other than a-z 0-9 . _ -
@@ -286,7 +287,7 @@ def read_json(text: str) -> Any:
     except InvalidInput:
         raise
     except RecursionError:
-        raise InvalidInput("is not JSON that can be read (it is nested too deep)") from None
+        raise InvalidInput("is not JSON that can be read (it is nested too deeply)") from None
     except ValueError as exc:
         raise InvalidInput(f"is not JSON ({exc})") from exc
 
@@ -296,7 +297,7 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f'has the key "{shown(repeated)}" twice; keep one of them')
+        raise InvalidInput(f'contains the key "{shown(repeated)}" twice; keep one of them')
     return members
 
 
@@ -341,7 +342,7 @@ def _check_line(text: str, name: str, max_length: int) -> str:
         raise InvalidInput(f"{name} is {len(text)} characters; the limit is {max_length}")
     _require_storable(text, name)
     if has_control(text):
-        raise InvalidInput(f"{name} has a line break or another control character")
+        raise InvalidInput(f"{name} contains a line break or another control character")
     return text
 
 

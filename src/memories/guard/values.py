@@ -35,7 +35,7 @@ FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _HEX = r"(?:0x)?[0-9a-fA-F]{32,128}"
-_IBAN_LENGTHS = frozenset(  # the length of the account numbers of each country
+_IBAN_LENGTHS = frozenset(  # the length of each country's account numbers
     "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20"
     " EG29 ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27"
     " JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18"
@@ -80,7 +80,9 @@ def is_random(value: str) -> bool:
 
 
 def is_random_enough(value: str) -> bool:
-    """Return whether a value looks random; one of 5 to 9 characters is tested as if repeated."""
+    """Return whether a value looks random; values of 5 to 9 characters are tested as if
+    repeated.
+    """
     return is_random(f"{value}{value}"[: max(10, len(value))])
 
 
@@ -146,8 +148,8 @@ def is_plausible(value: str) -> bool:
 
 
 def is_card(number: str) -> bool:
-    """Return whether digits are the number of a payment card (ISO/IEC 7812: an issuer's prefix, the
-    Luhn digit).
+    """Return whether digits are a payment card number (ISO/IEC 7812: an issuer's prefix, the Luhn
+    digit).
     """
     digits = re.sub(r"\D", "", number)
     if not re.fullmatch(_CARDS, digits) or len(set(digits)) < 3:
@@ -160,8 +162,8 @@ def is_card(number: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """Return whether a text is an account number (ISO 13616: the length of its country, ISO 7064
-    mod 97).
+    """Return whether a text is an account number (ISO 13616: the country's length, ISO 7064 mod
+    97).
     """
     plain = re.sub(r"[ -]", "", text).upper()
     if f"{plain[:2]}{len(plain)}" not in _IBAN_LENGTHS:

@@ -1,4 +1,4 @@
-"""A namespace's files next to the store: captured events, sessions, waiting reads.
+"""A namespace's files next to the store: captured events, sessions and waiting reads.
 
 All contain JSON lines, added under the file's lock; see `hooks` and `write.accesses`.
 """
@@ -17,8 +17,8 @@ from memories.models import SHARED
 from memories.settings import Config
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox: its holder stores the waiting events
-GIVEN_TO = "given_to"  # in a session's line: the namespace whose memories it was shown
-_WAIT_SECONDS = 60.0  # for a flusher to finish
+GIVEN_TO = "given_to"  # in a session's line: the namespace whose memories the session was shown
+_WAIT_SECONDS = 60.0  # seconds for a flusher to finish
 
 Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
 
@@ -69,7 +69,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 def _edit_event(name: str, into: str | None, default: str) -> Edit:
-    """Return the edit of an event; one without a namespace belongs to the namespace in the
+    """Return the edit for an event; an event without a namespace belongs to the namespace in the
     settings."""
 
     def edit(line: Any) -> Any:
@@ -81,7 +81,7 @@ def _edit_event(name: str, into: str | None, default: str) -> Edit:
 
 
 def _edit_session(name: str, into: str | None) -> Edit:
-    """Return the edit of a line of a session."""
+    """Return the edit for a session's line."""
 
     def edit(line: Any) -> Any:
         if not isinstance(line, dict):
@@ -91,14 +91,14 @@ def _edit_session(name: str, into: str | None) -> Edit:
             return line
         if into is not None:
             return {**line, **dict.fromkeys(keys, into)}
-        # A switch stays off. The session continues with the identity that its hook names.
+        # The switch stays off. The session continues with the identity that its hook names.
         return {key: line[key] for key in ("off", "reset") if key in line} or None
 
     return edit
 
 
 def _edit_accesses(name: str, into: str | None) -> Edit:
-    """Return the edit of the reads of one search."""
+    """Return the edit for one search's reads."""
 
     def edit(line: Any) -> Any:
         if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
@@ -122,7 +122,7 @@ def _is_name(value: object, name: str) -> bool:
 
 
 def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
-    """Edit the lines of a file, except unreadable ones; return how many change."""
+    """Edit a file's lines, except unreadable ones; return how many change."""
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())

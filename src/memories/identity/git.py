@@ -1,6 +1,6 @@
 """Reads a git repository's files: its location, configuration, branch and commits.
 
-No git process is started, since it would execute commands in the configuration. All values are
+This starts no git process, since git would execute commands in the configuration. All values are
 data: they name things and are never run. In a checkout no file is read except `.git`, and of the
 objects only file names and pack indexes; see gitformat-pack(5).
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from memories.core.disk import open_file
 
 MAX_CONFIG_BYTES = 262_144
-_MAX_POINTER_BYTES = 8_192  # of `.git`, `commondir` and `HEAD`
+_MAX_POINTER_BYTES = 8_192  # bytes of `.git`, `commondir` and `HEAD`
 _MAX_INCLUDES = 10
 _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
@@ -91,7 +91,7 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
 
     Args:
         checkout: The repository.
-        settings: The user's own configuration; if not passed, it is read when needed.
+        settings: The user's own configuration; if omitted, it is read when needed.
     """
     if os.name != "posix":
         return True
@@ -179,7 +179,7 @@ def expand_home(path: str) -> Path:
 
 
 def _read_text(file: Path, max_bytes: int) -> str:
-    """Return the text of a file.
+    """Return a file's text.
 
     Raises:
         Unreadable: The file does not exist, is not a regular file, can't be read, or is too large.
@@ -280,7 +280,7 @@ def _parse_lines(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _parse_header(line: str) -> tuple[str, str, str]:
-    """Return section and subsection of a header, and the content after it on the line."""
+    """Return a header's section and subsection, and the content after it on the line."""
     end = _end_of_header(line)
     content = line[end + 1 :].strip()
     name, quote, subsection = line[1:end].partition('"')
@@ -325,7 +325,7 @@ def _is_continued(value: str) -> bool:
 def _parse_value(text: str) -> str:
     """Return a value without quotes, escapes, comments and surrounding spaces."""
     parsed: list[str] = []
-    length, is_quoted, signs = 0, False, iter(text.strip())  # length: up to the last non-space
+    length, is_quoted, signs = 0, False, iter(text.strip())  # length up to the last non-space
     for sign in signs:
         if sign == "\\":
             escape = next(signs, "")
@@ -394,7 +394,7 @@ def has_commit(common: Path, commit: str) -> bool:
 
 
 def _is_listed(index: Path, name: bytes) -> bool:
-    """Return whether the index of a pack lists an object."""
+    """Return whether a pack's index lists an object."""
     with index.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:_FANOUT] != _INDEX:
             return False

@@ -1,7 +1,7 @@
 """Describes, renames, merges and deletes whole namespaces.
 
-A move copies records and log in one transaction, and then empties the old namespace. So at worst an
-interrupted run leaves everything in both places, and a second run finishes the move.
+A move copies records and log in one transaction, and then empties the old namespace. So an
+interrupted run at worst leaves everything in both places, and a second run finishes the move.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
 _MAX_ENTRIES = 1_000  # log entries written in the same millisecond
 _MAX_SHOWN = 20  # number of tags, writers and conflicts shown
-_PAGE = 250  # records
+_PAGE = 250  # records at a time
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
@@ -85,7 +85,7 @@ class Contents(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Result of a move.
+    """The result of a move.
 
     Attributes:
         name: The old name.
@@ -93,7 +93,7 @@ class Moved(NamedTuple):
         versions: Versions of memories that were moved.
         turns: Turns that were moved.
         queued: Turns that wait to be stored and were moved.
-        left: Records that were written under the old name meanwhile; a merge moves them too.
+        left: Records that were written under the old name in the meantime; a merge moves them too.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Moved(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """Result of a deletion, or of a dry run of it.
+    """The result of a deletion, or of a dry run of it.
 
     Attributes:
         name: The namespace.
@@ -113,7 +113,7 @@ class Deleted(NamedTuple):
         versions: Their versions.
         turns: Turns.
         queued: Turns that waited to be stored, and events that waited in the inbox.
-        entries: Entries of its audit log.
+        entries: Entries in its audit log.
         files: Its own files and folders next to the store.
         also_in: Files that may still contain it: backups, and snapshots taken before an upgrade.
     """
@@ -184,7 +184,7 @@ def _count_version(record: Record, counts: Counter[str], tags: Counter[str]) -> 
 
 
 def find(store: Store, config: Config, name: str) -> str:
-    """Return the canonical name of an existing namespace.
+    """Return an existing namespace's canonical name.
 
     Raises:
         NotFound: There is no such namespace.
@@ -194,7 +194,7 @@ def find(store: Store, config: Config, name: str) -> str:
         return name
     if _own_files(config, name):
         return name
-    raise NotFound(f'there is no namespace "{name}"; memory namespaces lists them')
+    raise NotFound(f'there is no namespace "{name}"; run memory namespaces to list them')
 
 
 def move(
@@ -249,7 +249,7 @@ def move(
         store.remove(refs)
         left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
         if not left:
-            _empty(store, name)  # the log entry of the removal itself
+            _empty(store, name)  # the log entry for the removal itself
     return moved._replace(left=left)
 
 
@@ -301,7 +301,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
 
 
 class _Source(NamedTuple):
-    """All records of a namespace to move, without their vectors."""
+    """All records in a namespace to move, without their vectors."""
 
     name: str
     records: Mapping[Collection, Sequence[Record]]
@@ -319,8 +319,8 @@ class _Source(NamedTuple):
             count = len(store.refs(Place(collection, name).everything()))
             if len(records[collection]) != count:
                 raise StoreDamaged(
-                    f"{name} has damaged records, which a move would lose; "
-                    "see to them first: memory doctor"
+                    f"{name} contains damaged records, which a move would lose; repair or remove "
+                    "them first: memory doctor"
                 )
         return cls(name, records)
 
@@ -360,7 +360,7 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
         ]
         if not merge and groups - copied_groups:
             raise RequestError(
-                f'there is a namespace "{into}" already; to make them one: memory namespaces merge '
+                f'there is already a namespace "{into}"; to merge them: memory namespaces merge '
                 f"{source.name} {into}"
             )
         if collection is Collection.MEMORY:
@@ -435,8 +435,8 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
         salt = link_of(first[0]).salt if first else None
     except ValueError as exc:
         raise StoreDamaged(
-            f"the log of {source.name} or {into} can't be read ({exc}); "
-            "see to it first: memory doctor"
+            f"cannot read the log of {source.name} or {into} ({exc}); repair it first: memory "
+            "doctor"
         ) from exc
     digests: dict[str, str] = {}
     if salt is not None and links:
@@ -463,7 +463,8 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
 
 def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
     """Return whether an interrupted move has already appended the log, judging by its last
-    entry."""
+    entry.
+    """
     if not links:
         return True
     last = links[-1]
@@ -478,7 +479,7 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return an entry's changes, with the conversation digests of another log."""
+    """Return an entry's changes, with the conversation digests for another log."""
 
     def translate(item: str) -> str:
         if not item.startswith("~"):
@@ -490,7 +491,7 @@ def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...],
 
 
 def _empty(store: Store, name: str) -> tuple[str, ...]:
-    """Erase all records of a namespace, until there are none."""
+    """Erase all records in a namespace, until none are left."""
     also_in: tuple[str, ...] = store.remove([])  # finishes an interrupted erasure
     with contextlib.ExitStack() as erased:
         while True:

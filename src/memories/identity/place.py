@@ -1,4 +1,4 @@
-"""The place where a program works, for the origins of its writes; see `Memories`."""
+"""The place where a program works, which is part of the origin of its writes; see `Memories`."""
 
 import time
 from collections.abc import Callable
@@ -8,11 +8,12 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
 
-_FRESH_SECONDS = 2.0  # after this a server checks again: another branch may have been checked out
+# seconds after which a server checks again, because another branch may have been checked out
+_FRESH_SECONDS = 2.0
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return a function that finds the project and branch of a folder; only writes call it.
+    """Return a function that finds a folder's project and branch; only writes call it.
 
     Args:
         config: The settings; if `project_detection` is off, there is no place.
@@ -89,8 +90,8 @@ def names_of(project: str | None) -> tuple[str, ...]:
         identified = identify(Path.cwd())
         if identified is None:
             raise InvalidInput(
-                "the working folder is not in a git repository of yours; "
-                "name the project instead of ."
+                "the working folder is not in a git repository of yours; name the project instead "
+                "of ."
             )
         name = identified.name
     return tuple(registry.names_of(name, registry.aliases(registers())))

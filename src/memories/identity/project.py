@@ -1,4 +1,4 @@
-"""The project to which a folder belongs, from its git repository; see docs/identity.md.
+"""The project to which a folder belongs, found from its git repository; see docs/identity.md.
 
 A repository's files are data. The name comes only from `.git` and the user's own folder, which only
 the user writes. A remote's name never contains a user or a password.
@@ -100,7 +100,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
 
 
 def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | None:
-    """Return the name in the repository's own configuration, for the project or a folder of it."""
+    """Return the name for the project or a folder in it from the repository's own configuration."""
     names = {
         subfolder: values[-1].strip()
         for (section, subfolder, setting), values in own.items()
@@ -124,7 +124,7 @@ class _Naming:
         self._home, self._record = home, record
 
     def name(self, checkout: Checkout, config: git.Config, clones: int = _MAX_CLONES) -> str:
-        """Return the earlier name, if the repository is known, else its current one.
+        """Return the earlier name if the repository is known, else its current name.
 
         Args:
             checkout: The repository.
@@ -178,7 +178,9 @@ class _Naming:
         return None
 
     def _remote(self, checkout: Checkout, config: git.Config, clones: int) -> str | None:
-        """Return the name of the remote from which a repository was cloned; None without one."""
+        """Return the name of the remote from which a repository was cloned; None if there is
+        none.
+        """
         urls: dict[str, str] = {}
         for (section, remote, setting), values in config.items():
             if section == "remote" and setting == "url" and values[0]:
@@ -217,7 +219,7 @@ class _Naming:
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
     """Return the facts about a repository, and its name if it is new."""
     common = checkout.common
-    # .git, and .bare beside working trees
+    # .git, and .bare next to working trees
     folder = common.parent if common.name.startswith(".") else common
     plain = folder.name.removesuffix(".git")
     plain = "".join(sign if sign.isprintable() else "_" for sign in plain).strip()
@@ -264,8 +266,8 @@ def remote_name(url: str) -> str | None:
         url: The address of the remote in git: a URL, or `user@host:path`.
 
     Returns:
-        The same name for https, ssh and `user@host:path`, without a user, a password and the
-        options of a URL. None for an address without host and path, and for a path on this machine.
+        The same name for https, ssh and `user@host:path`, without a URL's user, password and
+        options. None for an address without host and path, and for a path on this machine.
     """
     if match := _URL.fullmatch(url):
         return _name_of_url(match[1].lower(), match[2], match[3])

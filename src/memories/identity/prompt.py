@@ -1,8 +1,8 @@
 """The block at the start of a session's prompt: the agent's identity, memories and abilities.
 
-It follows decision 10 of the identity specification. Memories are data: they are fenced by marks
-with a random number, one item a line, and no item can close or escape the marks. Only memories that
-a person or an agent decided to keep are shown. Captured or imported memories that were not accepted
+It follows decision 10 in the identity specification. Memories are data: marks with a random number
+fence them, with one item per line, and no item can close or escape the marks. Only memories that a
+person or an agent decided to keep are shown. Captured or imported memories that were not accepted
 are left out, and so is text that seems to give orders. The one exception has a separate section:
 the notes of this agent's last sessions in this project.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MAX_ENTRIES = 10
-MAX_PREFERENCES = 5  # that stand before newer memories
-MAX_CHARACTERS = 8_000  # what hosts accept at once, also in Codex's count of tokens
+MAX_PREFERENCES = 5  # number of pinned memories that precede newer memories
+MAX_CHARACTERS = 8_000  # tokens that hosts accept at a time, also by Codex's count
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
     "- Query when relevant to the current conversation",
@@ -72,9 +72,9 @@ class BlockRequest(NamedTuple):
     Attributes:
         namespace: The namespace.
         project: The session's project; None if there is none.
-        budget: How many tokens the block may have.
+        budget: The maximum number of tokens in the block.
         client: How the agent reaches its memory.
-        max_per_writer: How many memories by any one other writer it may show; None for no limit.
+        max_per_writer: How many memories by any single other writer it may show; None for no limit.
     """
 
     namespace: str
@@ -108,8 +108,8 @@ def build(
     Args:
         memories: The memories. Their store is opened only if the scratchpad is out of date.
         project: The session's project; None if there is none.
-        budget: How many tokens it may have. Memories are left out as whole items; the rest of the
-            block stays.
+        budget: The maximum number of tokens. Memories are left out as complete items; the rest of
+            the block stays.
         client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool
             `memory` of Amplifier.
 
@@ -128,7 +128,7 @@ def build(
 
 
 def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None = None) -> Prompt:
-    """Return a block with the memories of a scratchpad; see `build`.
+    """Return a block with a scratchpad's memories; see `build`.
 
     Args:
         request: The request.
@@ -223,7 +223,7 @@ def _is_suspicious(entry: Entry) -> bool:
 def _is_session(entry: Entry) -> bool:
     """Return whether a memory belongs only in the section of sessions, in its own project.
 
-    A pinned one is shown among the other memories, unless it was captured and not accepted.
+    A pinned memory is shown among the other memories, unless it was captured and not accepted.
     """
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 

@@ -1,6 +1,6 @@
 """A user's register of projects: repository names and aliases.
 
-It is next to the user's `config.toml`, out of reach of any repository's content.
+The register is next to the user's `config.toml`, out of reach of any repository's content.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _ALIASES = "aliases.json"
 
 
 class Repository(NamedTuple):
-    """A repository seen earlier.
+    """A repository that was seen earlier.
 
     Attributes:
         folder: Its common folder.
@@ -42,7 +42,7 @@ def find_repository(home: Path, folder: Path) -> Repository | None:
 
 
 def remember(home: Path, repository: Repository) -> None:
-    """Remember a repository; if the file can't be written, the repository is examined each time."""
+    """Record a repository; if the file can't be written, the repository is examined each time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
         _write(home, repository)

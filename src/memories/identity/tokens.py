@@ -1,4 +1,4 @@
-"""Tokens of the server: who may read or write which namespaces.
+"""Server tokens: they determine who may read or write which namespaces.
 
 `memory tokens` writes the file, which contains only hashes of the tokens.
 """
@@ -44,7 +44,7 @@ class Token(NamedTuple):
     last_used_at: datetime | None
 
     def is_expired(self, now: datetime) -> bool:
-        """Return whether it is no longer valid."""
+        """Return whether the token has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
 
@@ -86,7 +86,7 @@ def create(
         expires_at: When it expires, if it does.
 
     Raises:
-        InvalidInput: The name is not acceptable or in use, or the time is in the past.
+        InvalidInput: The name is invalid or in use, or the time is in the past.
     """
     now = datetime.now(UTC)
     name = one_line(name, "name")
@@ -116,7 +116,7 @@ def revoke(home: Path, id_or_name: str) -> Token:
             if id_or_name in (token.id, token.name):
                 tokens.remove(token)
                 return token
-        raise NotFound(f'there is no token "{id_or_name}"; memory tokens list shows them')
+        raise NotFound(f'there is no token "{id_or_name}"; run memory tokens list to see them')
 
 
 def record_use(home: Path, used_at: Mapping[str, datetime]) -> None:
@@ -132,7 +132,7 @@ def read(home: Path) -> list[Token]:
     """Return all tokens.
 
     Raises:
-        ConfigError: The file can't be read, or others may write it.
+        ConfigError: The file can't be read, or other users may write to it.
     """
     file = home / _FILE
     try:
@@ -144,7 +144,7 @@ def read(home: Path) -> list[Token]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(
-            f"cannot read {file}: {exc}; remove it and make your tokens again"
+            f"cannot read {file}: {exc}; remove it and create your tokens again"
         ) from exc
 
 

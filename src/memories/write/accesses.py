@@ -2,7 +2,7 @@
 all lines.
 
 So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted
-in the same transaction as a mark that names it, and then removed. If that is interrupted at any
+in the same transaction as a mark that names it, and then removed. After an interruption at any
 point, the next flush finds the batch, and the store knows whether it was counted. Only stores
 without such a mark (all except SQLite and files) may count the last batch twice after a kill. On a
 full or read-only disk, reads are not counted.
@@ -28,14 +28,15 @@ try:
 except ImportError:  # Windows, where an open file can't be renamed
     fcntl = None  # type: ignore[assignment]
 
-FLUSH_BYTES = 65_536  # a few hundred searches; above this a read also tries to have them counted
-MAX_BYTES = 1_048_576  # above this reads are not counted
+# bytes for a few hundred searches; above this, a read also tries to have them counted
+FLUSH_BYTES = 65_536
+MAX_BYTES = 1_048_576  # bytes above which reads are not counted
 _HEAD = 128  # bytes at the beginning of a file that identify it
 _ATTEMPTS = 3  # attempts to find the file to append to while other processes move it
 
 
 class _CountedFile(NamedTuple):
-    """The reads counted in a file up to an offset; its inode and beginning identify the file."""
+    """The reads counted in a file up to an offset. The file's inode and beginning identify it."""
 
     inode: int
     head: bytes
@@ -44,10 +45,10 @@ class _CountedFile(NamedTuple):
 
 
 class Accesses:
-    """The reads of one store that are not counted yet, in one home folder."""
+    """One store's reads that are not counted yet, in one home folder."""
 
     def __init__(self, home: Path, place: str) -> None:
-        """Remember the paths; no file is opened.
+        """Store the paths; no file is opened.
 
         Args:
             home: The settings folder.
@@ -65,7 +66,8 @@ class Accesses:
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            # A read does not fail for a statistic; `memory doctor` reports a read-only home.
+            # A read does not fail because of its statistics; `memory doctor` reports a read-only
+            # home.
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
@@ -77,8 +79,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records just read, with the waiting reads added to their counts, but not this
-        read."""
+        """Return records just read, adding the waiting reads to their counts, but not this read."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))

@@ -1,4 +1,4 @@
-"""Changes a memory: a new version, a reset of its decay, a deletion that can be undone."""
+"""Changes a memory: a new version, a reset of its decay, or a deletion that can be undone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,10 +44,10 @@ class Update(NamedTuple):
     recheck: str | int | None = None
 
     def declared_fields(self) -> dict[str, Any]:
-        """Return the fields for the given policy and confidence.
+        """Return the fields for a policy and a confidence.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         if self.decay is not None and self.decay not in tuple(DecayPolicy):
             shown = validate.shown(str(self.decay))
@@ -57,7 +57,7 @@ class Update(NamedTuple):
         return versions.declared_fields(Draft("", decay=self.decay, confidence=self.confidence))
 
     def redact(self) -> "tuple[Update, tuple[str, ...]]":
-        """Return the update without secrets, and the kinds of the secrets."""
+        """Return the update without secrets, and the kinds of the removed secrets."""
         if self.redactor is None:
             return self, ()
         tags, kinds = self.redactor.pairs(self.tags)
@@ -229,8 +229,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return records of a memory's reinforcements: now and, if it was not recorded yet, the last
-    one.
+    """Return records of a memory's reinforcements: the current one and, if not recorded yet, the
+    last one.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = store.scan(where, limit=1, newest_first=True)
@@ -259,7 +259,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
 
 
 def is_pinned(record: Record) -> bool:
-    """Return whether a memory stays in the scratchpad of its namespace."""
+    """Return whether a memory stays in its namespace's scratchpad."""
     return PINNED in record.labels
 
 
@@ -287,7 +287,9 @@ def pin(
 
 
 def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version with the same content as the previous one; origin and acceptance stay."""
+    """Append a version with the same content as the previous one, keeping its origin and
+    acceptance.
+    """
     fields = dict(new.fields)
     for name in ("accepted_at", "accepted_by", "redacted"):
         if name in latest.fields:

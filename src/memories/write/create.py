@@ -1,4 +1,4 @@
-"""Turns drafts into memories: stores a new memory or a new version under its key, adds to the
+"""Turns drafts into memories: stores a memory or a version under its key, merges a draft into the
 memory with the same text, or refuses a duplicate.
 
 A draft takes these steps, in this order:
@@ -43,7 +43,7 @@ BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Result of `create`.
+    """The result of `create`.
 
     Attributes:
         stored: Whether anything was stored.
@@ -87,7 +87,7 @@ class Prepared(NamedTuple):
     """A draft on its way into the store.
 
     Attributes:
-        draft: The draft: redacted, checked, in the form in which it is stored.
+        draft: The draft: redacted, checked, and in its stored form.
         redacted: The kinds of the secrets that were removed.
         vectors: The vectors of its content; None without a model.
         superseded: The memory that it replaces, looked up in the transaction.
@@ -104,7 +104,7 @@ class Prepared(NamedTuple):
 def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
     """Store drafts in order; all are redacted and checked before the first is stored.
 
-    For callers inside the package; `Memories.create_many` begins with `Memories.prepare`.
+    This is for callers inside the package; `Memories.create_many` begins with `Memories.prepare`.
     """
     return [created for batch in prepare(writer, drafts) for created in batch.write()]
 
@@ -126,7 +126,7 @@ def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
 
 
 def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
-    """Return a draft as it is stored, without secrets; nothing else sees the original."""
+    """Return a draft in its stored form, without secrets; nothing else sees the original."""
     if redactor is None:
         return Prepared(_check(draft), ())
     content, kinds = redactor.text(draft.content)
@@ -149,10 +149,10 @@ def _anchor(writer: Writer, prepared: Prepared) -> Prepared:
 
 
 def _check(draft: Draft) -> Draft:
-    """Return a draft with its values in the form in which they are stored.
+    """Return a draft with its values in their stored form.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is invalid.
     """
     values: dict[str, Any] = {
         "content": validate.content(draft.content),
@@ -182,7 +182,7 @@ def _check(draft: Draft) -> Draft:
 
 
 class Batch(NamedTuple):
-    """Prepared drafts that are stored in one transaction.
+    """Prepared drafts to store in one transaction.
 
     Attributes:
         writer: Writes them to its namespace.
@@ -200,7 +200,7 @@ class Batch(NamedTuple):
         return self._replace(writer=self.writer._replace(lookup=lookup))
 
     def write(self) -> list[Created]:
-        """Store the drafts in a transaction, which may be part of another."""
+        """Store the drafts in a transaction, which may be part of another one."""
         writer = self.writer
         if self.note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
@@ -249,8 +249,8 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     for first in writer.store.scan(where, limit=1):
         if first.text != draft.content:
             note = (
-                f"the id {draft.id} belongs to a memory with other content; "
-                "give this text another one"
+                f"the id {draft.id} belongs to a memory with other content; give this text "
+                "another id"
             )
             return Created(stored=False, memory=None, note=note)
         [latest] = writer.store.scan(where, limit=1, newest_first=True)
@@ -270,7 +270,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
     except (NotFound, InvalidInput):
         other = writer.lookup.find(memory_id)
         raise InvalidInput(
-            f"the memory to replace is in namespace {other.ref.namespace}, and the new one would "
+            f"the memory to replace is in namespace {other.ref.namespace}, but the new one would "
             f"be in {writer.lookup.namespace}; write the new one there"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)

@@ -24,7 +24,7 @@ from memories.write.many import Affected, Tally, in_batches, scan_pages, select
 if TYPE_CHECKING:
     from memories.write.queue import RetryQueue
 
-_BATCH = 2_000  # memories or turns in one removal
+_BATCH = 2_000  # memories or turns per removal
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
@@ -49,7 +49,7 @@ def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
 
 
 class Turns(NamedTuple):
-    """Turns to erase: a whole conversation, or one of its turns.
+    """Turns to erase: an entire conversation, or one of its turns.
 
     Attributes:
         store: Their store.
@@ -71,7 +71,7 @@ class Turns(NamedTuple):
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
     def forget(self, queue: "RetryQueue", *, dry_run: bool = False) -> Forgotten:
-        """Erase the turns; for a whole conversation, its queued turns too.
+        """Erase the turns; for an entire conversation, also its queued turns.
 
         Raises:
             NotFound: There are no such turns.
@@ -102,8 +102,8 @@ class Turns(NamedTuple):
         raise NotFound("Conversation not found" if self.place is None else "Turn not found")
 
     def _stored_name(self) -> str:
-        """Return the name of the conversation. A name that another program stored is not checked,
-        so that it can be removed.
+        """Return the conversation's name. A name stored by another program is not checked, so that
+        it can be removed.
         """
         name = self.conversation
         can_be_stored = isinstance(name, str) and bool(name) and storable(name)
@@ -115,7 +115,7 @@ class Turns(NamedTuple):
         return Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
 
     def _count_turns(self, refs: Sequence[Ref]) -> int:
-        """Return the number of turns: the parts of a long message count as one."""
+        """Return the number of turns; the parts of a long message count as one turn."""
         return len({*refs} - {*self._find_continued(refs[0].group)}) if refs else 0
 
     def _find_continued(self, name: str) -> list[Ref]:
@@ -127,7 +127,7 @@ class Turns(NamedTuple):
             return refs
         continued = {ref.position for ref in self._find_continued(name)}
         first = last = self.place
-        while first in continued:  # a part is not erased alone
+        while first in continued:  # a part can't be erased separately
             first -= 1
         while last + 1 in continued:
             last += 1
@@ -162,7 +162,7 @@ def forget_with_turns(
 ) -> Forgotten:
     """Erase turns and the memories that were made from them; see `Memories.forget_turns`.
 
-    Memories are erased first: after an interruption, the turns still identify the rest.
+    Memories are erased first, so that after an interruption the turns still identify the rest.
 
     Raises:
         NotFound: There are neither turns nor memories.
@@ -187,7 +187,7 @@ def _find_made_from(store: Store, namespace: str, source: str) -> Iterator[Recor
     """Yield the last version of each memory that was made from a conversation or a turn."""
     last: Record | None = None
     for page in scan_pages(store, Filter(Collection.MEMORY, (namespace,), state="any")):
-        for record in page:  # versions of a memory follow each other
+        for record in page:  # versions of a memory are consecutive
             if last is not None and last.ref.group != record.ref.group:
                 yield last
                 last = None
@@ -247,8 +247,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns without reading them; repeat if any was added
-    meanwhile."""
+    """Erase the records that `find` returns without reading them; repeat if any was added in the
+    meantime."""
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:
         while refs := find():

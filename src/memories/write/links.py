@@ -1,6 +1,6 @@
 """Links between memories and the memories that they correct, kept up to date when either changes.
 
-Both sides store the link: the newer memory has `corrects`, the older one `corrected_by` and
+Both sides store the link: the newer memory in `corrects`, the older one in `corrected_by` and
 `corrected_at`. Only current memories are linked. A memory that ends keeps its own side, so that it
 can be linked again if it is restored.
 """
@@ -30,7 +30,7 @@ def link_correction(
         newer: The memory.
         rivals: Current memories that it corrects, as they were before `retired` ended.
         retired: The memory that it replaces: it may correct what that one corrected.
-        at: When it becomes current; by default when it was written.
+        at: When it becomes current; by default, when it was written.
 
     Returns:
         The memory with its link.
@@ -87,7 +87,7 @@ def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
     Args:
         store: Its store, in a transaction.
         record: The memory.
-        former: The fields of a version that was linked.
+        former: The fields of a version with links.
 
     Returns:
         The memory with its links.
@@ -173,8 +173,8 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects and the one that corrects it, if they have the link
-    too.
+    """Return the memory that a memory corrects and the one that corrects it, if they also contain
+    the link.
     """
     older = _find_live(store, record, record.fields.get("corrects"))
     newer = _find_live(store, record, record.fields.get("corrected_by"))

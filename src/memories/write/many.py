@@ -1,9 +1,8 @@
 """Bulk changes: deletes or tags the memories that an expression selects.
 
 Records are found a page at a time, without a transaction, and changed in batches. Each batch is one
-transaction in which the records are read again, so that no memory is changed that another writer
-has changed meanwhile. An interrupted run has finished whole batches; running it again does the
-rest.
+transaction that reads the records again, so that no change by another writer is overwritten. An
+interrupted run has finished whole batches; running it again does the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +27,12 @@ from memories.write.links import relink, unlink, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-BATCH = 10_000  # changes in one transaction: up to this many, all are done or none
-MAX_BATCH_CHARACTERS = 64 * 1_048_576  # total for the texts of a batch
+BATCH = 10_000  # changes per transaction: up to this many, all are made or none
+MAX_BATCH_CHARACTERS = 64 * 1_048_576  # characters, in total, for the texts in a batch
 PAGE = 250
-MAX_STEPS = 1_000  # in an answer
+MAX_STEPS = 1_000  # steps in an answer
 MAX_EXCERPT = 200  # characters of the content shown in a step
-CLOCKS = timedelta(minutes=1)  # how much the clocks of two machines may differ
+CLOCKS = timedelta(minutes=1)  # seconds by which the clocks of two machines may differ
 
 
 class Step(NamedTuple):
@@ -54,7 +53,7 @@ class Step(NamedTuple):
 
 
 class Affected(NamedTuple):
-    """Result of a bulk change of memories or turns or, with `dry_run`, of its preview.
+    """The result of a bulk change of memories or turns or, with `dry_run`, of its preview.
 
     Attributes:
         counts: The number of memories or turns by action; see `Step`.
@@ -143,14 +142,14 @@ def refuse_states(selector: Selector, action: str) -> None:
     """
     if selector.states:
         names = " and ".join(sorted(selector.states))
-        raise InvalidInput(f"only current memories can be {action}; leave {names} out of where")
+        raise InvalidInput(f"only current memories can be {action}; remove {names} from where")
 
 
 # --- deleting
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected current memories, all at one moment; see `Memories.delete_where`.
+    """Delete the selected current memories, all at the same time; see `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression names memories that are not current.
@@ -180,7 +179,7 @@ class Tagging(NamedTuple):
         tags: Tags to set.
         remove: Keys of tags to remove.
         rename: Old keys with their new keys, or old tags with new ones, both as `key=value`. A
-            memory that has the new key already keeps its value.
+            memory that already has the new key keeps its value.
     """
 
     tags: Mapping[str, str]
@@ -191,11 +190,11 @@ class Tagging(NamedTuple):
         """Return the change with validated keys and values.
 
         Raises:
-            InvalidInput: A tag is not acceptable, or nothing would change.
+            InvalidInput: A tag is invalid, or nothing would change.
         """
         if not self.tags and not self.remove and not self.rename:
             raise InvalidInput(
-                "no change of tags was given; name tags to set, to remove or to rename"
+                "no change to tags was given; name tags to set, to remove or to rename"
             )
         for old, new in self.rename.items():
             if ("=" in old) is not ("=" in new):
@@ -229,18 +228,17 @@ def retag(
     *,
     dry_run: bool,
 ) -> Affected:
-    """Change the tags of the selected memories in new versions; unchanged memories get none.
+    """Change the tags of the selected memories in new versions; unchanged memories get no version.
 
     Args:
         lookup: The namespace.
-        embedder: Makes vectors that are missing.
+        embedder: Computes missing vectors.
         selector: The memories.
         tagging: The change.
         dry_run: Only return what would change.
 
     Raises:
-        InvalidInput: A tag is not acceptable, or the expression names memories that are not
-            current.
+        InvalidInput: A tag is invalid, or the expression names memories that are not current.
     """
     refuse_states(selector, "tagged")
     tagging, tally, store = tagging.check(), Tally(), lookup.store
@@ -297,7 +295,7 @@ def _write_versions(
 def vectors_of(
     store: Store, embedder: "Embedder | None", records: Sequence[Record]
 ) -> dict[Ref, Any]:
-    """Return the vectors of records: from the store where it has them, otherwise new ones."""
+    """Return the vectors of records, from the store if it contains them, otherwise new ones."""
     if embedder is None:
         return {}
     dimension = embedder.space.dimension
@@ -325,7 +323,7 @@ def vectors_of(
 def select(
     store: Store, selector: Selector, namespace: str, fits: Callable[[Record], bool] | None = None
 ) -> Iterator[Record]:
-    """Yield the selected records of one namespace; a long message as one record with all of its
+    """Yield the selected records in one namespace; a long message as one record with its complete
     text.
     """
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
@@ -339,7 +337,7 @@ def select(
 
 
 def scan_pages(store: Store, where: Filter) -> Iterator[list[Record]]:
-    """Yield the records that meet a filter, a page at a time."""
+    """Yield the records that match a filter, a page at a time."""
     after = None
     while page := store.scan(where, limit=PAGE, after=after):
         yield page
@@ -356,7 +354,7 @@ def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Re
 def _read_again(
     store: Store, selector: Selector, batch: Sequence[Record]
 ) -> Iterator[list[Record]]:
-    """Yield the records of a batch that are still selected, in their present state."""
+    """Yield the records in a batch that are still selected, in their current state."""
     for part in by_count(batch, PAGE):
         records = store.read([record.ref for record in part])
         yield [record for record in records if selector.selects(record)]

@@ -1,4 +1,4 @@
-"""A crash-safe queue on disk for turns that could not be stored yet: one JSON object a line, in
+"""A crash-safe queue on disk for turns that could not be stored yet: one JSON object per line, in
 order.
 """
 
@@ -27,8 +27,8 @@ from memories.settings import Config
 from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # groups; if this many fail, the cause is not in their entries
-DRAIN_SECONDS = 1.0  # how long a caller that only adds an entry spends on other groups,
+MAX_FAILED = 3  # failed groups after which the cause can't be in their entries
+DRAIN_SECONDS = 1.0  # seconds that a caller that only adds an entry spends on other groups,
 GROUP_SECONDS = 5.0  # and on the earlier entries of its own group
 _log = logging.getLogger(__name__)
 
@@ -74,20 +74,20 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
 
 
 def count_waiting(config: Config) -> int:
-    """Return how many turns of all namespaces wait to be stored."""
+    """Return how many turns in all namespaces wait to be stored."""
     folder, name = files_of(config, "")
     return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
 
 def count_refused(config: Config) -> dict[Path, int]:
-    """Return the files of refused turns of all namespaces, and how many turns each contains."""
+    """Return the files of refused turns in all namespaces, and how many turns each contains."""
     folder, name = files_of(config, "")
     paths = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
     return {path: _count_lines(path) for path in paths}
 
 
 def lines_of(config: Config) -> Iterator[tuple[Path, int, str]]:
-    """Yield every queued or refused line of all namespaces, with its file and number."""
+    """Yield every queued or refused line in all namespaces, with its file and number."""
     folder, name = files_of(config, "")
     for path in sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl*")):
         if path.suffix in (".jsonl", ".refused"):
@@ -101,13 +101,12 @@ class RetryQueue:
     """A queue in a file that several processes share.
 
     An entry is on disk before `add` returns, and is removed only after it was processed. After a
-    crash in between it is processed again, so processing must be idempotent. Entries of a group are
-    processed in the order in which they came, by one process at a time; others may add entries
-    meanwhile.
+    crash in between it is processed again, so processing must be idempotent. A group's entries are
+    processed in order, by one process at a time; others may add entries at the same time.
     """
 
     def __init__(self, path: Path, group: str = "conversation_id") -> None:
-        """Open a queue; there is no file while it is empty.
+        """Open a queue; an empty queue has no file.
 
         Args:
             path: The file.
@@ -153,7 +152,7 @@ class RetryQueue:
         return _count_lines(self.refused)
 
     def drain(self, process: Callable[[Entry], object], *, before: str | None = None) -> Drained:
-        """Process the entries in order, unless another process is already doing that.
+        """Process the entries in order, unless another process is already doing so.
 
         Args:
             process: Raises `ValueError` for an entry that will never be accepted, which is moved to
@@ -217,7 +216,7 @@ class RetryQueue:
     def _drain(self, process: Callable[[Entry], object], before: str | None) -> Drained:
         entries, damaged = _read(self.path)
         for line in damaged:
-            _log.error("a damaged line of the queue %s was put aside", self.path)
+            _log.error("a damaged line in the queue %s was moved away", self.path)
             _append(self.refused, line)
         order = sorted(range(len(entries)), key=lambda at: self._group_of(entries[at]) != before)
         started_at = time.monotonic()
@@ -235,7 +234,7 @@ class RetryQueue:
         finally:
             if processed or damaged or not entries:
                 with locked(self._file_lock):
-                    current, _ = _read(self.path)  # others may have added entries meanwhile
+                    current, _ = _read(self.path)  # others may have added entries in the meantime
                     remaining = [entry for at, entry in enumerate(current) if at not in processed]
                     _rewrite(self.path, list(map(json.dumps, remaining)))
         return Drained(len(processed), failed)

@@ -19,7 +19,7 @@ _ADVICE = {
 
 
 def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | None:
-    """Return a function that refuses records beyond a namespace's quota; None without a quota.
+    """Return a function that refuses records beyond a namespace's quota; None if there is no quota.
 
     Args:
         quota: The setting, such as `memories=10000,bob.memories=500`.
@@ -60,8 +60,8 @@ def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: i
     if stored + count > limit:
         verb = "has" if count == 1 else "have"
         raise RequestError(
-            f"namespace {namespace} has {stored} {kind} and its quota is {limit}, so {count} more "
-            f"{verb} no room; {_ADVICE[kind]}, or raise NAMESPACE_QUOTA"
+            f"namespace {namespace} contains {stored} {kind} and its quota is {limit}, so there "
+            f"is no room for {count} more; {_ADVICE[kind]}, or raise NAMESPACE_QUOTA"
         )
 
 

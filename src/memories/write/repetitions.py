@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes nothing in it"
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
-NOTE_WAITS = "a draft that awaits review changes nothing that is stored"
+NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
 _RANKS = {USER: 2, AGENT: 1}  # the others are captured or imported, with no decision behind them
 _UNKNOWN_RANK = 1  # for memories older than origins
@@ -38,8 +38,8 @@ class Additions(NamedTuple):
 
     Attributes:
         tags: Tags that the memory lacks.
-        fields: `decay`, `confidence` and `source` where the memory has none or a lower value.
-        other_tags: Tags that the memory has with another value.
+        fields: `decay`, `confidence` and `source` if the memory lacks them or has a lower value.
+        other_tags: Tags with another value than the memory's.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
 
@@ -70,10 +70,10 @@ def _as_fields(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, 
 
 
 class MergeResult(NamedTuple):
-    """Result of merging a repetition.
+    """The result of merging a repetition.
 
     Attributes:
-        record: The memory as it is now.
+        record: The memory in its new state.
         merged: The names of the fields that a new version took from the draft; usually empty.
         not_merged: The tags and fields of the draft that were not merged.
         reinforced: Whether its decay was reset.
@@ -204,7 +204,7 @@ class Repetition(NamedTuple):
         return {**tags_of(self.record.labels), **additions.tags}
 
     def _add_version(self, additions: Additions, correction: Record | None) -> Record:
-        """Add a version with the same text. If the writer is more trusted, the version has the
+        """Add a version with the same text. If the writer is more trusted, the version contains the
         writer's own words.
         """
         existing, draft = self.record, self.draft

@@ -27,13 +27,13 @@ from memories.write.writer import Comparison, Similar, Writer
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
-# Programs use these channels and could approve anything: only a person's own command decides.
+# Programs use these channels and could approve anything, so only a person's own command decides.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
 _SERVED = ("http", "page")  # their callers decide; the environment would be the server's
 
 
 class Waiting(TypedDict, total=False):
-    """Filters for memories that await review; an omitted filter does not narrow the result.
+    """Filters for memories that await review; an omitted filter does not restrict the result.
 
     Attributes:
         tags: Tags that each must have.
@@ -57,14 +57,14 @@ class Waiting(TypedDict, total=False):
 
 
 class Reviewed(NamedTuple):
-    """Result of accepting or rejecting one memory.
+    """The result of accepting or rejecting one memory.
 
     Attributes:
         id: Its id.
-        done: Whether it was accepted or rejected, so it no longer awaits review.
+        done: Whether it was accepted or rejected, so that it no longer awaits review.
         memory: The resulting memory; another one if that had its key or the same text.
         duplicates: Current memories that say nearly the same, if it was left waiting because of
-            them. If it was left and there are none, it is suspicious.
+            them. If it was left and this is empty, it is suspicious.
         similar_to: Similar current memories that differ from it; it may correct one of them: see
             `memory`.
         not_merged: Tags and fields that differ from the memory with the same text, which keeps its
@@ -83,7 +83,7 @@ class Rivals(NamedTuple):
     """The current memories that resemble one that awaits review.
 
     Attributes:
-        import_id: The import that it came with; None for others.
+        import_id: The import that added it; None for others.
         duplicates: Memories that say the same.
         similar_to: Memories that are alike but differ, so one of the two may be wrong.
     """
@@ -104,7 +104,7 @@ class Review:
     """One namespace's memories that await review, and the decisions on them: `Memories.review`."""
 
     def __init__(self, writer: Writer, origin: Origin, noting: Noting) -> None:
-        """Prepare.
+        """Initialize; nothing is read yet.
 
         Args:
             writer: Compares and writes accepted memories.
@@ -149,7 +149,7 @@ class Review:
         vectors = store.vectors(refs) if self._writer.embedder else {}
         rivals: list[Rivals] = []
         for ref in refs:
-            if ref not in records:  # someone else has decided meanwhile
+            if ref not in records:  # another person has decided in the meantime
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
@@ -214,7 +214,7 @@ class Review:
         if content is not None:
             if len(records) != 1:
                 raise InvalidInput(
-                    "new content is for a single memory; accept the others by themselves"
+                    "new content is for a single memory; accept the others separately"
                 )
             if self._writer.redactor is not None:
                 content = self._writer.redactor.text(content).text
@@ -278,7 +278,9 @@ class Review:
 
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _PROGRAMS:
-            raise RequestError("what waits for review is decided by a person: memory review")
+            raise RequestError(
+                "only a person can decide about memories that wait for review: memory review"
+            )
         if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("what waits for review")
 
@@ -295,22 +297,24 @@ class Review:
         return where._replace(labels=labels)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
-        """Return the memories with these ids, each once."""
+        """Return the memories with these ids, without repetitions."""
         if isinstance(ids, str):
-            raise InvalidInput("ids are a list; for a single one put it in a list")
+            raise InvalidInput("ids must be a list; put a single id in a list")
         records: dict[str, Record] = {}
         for memory_id in ids:
             record = self._lookup.find_own(memory_id, deleted=True)
             if record.ended_by != PENDING:
                 state = "was deleted" if record.ended_by == "delete" else "does not wait for review"
                 raise RequestError(
-                    f"Memory {record.ref.group} {state}; memory review lists what waits"
+                    f"Memory {record.ref.group} {state}; memory review lists the memories that wait"
                 )
             records[record.ref.group] = record
         return list(records.values())
 
     def _read_again(self, record: Record) -> Record | None:
-        """Return the record as it is now; None if someone else has decided meanwhile."""
+        """Return the record in its current state; None if another person has decided in the
+        meantime.
+        """
         try:
             latest = self._lookup.own.find(record.ref.group)
         except NotFound:
@@ -353,7 +357,7 @@ class Review:
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
-        """Return the memory that an accepted one will replace; None if it ended meanwhile."""
+        """Find the memory that an accepted one will replace; None if it ended in the meantime."""
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
@@ -457,7 +461,7 @@ def _draft_of(record: Record, content: str | None) -> Draft:
 
 
 def _fits(record: Record, which: Mapping[str, Any]) -> bool:
-    """Return whether a record meets the filters for its text."""
+    """Return whether a record matches the filters for its text."""
     match = which.get("match")
     if match and not _words(match) <= _words(record.text):
         return False

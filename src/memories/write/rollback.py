@@ -1,5 +1,5 @@
-"""Restores a namespace to its state at a given time by adding versions and deleting, so nothing is
-lost.
+"""Restores a namespace to its state at a given time by adding versions and deleting memories, so
+nothing is lost.
 
 A memory's state at a time follows from its versions: which of them existed, and whether it was
 current. The audit log identifies versions that were written later with an earlier date, such as
@@ -38,7 +38,7 @@ from memories.write.many import (
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_MOST_VERSIONS = 1_000_000  # more than any memory has
+_MOST_VERSIONS = 1_000_000  # more versions than any memory has
 _RESTORED = " (restored)"
 # Actions that may be dated earlier; a rollback never is.
 _WRITING = ("create", "update", "restore", "confirm", "import")
@@ -83,9 +83,9 @@ class Rollback(NamedTuple):
         lookup: The namespace, with a store that keeps the origin of added records, since they
             repeat other writers' versions.
         to: The time to restore.
-        at: When it happens: after every change that it undoes.
+        at: The time of the rollback: after every change that it undoes.
         selector: The memories; None for all.
-        late: When versions with a possibly earlier date were really written, by their hashes; see
+        late: When versions with a possibly earlier date were actually written, by their hashes; see
             `_find_written_after`.
     """
 
@@ -111,7 +111,7 @@ class Rollback(NamedTuple):
         return cls(lookup, to, moment_after(lookup.store, lookup.namespace, now), selector, late)
 
     def run(self, embedder: "Embedder | None", *, dry_run: bool) -> Affected:
-        """Roll back in batches, each a transaction; see `Memories.rollback`."""
+        """Roll back in batches, each in a transaction; see `Memories.rollback`."""
         tally, store = Tally(), self.lookup.store
         changes = filter(None, map(self._find_change, self._scan_memories()))
         weigh = attrgetter("weight")
@@ -169,7 +169,7 @@ class Rollback(NamedTuple):
             return None
         change = self._compare(latest, then)
         if change is not None and any(record.created_at > self.at for record in records):
-            reason = "it was changed meanwhile, or is dated in the future"
+            reason = "it was changed in the meantime, or is dated in the future"
             return Change("left", latest, reason=reason)
         return change
 
@@ -208,8 +208,8 @@ class Rollback(NamedTuple):
         return ended_by
 
     def _existed(self, record: Record) -> bool:
-        """Return whether a version existed then. One that was written later than its date, by more
-        than the time that a write takes, did not.
+        """Return whether a version existed then. It did not if it was written later than its date,
+        by more than the duration of a write.
         """
         if record.created_at > self.to:
             return False
@@ -277,8 +277,8 @@ class Rollback(NamedTuple):
         return self._find_change(records) if records else None
 
     def _resolve_keys(self, changes: dict[str, Change]) -> None:
-        """Add the memories that hold a key which a change needs. If one of them keeps its key, drop
-        the change.
+        """Add the memories whose key a change needs. If one of them keeps its key, drop the
+        change.
         """
         while True:
             blocked = [change for change in changes.values() if self._is_blocked(change, changes)]
@@ -305,7 +305,7 @@ class Rollback(NamedTuple):
         return other_change is None or other_change.action == "left"
 
     def _find_key_holder(self, change: Change) -> Record | None:
-        """Return another memory that holds the key which a change needs."""
+        """Find another memory with the key that a change needs."""
         then, latest = change.then, change.latest
         if change.action not in ("restore", "update") or then is None or then.key is None:
             return None
@@ -335,7 +335,7 @@ class Rollback(NamedTuple):
         )
 
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
-        """Return the patch of the latest version: it ends because a new one follows, or as it had
+        """Return the patch for the latest version: it ends because a new one follows, or as it had
         ended then.
         """
         latest, then = change.latest, change.then
@@ -380,7 +380,7 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[int, datetime]]:
         problem = (
             f"entry {record.ref.position} of the log of {record.ref.namespace} can't be read: {exc}"
         )
-        advice = "memory log --verify says more; the rollback ignores the entry"
+        advice = "run memory log --verify for details; the rollback ignores the entry"
         store.damaged.note(Finding(problem, advice))
         return
     for action, item in changes:

@@ -1,4 +1,5 @@
-"""Marks texts that give orders to a model, by the rules in suspicion.txt; never refuses them.
+"""Marks texts that contain instructions to a model, by the rules in suspicion.txt; never refuses
+them.
 
 Before the rules are tried, a text is folded, so that case, spacing, look-alike letters and
 invisible characters can't disguise it. Most texts contain none of the words that rules require, so
@@ -19,7 +20,7 @@ from memories.languages.unseen import is_unseen
 if TYPE_CHECKING:
     from memories.stores.records import Record
 
-MAX_DECODED = 20  # encoded parts of a text that are decoded
+MAX_DECODED = 20  # maximum number of encoded parts that are decoded
 _LONG_WORD = 24
 _BLOB = 200  # characters of base64
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
@@ -29,7 +30,7 @@ _PUNCTUATION = {
     for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
 }
 _EMPHASIS = {ord(sign): " " for sign in "*`\0"}
-# Letters of other scripts that look like these; a folded text has no capitals and no accents.
+# Letters in other scripts that look like these; a folded text contains no capitals and no accents.
 _LOOKS = {
     "a": "аαᴀɑ", "b": "вʙƅ", "c": "сᴄϲ", "d": "ԁᴅ", "e": "еҽᴇε", "f": "ꜰ", "g": "ɢɡց",
     "h": "нһʜհ", "i": "іιɪıӏ", "j": "јᴊ", "k": "кκᴋ", "l": "ʟⅼ", "m": "мᴍ", "n": "ᴎɴпո",
@@ -44,7 +45,7 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
+_SIGNS = "<[{#:!\x1b"  # a text that contains none of these has no structure
 _DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
@@ -97,7 +98,7 @@ class Rule(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The rules of suspicion.txt, unparsed: `read_rule` parses one when a text needs it.
+    """The unparsed rules in suspicion.txt: `read_rule` parses one when a text needs it.
 
     Attributes:
         orders: The rules for a folded text.
@@ -115,7 +116,7 @@ class Rules(NamedTuple):
 
 
 class _Folded(NamedTuple):
-    """A folded text, and the same without punctuation."""
+    """A folded text, with and without punctuation."""
 
     text: str
     words: str
@@ -239,7 +240,7 @@ def _match_structures(text: str) -> Iterator[str]:
 
 
 def _match_orders(folded: _Folded) -> Iterator[str]:
-    """Yield the marks of the orders that a folded text gives."""
+    """Yield the marks of the instructions in a folded text."""
     rules = load_rules()
     words = rules.by_word.keys() & set(folded.words.split())
     numbers = {number for word in words for number in rules.by_word[word]}
@@ -267,7 +268,7 @@ def _contains(text: str, pieces: Iterable[str]) -> bool:
 
 
 def _is_reported(folded: str, match: re.Match[str]) -> bool:
-    """Return whether a text about attacks only quotes an order, or says that someone gives it."""
+    """Return whether a text about attacks only quotes an instruction, or reports one."""
     start, end = match.span()
     around = folded[max(0, start - 400) : start] + folded[end : end + 400]
     if not _compile(load_rules().constants["TALK"]).search(around):
@@ -353,7 +354,7 @@ def _number_of(code: re.Match[str]) -> int:
 
 
 def _decode_base64(part: str) -> str:
-    """Return the text that a base64 part encodes; empty if it isn't text."""
+    """Return the text in a base64 part; empty if it isn't text."""
     plain = part.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return binascii.a2b_base64(plain + "=" * (-len(plain) % 4)).decode("utf-8")
@@ -371,7 +372,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def _is_blob(part: str) -> bool:
-    """Return whether a part is long, and has digits, small letters and capitals."""
+    """Return whether a part is long, and contains digits, small letters and capitals."""
     if len(part) <= _BLOB or "//" in part:
         return False
     return all(any(map(kind, part)) for kind in (str.isdigit, str.islower, str.isupper))

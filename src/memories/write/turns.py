@@ -1,4 +1,4 @@
-"""Appends turns to a conversation and changes its title, user and tags."""
+"""Appends turns to a conversation, and changes its title, user and tags."""
 
 import re
 import unicodedata
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
-SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
-# the most of a message that a model is shown at once; a part that ends with its paragraph is
-# shorter
+SESSION_TURNS = 64  # so does a session with this many turns, so that no session grows without limit
+# maximum characters of a message that a model is shown at a time; a part that ends with its
+# paragraph is shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
 # The ends of paragraphs, lines, sentences, clauses and words, the best first.
@@ -61,19 +61,20 @@ _BORDERS = (
     re.compile(r"\s"),
 )
 _JOINERS = (
-    "\u200d\ufe0e\ufe0f\ufeff"  # belong to the character before them; no text begins with one
+    # characters that belong to the previous one; no text begins with one
+    "\u200d\ufe0e\ufe0f\ufeff"
 )
 
 
 class _Prepared(NamedTuple):
-    """A draft as it is stored.
+    """A draft in its stored form.
 
     Attributes:
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content before that: a turn stored before secrets were removed is still the
-            same turn.
+        original: The content with secrets: a turn that was stored before secrets were removed is
+            still the same turn.
     """
 
     draft: TurnDraft
@@ -96,15 +97,15 @@ def append(
 
     Args:
         store: The store.
-        embedder: Makes the vectors before the transaction, so that no other writer waits for the
+        embedder: Computes the vectors before the transaction, so that no other writer waits for the
             model.
         place: The namespaces to read, the caller's own first, and the conversation id.
         drafts: The turns, in order.
-        now: The time of drafts without one.
-        redactor: Removes secrets, before anything else; None to keep drafts as they are.
+        now: The time for drafts without one.
+        redactor: Removes secrets first; None to keep drafts unchanged.
 
     Raises:
-        InvalidInput: A value is not acceptable; nothing was stored.
+        InvalidInput: A value is invalid; nothing was stored.
         RequestError: The conversation is in a read-only namespace.
     """
     (namespace, *others), conversation = place[0], conversation_id(place[1])
@@ -151,10 +152,10 @@ def append(
 def _prepare_all(
     drafts: Sequence[TurnDraft], now: datetime, redactor: "Redactor | None"
 ) -> list[_Prepared]:
-    """Return drafts as they are stored.
+    """Return drafts in their stored form.
 
     Raises:
-        InvalidInput: A value is not acceptable; if there are several turns, the message gives the
+        InvalidInput: A value is invalid; if there are several turns, the message contains the
             turn's number.
     """
     prepared = []
@@ -196,8 +197,8 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     content = validate.content(draft.content, None)
     if len(content) > MAX_MESSAGE_CHARACTERS:
         raise InvalidInput(
-            f"content is {len(content)} characters; a turn has at most {MAX_MESSAGE_CHARACTERS}; "
-            "cut it"
+            f"content is {len(content)} characters; a turn can have at most "
+            f"{MAX_MESSAGE_CHARACTERS}; shorten it"
         )
     if draft.role not in ROLES:
         shown = validate.shown(str(draft.role))
@@ -207,7 +208,7 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
     tags = validate.tags(draft.tags)
     for name in (ROLE, SPEAKER):
         if name in tags:
-            raise InvalidInput(f'"{name}" is not a free tag of a turn; give it as {name}')
+            raise InvalidInput(f'a turn can\'t have the tag "{name}"; pass it as {name}')
     said_at = now if draft.created_at is None else draft.created_at
     speaker, message_id = draft.speaker, draft.message_id
     return replace(
@@ -248,11 +249,11 @@ def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | N
 
 
 def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Record]:
-    """Yield the records of the turn that follows the last one.
+    """Yield the records for the turn that follows the last one.
 
     Args:
-        first: The first place that it may have.
-        last: The last record of the conversation.
+        first: The first position that it may have.
+        last: The conversation's last record.
         turn: The turn.
     """
     start = 0
@@ -313,8 +314,8 @@ def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> 
         return replace(turn, status=KNOWN)
     message_id = validate.shown(prepared.draft.message_id or "")
     reason = (
-        f'message id "{message_id}" belongs to {turn.id}, which has other content; '
-        "give this message an id of its own"
+        f'message id "{message_id}" belongs to {turn.id}, which has other content; give this '
+        "message its own id"
     )
     return replace(turn, status=REFUSED, reason=reason)
 
@@ -326,7 +327,7 @@ def split(text: str) -> list[str]:
     """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
-        The parts; together they are the text, and each has visible characters.
+        The parts; together they are the text, and each contains visible characters.
 
     Raises:
         InvalidInput: The message has so many consecutive invisible characters that they would fill
@@ -356,7 +357,7 @@ def _end_of_part(text: str, start: int, visible: int) -> int:
     """Return where a part ends: at the last of the best borders in its second half.
 
     Args:
-        text: The whole text.
+        text: The complete text.
         start: Where the part begins.
         visible: Where its first visible character is.
     """
@@ -374,7 +375,7 @@ def _end_of_part(text: str, start: int, visible: int) -> int:
 
 
 def _is_within_character(text: str, end: int) -> bool:
-    """Return whether the character at a place belongs to the one before it."""
+    """Return whether the character at a position belongs to the previous one."""
     if end >= len(text):
         return False
     before, after = text[end - 1], text[end]
@@ -401,11 +402,11 @@ class Naming(NamedTuple):
         """Return the change with validated values, without secrets.
 
         Raises:
-            InvalidInput: A value is not acceptable, or nothing would change.
+            InvalidInput: A value is invalid, or nothing would change.
         """
         if self.title is None and self.user is None and not self.tags and not self.remove_tags:
             raise InvalidInput(
-                "no change of the conversation was given; give a title, a user, or tags"
+                "no change to the conversation was given; give a title, a user, or tags"
             )
         title = _check_name(self.title, TITLE, redactor)
         user = _check_name(self.user, USER, redactor)

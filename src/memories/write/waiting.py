@@ -20,21 +20,21 @@ _TEXTS = ("conversation_id", "role", "text", "ts")
 def waiting_turns(
     queue: "RetryQueue", namespace: str, conversation: str | None = None
 ) -> list[Turn]:
-    """Return the queued turns, oldest first; only those of one conversation, if given."""
+    """Return the queued turns, oldest first; if a conversation is given, only its turns."""
     if not queue:
         return []
     return list(_to_turns(queue.entries(conversation), namespace))
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return the turns that are not stored yet. A stored turn may still be queued for a moment, or
-    after a crash.
+    """Return the turns that are not stored yet. A stored turn may remain in the queue for a moment,
+    or after a crash.
     """
     return [turn for turn in turns if not _is_stored(store, turn)]
 
 
 def number_turns(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
-    """Return the turns that match a filter, with the indexes that they will get.
+    """Return the turns that match a filter, with their future indexes.
 
     Args:
         turns: Queued turns.
@@ -50,7 +50,7 @@ def number_turns(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
 
 
 def with_waiting(page: ConversationPage, turns: Sequence[Turn], *, first: bool) -> ConversationPage:
-    """Return a page of conversations with each one's number of queued turns.
+    """Return a page of conversations, each with its number of queued turns.
 
     Args:
         page: Stored conversations.
@@ -91,7 +91,7 @@ def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Tur
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):
-            continue  # the next drain puts it aside
+            continue  # the next drain moves it away
         conversation = entry["conversation_id"]
         try:
             created_at = datetime.fromisoformat(entry["ts"]).astimezone()

@@ -28,7 +28,8 @@ _NEAR_BEST = 0.4  # the largest distance from the best score of a memory that is
 _EXAMINED = 12  # rivals, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16
-_COMPARED_LOOSE = 64  # more without a project: other projects' memories are found too and dropped
+# more without a project, because other projects' memories are found too and dropped
+_COMPARED_LOOSE = 64
 _PAGE = 250
 
 
@@ -38,11 +39,11 @@ class Similar:
 
     Attributes:
         created_at: When its latest version was written.
-        agent: The agent that it is tagged with, if any.
-        difference: How its text differs, if it does.
-        namespace: The namespace it belongs to.
+        agent: The agent in its tags, if any.
+        difference: How its text differs, if at all.
+        namespace: The namespace that contains it.
         origin: Who wrote it; None if it is older than origins.
-        suspicious: Why it may give orders to a model; see `Memory`.
+        suspicious: Why it may contain instructions to a model; see `Memory`.
         corrected_by: The memory that corrects it, if there is one.
     """
 
@@ -94,12 +95,12 @@ class Writer(NamedTuple):
 
     Attributes:
         lookup: Finds the memories that the caller may read and write.
-        embedder: Makes the vectors; None to compare by words alone.
-        now: The time of drafts without one.
+        embedder: Computes the vectors; None to compare by words only.
+        now: The time for drafts without one.
         half_life_hours: See `read.versions.compute_confidence`.
         min_confidence: A search does not find memories below it, so a draft never repeats one.
-        force: Store drafts without comparing them.
-        redactor: Removes secrets; None to keep drafts as they are.
+        force: Whether to store drafts without comparing them.
+        redactor: Removes secrets; None to keep drafts unchanged.
         within: Keys of tags that distinguish memories, as `project` does: a draft with another
             value does not repeat a memory.
     """
@@ -150,7 +151,7 @@ class Writer(NamedTuple):
         Args:
             draft: The draft.
             vectors: Its vectors.
-            where: The memories to compare it with; by default all current ones.
+            where: The memories to compare it with; by default, all current ones.
         """
         # These modules read word lists, which only a comparison needs.
         from memories.write.compare.corrections import corrects
@@ -224,8 +225,8 @@ class Writer(NamedTuple):
         return (*comparison.similar, *closest)[:MAX_SIMILAR]
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-        """Return the candidates for a comparison, most similar first; faded ones and other
-        projects' are left out.
+        """Return the candidates for a comparison, most similar first, without faded ones and those
+        from other projects.
         """
         project = draft.tags.get("project")
         if project is not None:
@@ -238,7 +239,7 @@ class Writer(NamedTuple):
         )
         rivals = [candidate for candidate in candidates if self._is_rival(candidate.record, draft)]
         if vectors is not None and len(vectors) > 1:
-            # The first window of a long text says little about the whole.
+            # The first window of a long text says little about the entire text.
             rivals = [rival._replace(similarity=None) for rival in rivals]
         return sorted(rivals, key=lambda rival: rival.similarity or 0.0, reverse=True)
 

@@ -37,12 +37,12 @@ from memories.write.compare.vocabulary import (
     USING,
 )
 
-_MAX_CHARACTERS = 400  # longer texts say several things
-_MIN_SHARED = 0.45  # fraction of the longer text's words
-# fraction of the duplicate threshold: texts below it are about two things
+_MAX_CHARACTERS = 400  # characters; longer texts say several things
+_MIN_SHARED = 0.45  # share of the longer text's words
+# share of the duplicate threshold; texts below it are about two things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
-# What may stand between two words that changed; the second row is parts of dates: 31 de marzo.
+# Words that may be between two changed words; the second row contains parts of dates: 31 de marzo.
 _LIGHT = SOFT | _ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
 _LIGHT |= frozenset("de du di da do del .".split())
 _LIGHT_SENSES = frozenset("live is a the in with".split())
@@ -60,13 +60,13 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 # Scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
-_DENIAL = 8  # signs that negate, with those of the verb that they change
-# Marks of a subject or an object. A text with one is a clause, not a value.
+_DENIAL = 8  # signs that negate, each with the signs of the verb that it changes
+# Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
 
 class _Change(NamedTuple):
-    """The one place in which two texts differ: the words before it, the removed words, the added
+    """The only place where two texts differ: the words before it, the removed words, the added
     words, and the words after it.
     """
 
@@ -114,7 +114,7 @@ def _tokens(text: str) -> Sequence[str]:
 def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
     new_words, old_words = {*new}, {*old}
     count = max(len(new_words), len(old_words))
-    if new_words & {"from", "instead"}:  # a text that announces a change has additional words
+    if new_words & {"from", "instead"}:  # a text that announces a change contains additional words
         count = min(len(new_words), len(old_words))
     return len(new_words & old_words) >= _MIN_SHARED * count
 
@@ -144,7 +144,7 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
 
 
 def _replaces_signs(new: str, old: str) -> bool:
-    """Return whether a run of signs after the subject was replaced, or a negation was added."""
+    """Return whether signs after the subject were replaced, or a negation was added."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
@@ -216,7 +216,7 @@ def _find_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
 
 
 def _with_verb_first(change: _Change) -> _Change:
-    """Move a verb that ends its sentence, as in Turkish or Hindi, before the replaced words."""
+    """Move a verb at the end of its sentence, as in Turkish or Hindi, before the replaced words."""
     head, removed, added, tail = change
     if not head or not tail or tail[-1].sense not in _VERB_SENSES:
         return change
@@ -248,8 +248,8 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a text announces a change of the old one: moved from A to B, uses B instead of
-    A.
+    """Return whether a text announces a change of the old text: moved from A to B, uses B instead
+    of A.
     """
     spelled = [word.shown.lower() for word in new]
     old_words = {part for word in old for part in word.shown.lower().split()}
@@ -283,7 +283,7 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
 
 
 def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[str], list[Word]]:
-    """Return the keys that the other text has too, and the words that it does not have."""
+    """Split keys into those that are also in the other text, and the words that are not."""
     other_keys = {*keys_of(other)}
     shared = [word.key for word in words if word.key in other_keys]
     return shared, [word for word in words if word.key not in other_keys]
@@ -332,7 +332,7 @@ def _preposition_senses(words: Sequence[Word]) -> list[str]:
 
 
 def _is_role(change: _Change) -> bool:
-    """Return whether a role that only one person has changed hands: Ann is the lead, Bob is the
+    """Return whether a role held by only one person changed hands: Ann is the lead, Bob is the
     lead.
     """
     names, tail = (*change.removed, *change.added), change.tail
@@ -397,7 +397,7 @@ def _is_one_predicate(change: _Change, verb: int) -> bool:
         subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
     is_name = bool(head[verb].sense) and verb == 1 and head[0].opens
     if is_name and not (behind and _leads_on(behind[0])):
-        return False  # a name can be many things
+        return False  # a name can mean many things
     return _is_one_thing(subject, behind, removed, added)
 
 
@@ -417,7 +417,7 @@ def _is_one_thing(
         return True
     are_names = removed[-1].shown[:1].isupper() and added[-1].shown[:1].isupper()
     if len(subject) == 1 and noun.opens and not are_names:
-        return bool(behind) and _leads_on(behind[0])  # a name can be many things
+        return bool(behind) and _leads_on(behind[0])  # a name can mean many things
     behind = [word for word in behind if not word.shown[:1].isupper()]
     if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
         return all(map(_leads_on, behind))

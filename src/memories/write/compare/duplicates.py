@@ -53,7 +53,7 @@ from memories.write.compare.word_order import (
 
 
 class Verdict(StrEnum):
-    """Result of comparing a new text with an old one."""
+    """The result of comparing a new text with an old one."""
 
     SAME = "same"
     DUPLICATE = "duplicate"
@@ -62,7 +62,7 @@ class Verdict(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """A verdict, and what differs: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
+    """A verdict, and the difference: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
 
     verdict: Verdict
     reason: str = ""
@@ -164,7 +164,7 @@ def _spell(words: Sequence[Word]) -> list[str]:
 
 def _describe_case(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return the first word whose case differs. Case is ignored in a sentence's first word, in stop
-    words, and in a text in capitals.
+    words, and in all-caps text.
     """
     if is_shouted(new) != is_shouted(old):
         return ""
@@ -217,7 +217,7 @@ def _split_lines(text: str) -> list[tuple[str, str]]:
 
 
 def _describe_spacing(new: str, old: str) -> str:
-    """Return "spaces" if quotations have the same words with other spaces."""
+    """Return "spaces" if quotations contain the same words with other spaces."""
     new_quotes, old_quotes = quotations(new), quotations(old)
     if new_quotes == old_quotes:
         return ""
@@ -245,7 +245,7 @@ class _Weighed(NamedTuple):
     Attributes:
         counts: How often each significant word occurs, by its key.
         meanings: What each word may mean, by its key.
-        keys: The keys of the words that may mean something.
+        keys: The keys of the words that may have a meaning.
         compounds: The known compounds among them, which the other text may write as two words.
     """
 
@@ -272,8 +272,8 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     """Return whether a word of one text clearly has no counterpart in the other, without alignment;
     if False, one may still be missing.
 
-    A word has none if no other word of either text shares a meaning with it: `align_words` would
-    not change it.
+    A word has no counterpart if no other word in either text shares a meaning with it:
+    `align_words` would not change it.
     """
     if new.compounds != old.compounds:
         return False
@@ -329,8 +329,8 @@ def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
 
 
 def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Return the words of two texts so that inflections, synonyms and known compounds have one key
-    in both.
+    """Return the words of two texts so that inflections, synonyms and known compounds have the same
+    key in both.
     """
     new, old = _join_compounds(new, old), _join_compounds(old, new)
     new, old = _shorten_names(new, old), _shorten_names(old, new)
@@ -390,7 +390,7 @@ def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Return the words of weight that the other text lacks, or has less often."""
+    """Return the words of weight that the other text lacks, or contains less often."""
     spare = Counter(keys_of(other))
     missing = []
     for word in filter(_has_weight, words):
@@ -416,7 +416,7 @@ def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _kinds_of(word: Word) -> set[str]:
-    """Return the kinds of what a word may stand for: any of `_KINDS`."""
+    """Return the kinds of the possible meanings of a word: any of `_KINDS`."""
     key, kinds = word.key, set()
     if key in NEGATIONS or word.sense == "not":
         kinds.add("negation")

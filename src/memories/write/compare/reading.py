@@ -44,7 +44,7 @@ _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
 _SHOWS = 150  # characters that reveal a text's language
-_DASH = "\ue000"  # stands for the dash that joins two clauses
+_DASH = "\ue000"  # represents the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
 _LONGEST = 64  # letters in a sentence's end; the pattern's time is quadratic in this
 _SENTENCE = re.compile(
@@ -75,10 +75,10 @@ class Word(NamedTuple):
     Attributes:
         key: The form used in comparisons.
         shown: The word as it was written.
-        exact: Inflections and synonyms do not match it.
-        opens: It opens a sentence, so the case of its first letter means nothing.
-        definite: It follows "the", "my" or a similar word; see `corrections`.
-        literal: It is a part of a code, a command or a value, so it matches only itself.
+        exact: Whether inflections and synonyms do not match it.
+        opens: Whether it opens a sentence, so that the case of its first letter means nothing.
+        definite: Whether it follows "the", "my" or a similar word; see `corrections`.
+        literal: Whether it is part of a code, a command or a value, so that it matches only itself.
         form: `past`, `passive`, `adjective` for other participles, or `plain`.
         sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
@@ -100,8 +100,8 @@ _QUESTION = Word("?", "?", exact=True)
 
 @functools.lru_cache(maxsize=8)  # a new text is compared with many
 def bare(text: str) -> str:
-    """Return the form of a text that is compared for sameness: not case-folded, which would turn
-    "ß" into "ss"."""
+    """Return the form of a text that is compared for sameness. It is not case-folded, which would
+    turn "ß" into "ss"."""
     spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
     return _ENDING.sub("", " ".join(spelled.split()))
 
@@ -135,7 +135,7 @@ def is_shouted(words: Sequence[Word]) -> bool:
 
 
 def quotations(text: str) -> list[str]:
-    """Return the exact quoted parts of a text, in quotes or backticks."""
+    """Return the exact parts of a text in quotes or backticks."""
     return [quoted[1:-1] for quoted in _QUOTED.findall(text.translate(_STRAIGHT))]
 
 
@@ -176,7 +176,7 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
-    """Return a word of another language with its sense. If it looks like an English stop word, it
+    """Return a word in another language with its sense. If it looks like an English stop word, it
     gets weight.
     """
     if word.key in _MARKS:
@@ -299,7 +299,7 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
 
 
 def _mark_literals(words: list[Word]) -> list[Word]:
-    """Mark words that are taken literally: quotations, commands, values after a colon or alone."""
+    """Mark words that are taken literally: quotations, commands, and single values."""
     marked, zone = [], ""
     for i, word in enumerate(words):
         if word.key in _MARKS or (zone == "command" and _ends_command(word)):
@@ -442,7 +442,7 @@ def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
 
 
 def _form(words: Sequence[Word], i: int) -> str:
-    """Return `Word.form` of a word: a passive, a simple past, a participle used as adjective."""
+    """Return a word's `form`: a passive, a simple past, or a participle used as an adjective."""
     key, previous = words[i].key, _word_before(words, i).key
     if previous in _ADVERBS and i > 1:
         previous = words[i - 2].key
@@ -459,7 +459,7 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Mark prepositions of time, which are optional, and before an address, where all are
+    """Mark prepositions of time, which are optional, and those before an address, which are all
     equivalent.
     """
     marked = []

@@ -31,7 +31,7 @@ def _groups(name: str) -> list[list[str]]:
 
 
 def _group_of_each(*names: str) -> dict[str, str]:
-    """Map each word to a name for its group."""
+    """Map each word to its group's name."""
     table: dict[str, str] = {}
     for group in (group for name in names for group in _groups(name)):
         for word in group:
@@ -50,7 +50,7 @@ def _phrases() -> dict[tuple[str, ...], str]:
     return table
 
 
-# Words and phrases that may stand for each other.
+# Words and phrases that may replace each other.
 GROUP = _group_of_each("alike-verbs", "alike")
 NAMES_ALIKE = frozenset(GROUP[name] for name in _words("alike-names"))
 VERBS_ALIKE = _words("alike-verbs")

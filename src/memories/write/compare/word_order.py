@@ -1,4 +1,4 @@
-"""Equivalent orders of a text's words: active voice, adjuncts at the end, "is" reversed."""
+"""Equivalent orders of a text's words: active voice, adjuncts at the end, reversed "is"."""
 
 from collections.abc import Sequence, Set
 
@@ -22,7 +22,7 @@ _STARTING = frozenset("we user all every each".split())
 
 
 def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
-    """Return the equivalent orders of a text: active, without a fronted adjunct, and with its "is"
+    """Return a text's equivalent orders: active, without a fronted adjunct, and with its "is"
     reversed.
     """
     if len(words) > _LONG:
@@ -194,7 +194,7 @@ def _move_fronted(words: Sequence[Word]) -> list[Word]:
 
 
 def _end_of_adjunct(keys: Sequence[str]) -> int:
-    """Return where an adjunct ends: before a comma, behind a date, or else before the subject."""
+    """Return where an adjunct ends: before a comma, after a date, or else before the subject."""
     if "," in keys:
         return keys.index(",")
     for i in range(min(3, len(keys)), 0, -1):
@@ -227,7 +227,9 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
-    """Return where the first of some words stands, from a place on; the end if none does."""
+    """Return the position of the first of some words, starting at a position; the end if none
+    occurs.
+    """
     for i in range(start, len(words)):
         if words[i].key in keys:
             return i
