@@ -237,7 +237,7 @@ def test_a_backup_is_restored_and_the_old_store_is_kept(memory: Command, store: 
     assert [path.name for path in store.parent.iterdir() if path.name.startswith(".")] == []
     shown = memory("restore", file, "--replace", "--format", "text").out
     assert shown.startswith(f"Restored and verified: 5 records from {file}, made at 20")
-    assert "The store from before is kept as" in shown
+    assert "The previous store is kept as" in shown
 
 
 def test_a_scratchpad_shows_restored_memories(

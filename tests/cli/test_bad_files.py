@@ -169,8 +169,8 @@ TURNS: list[tuple[str, bytes, str]] = [
         "line 1 is not JSON (Expecting ',' delimiter: line 1 column 15 (char 14))",
     ),
     ("37", b'{"content":"a"} {}', "line 1 is not JSON (Extra data: line 1 column 17 (char 16))"),
-    ("37", b"", "input has no turns"),
-    ("37", b"\n \n", "input has no turns"),
+    ("37", b"", "input contains no turns"),
+    ("37", b"\n \n", "input contains no turns"),
     (
         "29",
         b'{"content":"a","usr_id":"x"}',

@@ -106,7 +106,7 @@ TABLE = [
     content("2", "\u200b\u200d\ufeff\u2060", "content has no visible text"),
     content("3", ("a fox. " * MIB)[: MIB + 1], f"content is {MIB + 1} bytes; the limit is {MIB}"),
     content("3", "ü" * (MIB // 2 + 1), f"content is {MIB + 2} bytes"),
-    piped("4", b"a" * (64 * MIB), f"content is more than {MIB} bytes"),
+    piped("4", b"a" * (64 * MIB), f"content is larger than the limit of {MIB} bytes"),
     content("5", "abc\0def", "content contains a NUL character at 3"),
     piped("5", b"abc\0def", "content contains a NUL character at 3"),
     content("6", "a\ud800b", "content is not valid Unicode at 1"),

@@ -47,7 +47,7 @@ def test_all_and_back(memory: Command) -> None:
 
 
 def test_a_session(memory: Command, home: Path, folder: Path) -> None:
-    assert "no session of an agent is known" in memory("off", "--session").error
+    assert "no agent session is known" in memory("off", "--session").error
     session.note(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
     assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)

@@ -129,4 +129,4 @@ def test_too_little_memory_is_one_sentence() -> None:
 @pytest.mark.parametrize("most", [5, 6, 7])
 def test_too_many_open_files_are_one_sentence(most: int) -> None:
     done = limited(f"ulimit -n {most}")
-    assert done.returncode == 0 or "too many files" in json.loads(done.stderr)["error"]
+    assert done.returncode == 0 or "too many open files" in json.loads(done.stderr)["error"]

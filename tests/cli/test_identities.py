@@ -191,7 +191,7 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
         (["alias", "one", "one"], '"one" is already a name of "one"; give two projects'),
         (["unalias", "one"], '"one" is not an alias; memory projects lists them'),
         (["paint"], 'projects has no action "paint"; use list, show, alias, unalias, merge'),
-        (["list", "--dry-run"], "projects list takes neither --dry-run nor --show; leave them out"),
+        (["list", "--dry-run"], "projects list takes neither --dry-run nor --show; omit them"),
         (
             ["alias", "a\nb", "c"],
             'value of tag "project" contains a line break or another control character',
@@ -259,7 +259,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     answer = memory("namespaces", "delete", "ann")
     assert (answer.code, answer.error) == (
         2,
-        "this can't be undone and there is no terminal to ask at; add --yes to confirm",
+        "this can't be undone , but there is no terminal to ask at; add --yes to confirm",
     )
     assert memory("namespaces", "delete", "ann", "--dry-run").json["memories"] == 2
     assert memory("namespaces", "delete", "ann", "--yes").json["memories"] == 2
@@ -293,7 +293,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
             ["paint", "bob"],
             'namespaces has no action "paint"; use list, show, rename, merge, delete',
         ),
-        (["show", "bob", "--yes"], "namespaces show changes nothing; leave out --yes"),
+        (["show", "bob", "--yes"], "namespaces show changes nothing; omit --yes"),
     ],
 )
 def test_wrong_words_about_namespaces_get_one_sentence_and_change_nothing(

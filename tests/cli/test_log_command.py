@@ -124,14 +124,14 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--against", "0" * 64), "--against needs --verify"),
+        (("--against", "0" * 64), "--against requires --verify"),
         (
             ("--verify", "--against", "12ab"),
             "against takes a hash that memory log --verify printed as head",
         ),
         (
             ("--verify", "--action", "create"),
-            "--verify checks the whole log; leave out the filters",
+            "--verify checks the entire log; omit the filters",
         ),
         (("--action", "read"), '"read" is not an action; use create, update'),
         (("--limit", "0"), "limit"),

@@ -136,7 +136,7 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
     assert [found["type"] for found in answer["results"]] == ["fact", "fact"]
     assert memory("tags", "type").json["values"] == [{"value": "fact", "count": 2}]
     refused = memory("update", "-", "new text", "--type", "fact", stdin=three[0])
-    assert (refused.code, "tags only" in refused.error) == (2, True)
+    assert (refused.code, "only be combined with tags" in refused.error) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,17 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
         (("get",), "Missing argument 'ID', or --key; see memory get --help"),
         (("get", "--key", "a", "b" * 8), "ID and --key can't be combined; give one of them"),
         (("get", "b" * 8, "--project", "shop"), "--project requires --key here"),
-        (("get", "-"), "standard input has no ids; write one on each line"),
+        (("get", "-"), "standard input contains no ids; write one per line"),
         (("get", "--key", " "), "key is empty"),
         (("delete", "--key", "a", "--where", "a = b"), "--key and --where can't be combined"),
         (
             ("history", "a" * 8, "b" * 8),
             "history shows one memory at a time; give one ID",
         ),
-        (("restore", "./a.db", "./b.db"), "a store is restored from one FILE; give it alone"),
+        (
+            ("restore", "./a.db", "./b.db"),
+            "a store is restored from one FILE; omit all other arguments",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -328,7 +328,7 @@ def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(
     failed = memory("create", "The office is in Bonn", "-n", "bob")
     assert (failed.code, name in failed.error) == (1, True)
     findings = json.loads(memory("doctor").out)["findings"]
-    finding = next(each for each in findings if "where a file should be" in each["what"])
+    finding = next(each for each in findings if "but should be a file" in each["what"])
     assert "so nothing can be written to the store" in finding["what"]
     move, rename = (
         finding["remedy"].removeprefix("run: ").split("; its memories are in the store: ")

@@ -97,7 +97,7 @@ def test_the_command_leaves_them_out_and_says_so_and_includes_them_marked_when_a
 ) -> None:
     answer = bob("context", QUERIES[0], "--conversation", "standup", "--format", "text")
     assert "zentrix" not in answer.out
-    assert "that look like orders to a model (--include-suspicious)" in answer.err
+    assert "that look like instructions to a model (--include-suspicious)" in answer.err
     shape = bob(
         "context",
         QUERIES[0],

@@ -450,7 +450,7 @@ def test_conversations_are_shown_as_they_were(memory: Command) -> None:
     ("arguments", "said"),
     [
         (("tags", "set", "a=b", "--as-of", "3d"), "the past can't be changed"),
-        (("namespaces", "show", "shared", "--as-of", "3d"), "leave out --as-of"),
+        (("namespaces", "show", "shared", "--as-of", "3d"), "omit --as-of"),
         (("get", "01a1fdf1-92cd-72f2", "--as-of", "someday"), "not a date or time"),
     ],
 )

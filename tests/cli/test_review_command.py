@@ -157,19 +157,19 @@ def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> N
     [
         (
             ["accept", "--yes"],
-            "name the memories by their ids, or select them by --all or a filter, such",
+            "name the memories by their ids, or select them with --all or a filter, such",
         ),
         (
             ["reject", "--yes"],
-            "name the memories by their ids, or select them by --all or a filter, such",
+            "name the memories by their ids, or select them with --all or a filter, such",
         ),
         (
             ["accept", "--yes", "ID", "--all"],
-            "name memories, or select them by --all and filters, not both",
+            "name memories, or select them with --all and filters, not both",
         ),
         (
             ["reject", "--yes", "ID", "--tag", "a=b"],
-            "name memories, or select them by --all and filters, not both",
+            "name memories, or select them with --all and filters, not both",
         ),
         (
             ["edit", "--yes", "ID"],

@@ -605,7 +605,7 @@ def test_the_store_to_copy_to_need_not_be_an_option(
     assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"
     for given in ("", "\n", "sqlite:///a.db sqlite:///b.db", "one\ntwo"):
         assert memory("migrate", "--to", "-", stdin=given).error.startswith(
-            "standard input is not one URL"
+            "standard input must contain exactly one URL"
         )
     assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
 

@@ -246,7 +246,7 @@ def test_input_without_turns_is_refused(memory: Command, given: bytes) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=given)
     assert (answer.code, answer.error) == (
         2,
-        "input has no turns; write a JSON object on each line",
+        "the input contains no turns; write one JSON object per line",
     )
     assert memory("turns", "tail", "trip").json == {"results": [], "count": 0}
 
@@ -579,7 +579,7 @@ def test_show_pages_through_a_conversation(memory: Command, filled: None) -> Non
     assert (nowhere.code, nowhere.json) == (0, {"results": [], "count": 0})
     nowhere = memory("turns", "show", "nowhere", "--format", "text")
     assert nowhere.out == (
-        "Conversation not found (nowhere); to see which there are: memory turns list\n"
+        "Conversation not found (nowhere); run memory turns list to see the conversations\n"
     )
     assert (
         "not found" not in memory("turns", "show", "trip", "--from", "99", "--format", "text").out
@@ -617,7 +617,7 @@ def test_input_has_a_limit(memory: Command, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(turns, "MAX_INPUT_BYTES", 100)
     answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "a" * 200}))
     assert answer.code == 2
-    assert "input is more than 100 bytes" in answer.error
+    assert "input is larger than the limit of 100 bytes" in answer.error
 
 
 def test_a_key_has_one_name_in_a_line(memory: Command) -> None:

@@ -6,25 +6,25 @@ neither click nor any command.
 
 # Each command: the module that defines it, its heading on the page, and its help in one line.
 COMMANDS = {
-    "create": ("memories", "Remember", "Store a memory, unless it is already there."),
+    "create": ("memories", "Remember", "Store a memory, unless it is already stored."),
     "search": ("search", "Recall", "Find memories or conversation turns, best match first."),
     "get": ("search", "Recall", "Show one memory, or several."),
     "list": ("search", "Recall", "List memories, newest first."),
     "history": ("search", "Recall", "Show every version of a memory, oldest first."),
-    "tags": ("search", "Recall", "List tags and how many memories have each."),
-    "duplicates": ("search", "Recall", "Find memories that say the same as older ones."),
-    "update": ("memories", "Change", "Add a new version of a memory: new text, new tags."),
+    "tags": ("search", "Recall", "List tags and the number of memories with each."),
+    "duplicates": ("search", "Recall", "Find memories that repeat older ones."),
+    "update": ("memories", "Change", "Add a new version of a memory, with new text or tags."),
     "edit": (
         "memories",
         "Change",
         "Edit a memory in your editor: what you save is its new version.",
     ),
     "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),
-    "delete": ("memories", "Change", "Delete a memory; restore brings it back."),
+    "delete": ("memories", "Change", "Delete a memory; restore undoes this."),
     "restore": (
         "memories",
         "Change",
-        "Bring back a deleted memory, or a whole store from a backup.",
+        "Restore a deleted memory, or an entire store from a backup.",
     ),
     "review": ("review", "Change", "Decide about memories that wait: list, accept, edit, reject."),
     "verify": ("anchors", "Change", "Check whether what memories cite still holds."),
@@ -32,13 +32,17 @@ COMMANDS = {
     "rollback": ("bulk", "Change", "Put memories back as they were at a time."),
     "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
     "turns": ("turns", "Conversations", "Add, read and erase the turns of conversations."),
-    "context": ("turns", "Agents", "Assemble the prompt with which a model answers a message."),
-    "prompt": ("agents", "Agents", "Print the block that a session's prompt begins with."),
-    "scratchpad": ("agents", "Agents", "Show and change the memories that a session begins with."),
-    "hook": ("agents", "Agents", "Serve an event of an agent's host."),
+    "context": ("turns", "Agents", "Build the prompt with which a model answers a message."),
+    "prompt": ("agents", "Agents", "Print the block that starts a session's prompt."),
+    "scratchpad": ("agents", "Agents", "Show and change the memories that start a session."),
+    "hook": ("agents", "Agents", "Handle an event from an agent's host."),
     "capture": ("agents", "Agents", "Store what hooks captured, or show what waits."),
-    "off": ("agents", "Agents", "Switch hooks off: nothing is recalled or captured by itself."),
-    "on": ("agents", "Agents", "Switch hooks on again, where memory off switched them off."),
+    "off": (
+        "agents",
+        "Agents",
+        "Switch hooks off, so that nothing is recalled or captured automatically.",
+    ),
+    "on": ("agents", "Agents", "Switch hooks back on after memory off."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "serve": (
         "serve",
@@ -51,12 +55,12 @@ COMMANDS = {
     "status": (
         "status",
         "Store and settings",
-        "Check that the store works, and show what it holds.",
+        "Check that the store works, and show what it contains.",
     ),
     "namespaces": (
         "identities",
         "Store and settings",
-        "List the namespaces and how much is in each.",
+        "List the namespaces and the size of each.",
     ),
     "projects": (
         "identities",
@@ -70,18 +74,18 @@ COMMANDS = {
     ),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
-    "tokens": ("identities", "Store and settings", "Make, list and revoke the tokens of a server."),
+    "tokens": ("identities", "Store and settings", "Create, list and revoke server tokens."),
     "backup": (
         "backup",
         "Store and settings",
-        "Copy the whole store into a file, and verify the copy.",
+        "Copy the entire store to a file, and verify the copy.",
     ),
     "doctor": (
         "backup",
         "Store and settings",
-        "Find the problems of a store, and their remedies.",
+        "Find problems in a store, and their remedies.",
     ),
-    "log": ("status", "Store and settings", "Show who changed what and when; verify it."),
+    "log": ("status", "Store and settings", "Show who changed what and when, and verify the log."),
     "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
     "import": (
         "transfer",
@@ -91,7 +95,7 @@ COMMANDS = {
     "migrate": (
         "stores",
         "Store and settings",
-        "Copy the whole store into another one and verify it.",
+        "Copy the entire store to another one, and verify it.",
     ),
     "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
 }
@@ -159,8 +163,8 @@ Examples:
 def expand(arguments: list[str]) -> list[str]:
     """Return a command line with an alias replaced by its command.
 
-    `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`; no arguments, and
-    `help` alone, become `help`.
+    `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`. No arguments, or
+    only `help`, become `help`.
     """
     first, *rest = arguments or ["help"]
     if first != "help":
@@ -171,7 +175,7 @@ def expand(arguments: list[str]) -> list[str]:
 
 
 def everyday_page() -> str:
-    """Return the page of `memory` without arguments: the commands to begin with."""
+    """Return the page of `memory` without arguments: the commands to start with."""
     return _EVERYDAY
 
 

@@ -1,4 +1,4 @@
-"""Commands for agents' sessions: scratchpad, prompt, hook, capture, off, on."""
+"""Commands for agent sessions: scratchpad, prompt, hook, capture, off, on."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -57,20 +57,20 @@ _BUDGET = "budget must be a whole number of tokens from 100 to 100000"
     epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob",
 )
 def scratchpad() -> None:
-    """Show and change the memories that a session begins with.
+    """Show and change the memories that start a session.
 
-    The scratchpad holds pinned, recent and frequently used memories. Each namespace has a file,
-    scratchpad.yaml, that you may also edit yourself.
+    The scratchpad contains pinned, recent and frequently used memories. Each namespace has a file,
+    scratchpad.yaml, that you can also edit yourself.
     """
 
 
 @scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
-@option("--refresh", is_flag=True, help="Bring the file up to date with the store first.")
+@option("--refresh", is_flag=True, help="First bring the file up to date with the store.")
 @in_session(reads=True)
 def show(memories: "Memories", refresh: bool) -> int:
     """Show the scratchpad, pinned memories first.
 
-    If the store can't be reached, the file answers, and the exit code is 4.
+    If the store can't be reached, the file is shown, and the exit code is 4.
     """
     content, error = memories.ask_store(
         partial(memories.scratchpad, refresh=refresh), memories.offline
@@ -125,17 +125,15 @@ def _for_each(
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
-    What you save changes the memories: a changed content is a new version, a new line a new memory.
-    An entry that you remove is left out of the scratchpad, and its memory stays.
+    Saving changes the memories: a changed entry becomes a new version, a new line a new memory. If
+    you remove an entry, it is left out of the scratchpad, and its memory stays.
     """
     from memories.cli.output import edit_text
     from memories.scratchpad.file import replace_by_person
 
     file = memories.scratchpad(refresh=True).file
     if file is None:
-        raise InvalidInput(
-            "the scratchpad of a store named by --store has no file; leave --store out"
-        )
+        raise InvalidInput("the scratchpad of a store named by --store has no file; omit --store")
     contents: list[Scratchpad] = []
 
     def store(edited: str) -> None:
@@ -156,10 +154,11 @@ def edit(memories: "Memories") -> int:
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")
 @in_session(reads=False)
 def rebuild(memories: "Memories") -> None:
-    """Write the scratchpad again from the store.
+    """Rebuild the scratchpad from the store.
 
-    It is chosen from all memories of the namespace, and removed entries may come back. Changes that
-    a person made in the file are stored first; the rest is kept beside it.
+    It is chosen from all memories in the namespace, and removed entries may reappear. Changes that
+    a person made in the file are stored first; edits that can't be stored are kept in another file
+    next to it.
     """
     _emit_scratchpad(memories, memories.scratchpad(rebuild=True))
 
@@ -211,7 +210,7 @@ def _render_entry(entry: "Entry", namespace: str) -> str:
 @command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
 @option(
     "--project", metavar="NAME", kind="project",
-    help="Project that the session works in, if not that of the working folder.",
+    help="The session's project, if it is not the working folder's.",
 )  # fmt: skip
 @option(
     "--budget", metavar="N", parse=whole_number_or(_BUDGET),
@@ -219,7 +218,7 @@ def _render_entry(entry: "Entry", namespace: str) -> str:
 )  # fmt: skip
 @option(
     "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
-    help="How the agent reaches its memory: shell or mcp. [default: shell]",
+    help="How the agent accesses its memory: shell or mcp. [default: shell]",
 )  # fmt: skip
 @with_settings(namespace_option, no_shared_option, store_option, format_option)
 def prompt(
@@ -229,12 +228,12 @@ def prompt(
     budget: int | None,
     client: str | None,
 ) -> int:
-    """Print the block that a session's prompt begins with.
+    """Print the block that starts a session's prompt.
 
-    It names the agent, lists its scratchpad and the notes of the project's last sessions, and
-    explains how to reach the memory. Memories are fenced as data; captured or imported ones that
-    have not been accepted, and texts that look like orders to a model, are left out. If the store
-    can't be reached, the scratchpad's file answers, and the exit code is 4.
+    It names the agent, lists its scratchpad and the notes from the project's last sessions, and
+    explains how to access the memory. Memories are fenced as data. Captured or imported memories
+    that have not been accepted are left out, as are texts that look like instructions to a model.
+    If the store can't be reached, the scratchpad's file is used, and the exit code is 4.
     """
     from memories.identity.prompt import shape
 
@@ -258,7 +257,7 @@ def prompt(
 def _build_prompt(
     config: "Config", project: str | None, budget: int, client: str, *, shared: bool
 ) -> "Prompt":
-    """Return the block; no memory is opened if the scratchpad is up to date."""
+    """Return the block, without opening a memory if the scratchpad is up to date."""
     from datetime import UTC, datetime
 
     from memories.identity.prompt import BlockRequest, build, render
@@ -275,7 +274,7 @@ def _build_prompt(
 
 
 def _project_name(config: "Config", name: str | None) -> str | None:
-    """Return the current name of a project, by default the working folder's; None if blank."""
+    """Return a project's current name, by default the working folder's; None if blank."""
     from memories.identity.place import here, names_of
 
     if name is not None:
@@ -291,14 +290,14 @@ def _project_name(config: "Config", name: str | None) -> str | None:
     epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture"
 )
 @click.argument("event", metavar="EVENT", type=click.Choice(hooks.EVENTS))
-@option("--host", metavar="HOST", help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
+@option("--host", metavar="HOST", help=f"The program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture the conversation; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
-@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.85]")
+@option("--seconds", metavar="N", help="End after N seconds in any case. [default: 0.85]")
 def hook(
     event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None
 ) -> None:
-    """Serve an event of an agent's host.
+    """Handle an event from an agent's host.
 
     EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host passes
     the event as JSON on standard input; memory connect configures it. If anything fails, the hook
@@ -319,12 +318,12 @@ def capture() -> None:
 
 
 @capture.command("flush", epilog="memory capture flush")
-@option("--quiet", is_flag=True, help="Print nothing and run at low priority, as hooks start it.")
+@option("--quiet", is_flag=True, help="Print nothing and run at low priority, as hooks do.")
 @with_settings(format_option)
 def flush(config: "Config", quiet: bool) -> int:
     """Store what hooks left in the inbox.
 
-    Hooks start this when an agent stops. Messages become turns of a conversation; possible memories
+    Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
     wait for review: memory review. Exits 1 if something could not be stored; it stays in the inbox.
     """
     from memories.hooks.flush import flush as run
@@ -392,7 +391,7 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
 
 _session_option = option(
     "--session", "for_session", is_flag=True,
-    help="Only for the agent's session that runs in this folder.",
+    help="Only for the agent session that runs in this folder.",
 )  # fmt: skip
 
 
@@ -401,11 +400,11 @@ _session_option = option(
 @option("--all", "everywhere", is_flag=True, help="For every project.")
 @with_settings(format_option)
 def off(config: "Config", for_session: bool, everywhere: bool) -> None:
-    """Switch hooks off: nothing is recalled or captured by itself.
+    """Switch hooks off, so that nothing is recalled or captured automatically.
 
     This applies to the project with all its clones and working trees, or to the folder if it isn't
     in a git repository. Commands and tools that an agent calls keep working. A file .memories-off
-    in a folder, or MEMORY_OFF=1 in the environment, does the same.
+    in a folder, or MEMORY_OFF=1 in the environment, has the same effect.
     """
     _switch(config, for_session, everywhere, on=False)
 
@@ -415,7 +414,7 @@ def off(config: "Config", for_session: bool, everywhere: bool) -> None:
 @option("--all", "everywhere", is_flag=True, help="Undo memory off --all.")
 @with_settings(format_option)
 def on(config: "Config", for_session: bool, everywhere: bool) -> None:
-    """Switch hooks on again, where memory off switched them off."""
+    """Switch hooks back on after memory off."""
     _switch(config, for_session, everywhere, on=True)
 
 
@@ -466,7 +465,7 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line for the project of a folder, else for the folder, and its synonyms."""
+    """Return the line for a folder's project, else for the folder, and its synonyms."""
     from memories.config import registers
     from memories.hooks import switch
     from memories.identity.project import identify
@@ -488,8 +487,8 @@ def _current_session(home: str, folder: str) -> str:
     name = session.find_latest(home, folder)
     if name is None:
         raise InvalidInput(
-            f"no session of an agent is known in {folder}; run this in the folder that it was "
-            "started in"
+            f"no agent session is known in {folder}; run this in the folder where the agent was "
+            "started"
         )
     return name
 

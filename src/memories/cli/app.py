@@ -1,4 +1,4 @@
-"""The click application: finds a command, runs it, and lays out its help."""
+"""The click application: finds a command, runs it, and formats its help."""
 
 import functools
 import os
@@ -13,8 +13,9 @@ from memories.cli.output import say
 from memories.errors import InvalidInput
 
 TIME = (
-    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, "
-    '7d, 2w, 3mo), or words ("yesterday", "last week"). Without a time zone it is local time.'
+    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), a time span before now "
+    '(30m, 12h, 7d, 2w, 3mo), or words ("yesterday", "last week"). It is local unless it contains '
+    "a time zone."
 )
 
 _TEXTS = ("content", "query")  # arguments that people forget to quote
@@ -85,7 +86,7 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
 
 
 class _Word(str):
-    """A word of a command line, which is compared by identity: options may have equal values."""
+    """A word on a command line, compared by identity, because options may have equal values."""
 
     __slots__ = ()
 
@@ -110,7 +111,7 @@ def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word as one for a shell: in double quotes if they are needed and enough."""
+    """Return a word quoted for a shell: in double quotes if they are needed and sufficient."""
     import shlex
 
     quoted = shlex.quote(word)
@@ -132,7 +133,7 @@ def _complete(arguments: Sequence[str]) -> object:
 
 
 def completing(kind: str) -> Callable[..., Any]:
-    """Return completions of a value from names in the store; see `complete.completion`."""
+    """Return completions for a value from names in the store; see `complete.completion`."""
 
     def complete(*arguments: Any) -> Any:
         from memories.cli.complete import completion  # only shells need it
@@ -143,7 +144,7 @@ def completing(kind: str) -> Callable[..., Any]:
 
 
 class Option(click.Option):
-    """An option in a section of the help; its value may be parsed and put into a group.
+    """An option in a section of the help; its value may be parsed and added to a group.
 
     An option that takes one value may be given only once: click would silently use the last one.
     """
@@ -164,8 +165,9 @@ class Option(click.Option):
             *declarations: See `click.Option`.
             section: Its heading in the help.
             values: Words that a shell offers as completions; other values are also accepted.
-            kind: The names in the store that a shell completes its value to; see `completing`.
-            parse: Converts the text of a value.
+            kind: The kind of names in the store with which a shell completes the value; see
+                `completing`.
+            parse: Converts the value's text.
             group: The command's parameter that collects this and other options in a dict; empty if
                 the option is itself a parameter.
             **settings: See `click.Option`.
@@ -189,7 +191,7 @@ class Option(click.Option):
         super().__init__(*declarations, callback=self._accept, **settings)
 
     def collect(self, context: click.Context, value: Any) -> None:
-        """Put the value into the option's group; None means that the option was not given."""
+        """Add the value to the option's group; None means that the option was not given."""
         group = context.params.setdefault(self.group, {})
         if value is not None:
             group[self.name] = value
@@ -208,7 +210,7 @@ class Option(click.Option):
 
 
 class _Page:
-    """Lays out a command's help: options by section, the meaning of TIME, and examples."""
+    """Formats a command's help: options by section, the meaning of TIME, and examples."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = self.get_params(ctx)  # type: ignore[attr-defined]
@@ -231,7 +233,7 @@ class _Page:
 
 
 class Command(_Page, click.Command):
-    """A command; its epilog is its examples, one a line."""
+    """A command; its epilog contains its examples, one per line."""
 
 
 class Group(_Page, click.Group):

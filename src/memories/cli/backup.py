@@ -44,15 +44,15 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 @click.argument("target", metavar="[FILE|DIR]", required=False)
 @option(
     "--keep", metavar="N", parse=whole_number_or(_KEEP),
-    help="In DIR, remove older backups of this store than the newest N. [default: none]",
+    help="In DIR, keep only the N newest backups of this store. [default: all]",
 )  # fmt: skip
 @with_settings(store_option, format_option)
 def backup(config: "Config", target: str | None, keep: int | None) -> None:
-    """Copy the whole store into a file, and verify the copy.
+    """Copy the entire store to a file, and verify the copy.
 
-    Others may write meanwhile. In DIR the file gets a name with its store and time; by default DIR
-    is the folder backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any other one an
-    export with vectors.
+    Others may write at the same time. In DIR, the file's name contains the store and the time; by
+    default, DIR is the folder backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any
+    other store an export with vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.queue import count_waiting
@@ -69,7 +69,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     if queued:
         note(
             f"{queued} turns wait in the retry queue and are not in the backup; they are stored "
-            "when an agent goes on."
+            "when an agent continues."
         )
 
 
@@ -97,8 +97,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
         lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
     if answer["kept"]:
         lines.append(
-            f"The store from before is kept as {answer['kept']}; remove it when you no longer need "
-            "it."
+            f"The previous store is kept as {answer['kept']}; remove it when you no longer need it."
         )
     return "\n".join(map(safe, lines))
 
@@ -110,22 +109,22 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
     epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\n"
     "memory doctor --salvage saved.jsonl"
 )
-@option("--deep", is_flag=True, help="Check everything in the store, however long it takes.")
+@option("--deep", is_flag=True, help="Check everything in the store, even if it takes long.")
 @option(
     "--fix", is_flag=True,
-    help="Rebuild derived data that is wrong (indexes, vectors), after a backup.",
+    help="After a backup, rebuild incorrect derived data (indexes, vectors).",
 )  # fmt: skip
 @option(
     "--secrets", is_flag=True,
-    help="Also find stored secrets; shows where they are, never the secrets themselves.",
+    help="Also find stored secrets; shows where they are, but never the secrets.",
 )  # fmt: skip
 @option(
     "--salvage", metavar="FILE",
-    help="Write every sound record to FILE, an export, and list the others.",
+    help="Write every sound record to FILE, as an export, and list the others.",
 )  # fmt: skip
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
-    """Find the problems of a store, and their remedies.
+    """Find problems in a store, and their remedies.
 
     Nothing is changed without --fix, which leaves records unchanged. Exits 1 if it finds a
     problem.
@@ -138,8 +137,8 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
         raise InvalidInput("--fix and --salvage can't be combined; salvage first")
     if secrets and (fix or salvage is not None):
         raise InvalidInput(
-            "--secrets only finds secrets; run it without --fix and --salvage, and erase each with "
-            "the command that its finding names"
+            "--secrets only finds secrets; run it without --fix and --salvage, and erase each "
+            "secret with the command in its finding"
         )
     with ProgressBar() as bar:
         if salvage is not None:
@@ -177,7 +176,7 @@ def _render_doctor(answer: Mapping[str, Any]) -> str:
             lines.append(f"    {paint(DIM, safe(finding['remedy']))}")
     lines += [f"Repaired: {safe(repair)}" for repair in answer.get("repaired", ())]
     if answer.get("backup"):
-        lines.append(f"The store from before is in {safe(answer['backup'])}")
+        lines.append(f"The previous store is in {safe(answer['backup'])}")
     facts = []
     for name, value in answer.items():
         if name not in ("status", "findings", "repaired", "backup") and value is not None:
@@ -211,7 +210,7 @@ def _render_salvage(salvaged: "Salvaged", file: str) -> str:
 
 
 def examine_surroundings(config: "Config", examined: "Examined") -> None:
-    """Examine the queue, the hooks, the model, the settings and the program."""
+    """Check the queue, the hooks, the model, the settings and the program."""
     from memories.hooks.runs import examine as examine_hooks
     from memories.settings import SETTINGS
     from memories.write.queue import count_refused, count_waiting
@@ -253,7 +252,7 @@ def _examine_hosts(examined: "Examined") -> None:
 
 
 def _examine_model(embedder: str, examined: "Examined") -> None:
-    """Compare the files of a packaged model with its package."""
+    """Compare a packaged model's files with its package."""
     package = _MODEL_PACKAGES.get(embedder)
     if package is None:
         return
@@ -265,7 +264,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Check how the program is installed, and which programs may be started instead of it."""
+    """Check how the program is installed, and which other programs may be started instead."""
     from memories.connect.conflicts import find_conflicts
     from memories.connect.program import find_beside, is_same_file
     from memories.core.installation import find_installation
@@ -281,7 +280,7 @@ def _examine_program(examined: "Examined") -> None:
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Return the problems of the files next to the store, found by reading each."""
+    """Return the problems in the files next to the store, found by reading each file."""
     from memories.config import registers
     from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret
@@ -316,7 +315,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield the folders that have the name of one of the program's or the store's files."""
+    """Yield the folders with the name of one of the program's or the store's files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}
@@ -330,7 +329,7 @@ def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
     for path in sorted(folders):
         if path == store or path.name in OWN_FOLDERS:
             continue
-        problem = f"{path} is a folder where a file should be"
+        problem = f"{path} is a folder, but should be a file"
         if path in needed:
             problem += ", so nothing can be written to the store"
         moved = path.with_name(f".{path.name}.moved")

@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 REFUSED, NOT_STORED = 1, 3  # exit codes
 MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take up to six bytes in JSON
 _MAX_BATCH_BYTES = 4_194_304
-_MAX_ERRORS = 20  # errors that are printed
+_MAX_ERRORS = 20  # number of errors that are printed
 _MAX_ID_BYTES = 4_194_304
 _READ_BYTES = 65_536
 _SHOWN_BY_DEFAULT = 10
@@ -66,7 +66,7 @@ class Selection(NamedTuple):
     """The memories selected on a command line.
 
     Attributes:
-        ids: Their ids as given, each once.
+        ids: Their ids as given, without repetitions.
         is_list: Whether the answer is a list: several ids were given, or ids on standard input.
     """
 
@@ -99,13 +99,15 @@ def select(
     for argument in arguments:
         ids += read_ids() if argument == "-" else [argument]
     if not ids:
-        raise InvalidInput("standard input has no ids; write one on each line")
+        raise InvalidInput("standard input contains no ids; write one per line")
     is_list = len(arguments) > 1 or "-" in arguments
     return Selection(list(dict.fromkeys(ids)), is_list)
 
 
 def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key, under the first name of the project that has it."""
+    """Return the id of the memory with a key, under the first name of the project that contains
+    it.
+    """
     if not projects:
         return memories.id_of_key(key)
     for name in projects[:-1]:
@@ -134,10 +136,10 @@ def for_each(
     Args:
         selection: The memories.
         run: Takes an id.
-        shape: Returns the JSON of a result.
-        text: Returns the text of a result.
+        shape: Returns a result's JSON.
+        text: Returns a result's text.
         verb: The change to a memory, such as `deleted`; empty if nothing is changed.
-        compact: Returns the text of a result for a model; by default models get the JSON.
+        compact: Returns a result's text for a model; by default, models get the JSON.
     """
     if not selection.is_list:
         if verb:
@@ -195,16 +197,16 @@ def _join(
     return separator.join(map(render, results)) or empty
 
 
-# --- memories that match --where ---
+# --- memories that match --where
 
 
 def check_selection(
     arguments: Sequence[str], key: str | None, where: str | None, dry_run: bool
 ) -> None:
-    """Check that a command names memories or has an expression.
+    """Check that a command names memories or contains an expression.
 
     Raises:
-        InvalidInput: The command has both or neither, or --dry-run with named memories.
+        InvalidInput: The command contains both or neither, or --dry-run with named memories.
     """
     if (arguments or key is not None) and where is not None:
         name = "ID" if arguments else "--key"
@@ -218,7 +220,9 @@ def check_selection(
 def forget_where(
     memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool
 ) -> int:
-    """Erase all that match an expression, after a question; return the exit code."""
+    """Erase all memories or turns that match an expression, after a question; return the exit
+    code.
+    """
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
         if planned.counts.get("forget") and not confirm(text.forget_many_question(planned)):
@@ -228,13 +232,13 @@ def forget_where(
 
 
 def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
-    """Run a change of many memories and print its result; return the exit code."""
+    """Change many memories and print the result; return the exit code."""
     limit = _SHOWN_BY_DEFAULT if show is None else parse_whole_number(show, _SHOW)
     if limit > MAX_LIMIT:
         raise InvalidInput(_SHOW)
     begin_change()
     affected = run()
-    record_change(f"{shapes.summarize(affected)}; running it again does what is left")
+    record_change(f"{shapes.summarize(affected)}; running it again does the rest")
     undo = _undo(memories, affected)
     answer = shapes.bulk_result(affected, undo, limit)
     emit(answer, partial(text.bulk_result, affected, undo, limit))
@@ -243,7 +247,7 @@ def change_many(memories: "Memories", run: "Callable[[], Affected]", show: str |
 
 
 def note_copies(files: Sequence[str]) -> None:
-    """Note which files may still hold the forgotten records."""
+    """Note which files may still contain the forgotten records."""
     if files:
         note(
             "Backups, and copies from an upgrade, a move or a server, may still contain it: "
@@ -269,7 +273,7 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
     epilog='memory rollback --to "2 hours ago" --dry-run\n'
     "memory rollback --to 2026-05-01T09:00 --where 'by = claude-code'"
 )
-@option("--to", metavar="TIME", required=True, help="The time to go back to; a date is its start.")
+@option("--to", metavar="TIME", required=True, help="The time to restore; a date means its start.")
 @where_option
 @dry_run_option
 @show_option
@@ -277,7 +281,7 @@ def _undo(memories: "Memories", affected: "Affected") -> str | None:
 def rollback(
     memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None
 ) -> int:
-    """Put memories back as they were at a time.
+    """Restore memories to an earlier time.
 
     It deletes memories created since, and rejects those that wait for review. It restores those
     deleted or replaced, and adds a version with the old text to those changed. Nothing is lost: the
@@ -303,9 +307,9 @@ class Plan(NamedTuple):
 
     Attributes:
         as_json: Whether each line is a JSON object; otherwise it is the content.
-        default: The values for fields that a line leaves out.
-        force: Store them without comparing them with existing memories.
-        redact: Remove secrets.
+        default: The values for fields that a line omits.
+        force: Whether to store them without comparing them with existing memories.
+        redact: Whether to remove secrets.
     """
 
     as_json: bool
@@ -315,7 +319,7 @@ class Plan(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line: its number, its size, and its draft or the reason why there is none."""
+    """A line: its number, its size, and its draft or the reason why there is no draft."""
 
     number: int
     size: int
@@ -347,7 +351,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
-                reported = f"up to line {last} all is stored as printed"
+                reported = f"up to line {last} everything is stored as printed"
                 record_change(
                     f"up to line {last} all acceptable lines are stored; running it again stores "
                     f"{again}"
@@ -357,7 +361,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                 if total:
                     bar("Storing", min(size, total), total)
     if not counts["lines"]:
-        raise InvalidInput("the input has no lines; write one memory on each")
+        raise InvalidInput("the input has no lines; write one memory per line")
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
     emit(counts, partial(str, summary))
     if counts["refused"]:
@@ -368,7 +372,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
 def _store(
     memories: "Memories", drafts: Sequence[Draft], plan: Plan
 ) -> "list[Created | RequestError]":
-    """Store drafts in one transaction; if one of them is refused, each in its own."""
+    """Store drafts in one transaction; if one of them is refused, each in its own transaction."""
     if not drafts:
         return []
     try:
@@ -475,7 +479,7 @@ def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list
     """Return a line with its draft or its error; None for a blank line."""
     try:
         if is_too_long or len(data) > MAX_LINE_BYTES:
-            raise InvalidInput(f"it has more than {MAX_LINE_BYTES} bytes, the limit")
+            raise InvalidInput(f"it is longer than the limit of {MAX_LINE_BYTES} bytes")
         if number == 1:
             data = data.removeprefix(b"\xef\xbb\xbf")
         content = _decode(data).rstrip("\r")
@@ -513,7 +517,7 @@ def _draft(line: str, plan: Plan) -> Draft:
         raise InvalidInput("it is neither a JSON object nor a text in quotes")
     fields = _rename_fields(value)
     if not isinstance(fields.get("content"), str):
-        raise InvalidInput('it has no text under "content"')
+        raise InvalidInput('it contains no text under "content"')
     tags = {**plan.default.tags, **_tags(fields)}
     changes = {}
     for name in _FIELDS:
@@ -525,7 +529,7 @@ def _draft(line: str, plan: Plan) -> Draft:
 
 
 def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a line under our names.
+    """Return a line's fields under our names.
 
     Raises:
         InvalidInput: A field is unknown, or appears under both of its names.
@@ -535,15 +539,15 @@ def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         name = _ALIASES.get(key, key)
         if name not in (*_FIELDS, *KNOWN_TAGS):
             known = ", ".join((*_FIELDS, *KNOWN_TAGS))
-            raise InvalidInput(f'it has the key "{shown(key)}"; use {known}')
+            raise InvalidInput(f'it contains the key "{shown(key)}"; use {known}')
         if name in fields:
-            raise InvalidInput(f'it has "{name}" twice, under both of its names')
+            raise InvalidInput(f'it contains "{name}" twice, under both of its names')
         fields[name] = field
     return fields
 
 
 def _tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a line; known ones may be separate fields, as in answers."""
+    """Return a line's tags; known tags may be separate fields, as in answers."""
     tags = fields.get("tags") or {}
     if type(tags) is not dict:
         raise InvalidInput('its "tags" are not a JSON object')

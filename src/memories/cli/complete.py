@@ -1,6 +1,6 @@
 """Shell completion of names from the store: ids, keys, tags, namespaces.
 
-It runs while the user types, so it prints no errors, changes nothing, and asks no server.
+Completion runs while the user types, so it prints no errors, changes nothing, and asks no server.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     _Finder = Callable[[Memories, str], list["CompletionItem"]]
 
-_MAX_MEMORIES = 1_000  # the newest ones
+_MAX_MEMORIES = 1_000  # the newest names
 _MAX_EXCERPT = 60  # characters of the text shown next to an id
 
 
@@ -42,7 +42,7 @@ def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
 
 @contextlib.contextmanager
 def _open(context: click.Context) -> "Iterator[Memories]":
-    """Open the store that the command line names, if it exists on this machine.
+    """Open the store that the command line names, if it is on this machine and exists.
 
     Raises:
         MemoriesError: The store does not exist or can't be read.
@@ -115,7 +115,7 @@ _FINDERS: "dict[str, _Finder]" = {
 
 
 class Bash(BashComplete):
-    """Joins the words that Bash splits: `project=shop` becomes three, and Bash replaces the
+    """Joins the words that Bash splits: `project=shop` becomes three words, and Bash replaces the
     last."""
 
     name = "bash"

@@ -33,14 +33,17 @@ from memories.errors import InvalidInput
 if TYPE_CHECKING:
     from memories.settings import Config
 
-_MAX_DIFF_LINE = 400  # characters; some hosts write whole files on one line
+_MAX_DIFF_LINE = 400  # characters; some hosts write entire files on one line
 _hosts_argument = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
-    help="For you in all projects (user), or for all who clone this one (project). [default: user]",
+    help=(
+        "For you in all projects (user), or for everyone who clones this project (project). "
+        "[default: user]"
+    ),
 )  # fmt: skip
 _dry_run_option = option(
-    "--dry-run", is_flag=True, help="Change nothing, only show what would change."
+    "--dry-run", is_flag=True, help="Change nothing; only show what would change."
 )
 
 
@@ -50,11 +53,11 @@ _dry_run_option = option(
 )
 @_hosts_argument
 @option(
-    "--capture", is_flag=True, help="Also keep what is said, for review. [default: only recall]"
+    "--capture", is_flag=True, help="Also capture conversations, for review. [default: only recall]"
 )
 @_scope_option
 @_dry_run_option
-@option("--status", is_flag=True, help="Only show what is connected, also in other projects.")
+@option("--status", is_flag=True, help="Only show what is connected, including other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
     config: "Config",
@@ -69,7 +72,7 @@ def connect(
     Starts both as the agent will, and reports whether they work and what the agent gets.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
-    Without one, lists which are installed and which are connected. Entries of others are kept;
+    Without a HOST, lists which are installed and which are connected. Other entries are kept;
     memory disconnect undoes it.
     """
     connector = _connector()
@@ -111,8 +114,8 @@ def connect(
 def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Disconnect agents from the memory.
 
-    A file without other changes is restored to the byte; in others only our entries are removed.
-    Memories stay.
+    A file without other changes is restored byte by byte; from other files, only our entries are
+    removed. Memories stay.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -164,7 +167,7 @@ def _check_scope(scope: str | None) -> str:
 
 
 def _project() -> Path:
-    """Return the folder of the repository around the working folder, else the working folder."""
+    """Return the folder of the working folder's repository, else the working folder."""
     folder = Path.cwd()
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists() and parent != Path.home():
@@ -173,7 +176,7 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return the environment variables of this run that the server's entry needs.
+    """Return the environment variables in this run that the server's entry needs.
 
     Hosts start servers with few variables. A project gets none, since others clone it.
     """
@@ -303,7 +306,7 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     notes = []
     if not (request.root / ".git").exists():
         notes.append(
-            f"{request.root} is not in a git repository; the files are for this folder alone."
+            f"{request.root} is not in a git repository; the files are only for this folder."
         )
     notes.append(
         "Others who clone this project get these files. They hold no secret and no path of yours; "

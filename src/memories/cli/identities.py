@@ -1,4 +1,4 @@
-"""Commands for namespaces, projects and a server's tokens: namespaces, projects, tokens."""
+"""Commands for namespaces, projects and server tokens: namespaces, projects, tokens."""
 
 import contextlib
 import re
@@ -44,7 +44,7 @@ def _parse_action(
         name: The command.
         words: Its arguments; none means `list`.
         actions: How many names each action takes.
-        optional: The action whose names may be left out.
+        optional: The action whose names may be omitted.
 
     Raises:
         InvalidInput: There is no such action, or the number of names is wrong.
@@ -73,9 +73,10 @@ def _parse_action(
 def namespaces(
     memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
 ) -> int:
-    """List the namespaces and how much is in each.
+    """List the namespaces and the size of each.
 
-    It lists all namespaces in the store, including others': names and numbers, never contents.
+    It lists the names and sizes of all namespaces in the store, including other users', but never
+    their contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
     OTHER, which moves everything in NAME to OTHER; and delete NAME, which leaves no byte of it and
@@ -85,14 +86,14 @@ def namespaces(
     action, names = _parse_action("namespaces", words, actions)
     if (dry_run or yes) and action in ("list", "show"):
         flag = "--dry-run" if dry_run else "--yes"
-        raise InvalidInput(f"namespaces {action} changes nothing; leave out {flag}")
+        raise InvalidInput(f"namespaces {action} changes nothing; omit {flag}")
     if action == "list":
         rooms = memories.namespaces(as_of=as_of)
         rows = [shapes.without_none(room._asdict()) for room in rooms]
         emit({"namespaces": rows, "count": len(rows)}, partial(_render_namespaces, rows))
         return 0
     if as_of is not None:
-        raise InvalidInput(f"namespaces {action} can't look at the past; leave out --as-of")
+        raise InvalidInput(f"namespaces {action} can't look at the past; omit --as-of")
     if action == "show":
         return _show_namespace(memories, names[0])
     if action == "delete":
@@ -170,7 +171,7 @@ def _move_namespace(
     if not moved.left:
         return 0
     note(
-        f"{moved.left} were written to {moved.name} meanwhile; run: memory namespaces merge "
+        f"{moved.left} were written to {moved.name} in the meantime; run: memory namespaces merge "
         f"{moved.name} {moved.into}"
     )
     return 1
@@ -200,7 +201,7 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
 
 
 def _confirm_by_name(name: str, contents: str) -> bool:
-    """Ask a person to type the name of the namespace to be erased."""
+    """Ask a person to type the name of the namespace to erase."""
     question = f"Permanently erase the namespace {name}: {contents}? Type its name: "
     if ask_person(question) == name:
         return True
@@ -210,7 +211,7 @@ def _confirm_by_name(name: str, contents: str) -> bool:
 
 @contextlib.contextmanager
 def _open_store(memories: "Memories") -> Iterator["Store"]:
-    """Open a command's whole store, with the space of its vectors."""
+    """Open a command's entire store, with the space of its vectors."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 
@@ -268,7 +269,7 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")
     if action != "merge" and (dry_run or show is not None):
-        raise InvalidInput(f"projects {action} takes neither --dry-run nor --show; leave them out")
+        raise InvalidInput(f"projects {action} takes neither --dry-run nor --show; omit them")
     if action == "list":
         return _list_projects(memories)
     if action == "show":
@@ -334,7 +335,7 @@ def _unalias(name: str) -> int:
         raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists them')
     emit(
         {"alias": alias, "project": alias},
-        partial(str, f"{safe(alias)} is a project of its own again."),
+        partial(str, f"{safe(alias)} is a separate project again."),
     )
     return 0
 
@@ -361,7 +362,7 @@ def _alias(
         return change_many(memories, run, show)
     emit(
         {"alias": alias, "project": project},
-        partial(str, f"{safe(alias)} belongs to {safe(project)} from now on."),
+        partial(str, f"{safe(alias)} now belongs to {safe(project)}."),
     )
     return 0
 
@@ -387,10 +388,10 @@ _format_settings = with_settings(format_option)
 )
 @click.pass_context
 def tokens(context: click.Context) -> None:
-    """Make, list and revoke the tokens of a server.
+    """Create, list and revoke server tokens.
 
-    A client on the network shows a token to the server. The token says which namespaces the client
-    may read, write or manage.
+    Clients on the network send a token to the server. The token determines which namespaces the
+    client may read, write or manage.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -403,29 +404,35 @@ def tokens(context: click.Context) -> None:
 @click.argument("name")
 @option(
     "--allow", metavar="NAMESPACE[:LEVEL]", multiple=True,
-    help="Namespace and r, rw (if left out) or admin; * is every other one. May be repeated.",
+    help=(
+        "A namespace and r, rw (the default) or admin; * means every other namespace. May be "
+        "repeated."
+    ),
 )  # fmt: skip
 @option(
     "--expires", metavar="TIME",
-    help="When it ends: a time, or a span such as 90d from now. [default: never]",
+    help="When it expires: a time, or a span from now such as 90d. [default: never]",
 )  # fmt: skip
 @_format_settings
 def create(config: "Config", name: str, allow: Sequence[str], expires: str | None) -> None:
-    """Make a token and print it, this once.
+    """Create a token and print it once.
 
-    Only its hash is kept. Records written with it show its NAME. r may read, rw also write, admin
-    also erase permanently, decide about reviews, and write records from another store.
+    Only its hash is stored. Records written with it show its NAME. r allows reading, rw also
+    writing, and admin also erasing permanently, deciding about reviews, and writing records from
+    another store.
     """
     grants = register.parse_grants(allow)
     expires_at = None
     if expires is not None:
         now = datetime.now(UTC)
         expires_at = parse_time(expires, now)
-        if _SPAN.fullmatch(expires.strip()):  # it counts from now, to the future
+        if _SPAN.fullmatch(expires.strip()):  # it counts from now into the future
             expires_at = now + (now - expires_at)
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)
-    record_change(f'the token "{token.name}" was made; memory tokens revoke {token.id} removes it')
+    record_change(
+        f'the token "{token.name}" was created; memory tokens revoke {token.id} removes it'
+    )
     emit({"token": secret, **register.shape(token)}, partial(str, secret))
     note("Keep it now: only its hash is stored, and it is not shown again.")
 
@@ -458,9 +465,9 @@ def _render_tokens(listed: "Sequence[Token]") -> str:
 @click.argument("name", metavar="NAME|ID")
 @_format_settings
 def revoke(config: "Config", name: str) -> None:
-    """Revoke a token: a running server refuses it from now on."""
+    """Revoke a token, so that a running server refuses it from now on."""
     if not name.strip():
-        raise InvalidInput("name the token; memory tokens list shows them")
+        raise InvalidInput("name the token; run memory tokens list to see them")
     begin_change()
     token = register.revoke(config.home, name)
     record_change(f"the token {token.id} was revoked")

@@ -53,25 +53,32 @@ _parse_confidence = partial(parse_share, name="confidence")
 @click.argument("content", required=False)
 @option(
     "--jsonl", metavar="FILE",
-    help="Store many: a JSON object on each line, with content, tags, key, decay and so on; "
-    "- is standard input.",
+    help=(
+        "Store many memories: a JSON object per line, with content, tags, key, decay and so on; - "
+        "is standard input."
+    ),
 )  # fmt: skip
-@option("--lines", metavar="FILE", help="Store many: a text on each line; - is standard input.")
+@option(
+    "--lines", metavar="FILE", help=("Store many memories: one text per line; - is standard input.")
+)
 @option(
     "--decay", metavar="POLICY", values=_POLICIES,
-    help="How confidence ages: stable, contextual or reinforceable. [default: stable]",
+    help="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
 )  # fmt: skip
 @option(
     "--key", metavar="KEY", kind="keys",
-    help="Stable key, such as user/editor. Creating with a key that exists adds a version.",
+    help="A stable key, such as user/editor. Creating with an existing key adds a version.",
 )  # fmt: skip
-@option("--supersedes", metavar="ID", kind="ids", help="Memory that this one replaces.")
+@option("--supersedes", metavar="ID", kind="ids", help="The memory that this one replaces.")
 @option(
-    "--confidence", metavar="0..1", parse=_parse_confidence, help="How sure you are. [default: 1]"
+    "--confidence",
+    metavar="0..1",
+    parse=_parse_confidence,
+    help=("Your confidence, from 0 to 1. [default: 1]"),
 )
 @option(
     "--source", metavar="CONVERSATION[#INDEX]",
-    help="Conversation, or turn of one, that it comes from.",
+    help="The conversation, or the turn, that it comes from.",
 )  # fmt: skip
 @anchor_options("--until")
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
@@ -93,7 +100,7 @@ def create(
     force: bool,
     no_redact: bool,
 ) -> int:
-    """Store a memory, unless it is already there.
+    """Store a memory, unless it is already stored.
 
     CONTENT is the text, or - to read it from standard input. If the same text exists, anything that
     this one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was
@@ -133,7 +140,7 @@ def create(
 
 
 def _describe(created: "Created", *, force: bool) -> str:
-    """Return the result of a create, as part of a sentence."""
+    """Describe the result of a create, as part of a sentence."""
     memory = created.memory
     if memory is None:
         return f"nothing was stored, {created.note or 'a very similar memory exists'}"
@@ -160,16 +167,16 @@ def _describe(created: "Created", *, force: bool) -> str:
 )  # fmt: skip
 @option(
     "--decay", metavar="POLICY", values=_POLICIES,
-    help="stable, contextual or reinforceable. [default: as it is]",
+    help="stable, contextual or reinforceable. [default: unchanged]",
 )  # fmt: skip
 @option(
     "--confidence", metavar="0..1", parse=_parse_confidence,
-    help="How sure you are now. [default: as it is]",
+    help="Your new confidence, from 0 to 1. [default: unchanged]",
 )  # fmt: skip
 @anchor_options()
 @option(
     "--not-corrects", metavar="ID", kind="ids",
-    help="Memory that this one does not correct after all: both hold.",
+    help="A memory that this one does not correct after all; both stay current.",
 )  # fmt: skip
 @no_redact_option
 @in_session(reads=True)
@@ -185,7 +192,7 @@ def update(
     cited: Mapping[str, Any],
     no_redact: bool,
 ) -> int:
-    """Add a new version of a memory: new text, new tags.
+    """Add a new version of a memory, with new text or tags.
 
     Anything you leave out stays the same; --anchor replaces all anchors. CONTENT is the new text,
     or - to read it from standard input. ID may be - to give all memories whose ids are on standard
@@ -195,7 +202,8 @@ def update(
 
     if memory_id == "-" and (content is not None or not_corrects is not None):
         raise InvalidInput(
-            "ids from standard input take tags only; update the content of one memory at a time"
+            "ids from standard input can only be combined with tags; update the content of one "
+            "memory at a time"
         )
     run = partial(
         memories.update,
@@ -248,9 +256,9 @@ def delete(
     dry_run: bool,
     show: str | None,
 ) -> int:
-    """Delete a memory; restore brings it back.
+    """Delete a memory; restore undoes this.
 
-    Give one ID or several, or - to read ids from standard input. --where deletes all memories of
+    Give one ID or several, or - to read ids from standard input. --where deletes all memories in
     your own namespace that match the expression; the answer names the command that restores them.
     """
     from memories.cli.bulk import change_many, check_selection, for_each, select
@@ -272,25 +280,25 @@ def delete(
 )
 @option(
     "--version", metavar="N", parse=whole_number_or("version must be a whole number from 1"),
-    help="The version that a current memory returns to.",
+    help="The version to restore for a current memory.",
 )  # fmt: skip
 @option(
     "--replace", is_flag=True,
-    help="FILE: move the present store aside; the answer names its new place.",
+    help="With FILE: move the existing store aside; the answer shows its new path.",
 )  # fmt: skip
 @in_session(reads=True)
 def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:
-    """Bring back a deleted memory, or a whole store from a backup.
+    """Restore a deleted memory, or an entire store from a backup.
 
     ID is a deleted or superseded memory; give several, or - to read ids from standard input. FILE
     was written by memory backup or memory export, or is an upgrade's snapshot; write ./FILE if it
-    looks like an ID. The whole file is checked before the store is touched.
+    looks like an ID. The entire file is checked before the store is changed.
     """
     if replace or any(name != "-" and _is_file(name) for name in names):
         from memories.cli.backup import restore_store
 
         if len(names) > 1 or version is not None:
-            raise InvalidInput("a store is restored from one FILE; give it alone")
+            raise InvalidInput("a store is restored from one FILE; omit all other arguments")
         restore_store(memories.config, names[0], replace=replace)
         return 0
     from memories.cli.bulk import for_each, select
@@ -341,9 +349,9 @@ def forget(
 ) -> int:
     """Permanently erase a memory with all its versions.
 
-    No byte of it stays in the store, and nothing brings it back. Give one ID or several, or - to
-    read ids from standard input. --where erases all memories or turns of your own namespace that
-    match the expression; the latest version of a memory decides, also of a deleted one.
+    No byte of it stays in the store, and this can't be undone. Give one ID or several, or - to read
+    ids from standard input. --where erases all memories or turns in your own namespace that match
+    the expression. For a memory, even a deleted one, the latest version must match.
     """
     from memories.cli.bulk import check_selection, for_each, forget_where, note_copies, select
 
@@ -389,10 +397,10 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 def edit(
     memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, no_redact: bool
 ) -> None:
-    """Edit a memory in your editor: what you save is its new version.
+    """Edit a memory in your editor; the saved text is its new version.
 
-    VISUAL or EDITOR names the editor, with arguments if you like. If the memory was changed
-    meanwhile, nothing is stored, and the error names the file that keeps your text.
+    VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed in the
+    meantime, nothing is stored, and the error names the file that contains your text.
     """
     from memories.cli.bulk import select
     from memories.cli.output import edit_text

@@ -1,4 +1,4 @@
-"""Shared by commands: common options, and a run's settings, memory and input."""
+"""Common options of commands, and a run's settings, memory and input."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ _TYPES = ("preference", "fact", "observation", "project", "decision")
 _COMPLETED = {"conversation": "conversations"}  # how a filter's value is completed
 
 # Set by a server: the function that opens a run's memory, and the id of the memory that a create
-# makes, so that running the command a second time stores it once.
+# stores, so that running the command a second time stores it once.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
 )
@@ -64,7 +64,7 @@ else:
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return a decorator that adds several options, in their order."""
+    """Return a decorator that adds several options, in order."""
 
     def decorate(command: Any) -> Any:
         for decorator in reversed(decorators):
@@ -74,7 +74,7 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-# --- settings and memory ---
+# --- settings and memory
 
 
 def with_settings(*options: Decorator) -> Decorator:
@@ -124,7 +124,7 @@ def in_session(*, reads: bool) -> Decorator:
 
 
 def load_settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
-    """Return the settings of this run, and use its format from here on."""
+    """Return this run's settings, and use its format from here on."""
     from memories.config import load_config  # costs 4 ms, which `--help` avoids
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
@@ -139,7 +139,7 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
 
 
 def make_memory(config: "Config", *, shared: bool) -> "Memories":
-    """Return the `Memories` of this run; in a server, over the store that the server has open."""
+    """Return this run's `Memories`; in a server, it uses the store that the server has opened."""
     open_memory = OPEN_MEMORY.get()
     if open_memory is not None:
         return open_memory(config, shared)
@@ -188,7 +188,9 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
     if len(data) > max_bytes + framing:
-        raise InvalidInput(f"{name} is more than {max_bytes} bytes, the limit; store it in parts")
+        raise InvalidInput(
+            f"{name} is larger than the limit of {max_bytes} bytes; store it in parts"
+        )
     try:
         return data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as exc:
@@ -200,10 +202,12 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
 
 
 class ProgressBar:
-    """Progress of a long task on a terminal; prints nothing elsewhere. Use it in a `with`."""
+    """Shows the progress of a long task on a terminal; prints nothing elsewhere. Use it as a
+    context manager.
+    """
 
     def __init__(self) -> None:
-        """Prepare; nothing is shown yet."""
+        """Initialize; nothing is shown yet."""
         self._is_shown = sys.stderr.isatty()
         self._label = ""
         self._bar: Any = None
@@ -284,7 +288,7 @@ def parse_share(text: str, name: str) -> float:
 
 
 def parse_project(name: str) -> tuple[str, ...] | None:
-    """Return every name of a project, the current one first; None for a blank name."""
+    """Return all names of a project, the current one first; None for a blank name."""
     from memories.identity.place import names_of  # most commands don't name a project
 
     return names_of(name) or None
@@ -306,7 +310,7 @@ class TagOption(Option):
         self.is_nested = bool(group)
 
     def collect(self, context: click.Context, value: Any) -> None:
-        """Add the tags, refusing two values for one key."""
+        """Add the tags; refuse two values for one key."""
         tags = context.params.setdefault(self.group, {})
         if self.is_nested:
             tags = tags.setdefault("tags", {})
@@ -323,7 +327,7 @@ class TagOption(Option):
             value = next(iter(parse_project(value) or ()), None)
         if self.is_flag:
             value = "true" if value else None
-        # A blank value counts as not given, so that a script may pass a variable that is not set.
+        # A blank value counts as not given, so that a script may pass an unset variable.
         return [f"{self.name}={value}"] if value and value.strip() else []
 
 
@@ -346,21 +350,21 @@ def _tag_options(section: str, group: str = "", **helps: str) -> dict[str, Decor
 
 _FILTER_HELPS = {
     "tag": FILTERS["tags"].about,
-    "agent": "Only from this AI platform, such as claude.",
-    "personality": "Only from this role or persona.",
-    "project": "Only from this project.",
-    "type": f"Only of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
-    "global": "Only those marked as valid in every project.",
+    "agent": "Only memories from this AI platform, such as claude.",
+    "personality": "Only memories from this role or persona.",
+    "project": "Only memories from this project.",
+    "type": f"Only memories of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
+    "global": "Only memories marked as valid in every project.",
 }
 tag_options = together(
     *_tag_options(
         "Tags",
         tag="A tag; may be repeated.",
-        agent="AI platform that stores it, such as claude.",
-        personality="Role or persona of the agent.",
-        project="Project that it belongs to.",
-        type=f"Kind of memory, such as {', '.join(_TYPES[:-1])} or {_TYPES[-1]}.",
-        **{"global": "Valid in every project."},
+        agent="The AI platform that stores it, such as claude.",
+        personality="The agent's role or persona.",
+        project="The project that it belongs to.",
+        type=f"The kind of memory, such as {', '.join(_TYPES[:-1])} or {_TYPES[-1]}.",
+        **{"global": "Mark it as valid in every project."},
     ).values()
 )
 
@@ -399,7 +403,7 @@ def filter_option(name: str, group: str = "") -> Decorator:
 
 
 def filtered_by(*names: str) -> Decorator:
-    """Add the options for these filters; pass the given ones as `filters`, a dict.
+    """Add the options for these filters; pass the given filters as `filters`, a dict.
 
     `--project` is a separate filter, since memories valid in every project belong to each; `--tag
     project=NAME` is a plain tag.
@@ -426,11 +430,11 @@ review_filters = together(
     filter_option("trust", "filters"),
     option(
         "--import", "import_id", metavar="ID", group="filters", section="Filters",
-        help="Only memories of this import.",
+        help="Only memories from this import.",
     ),
     option(
         "--match", metavar="WORDS", group="filters", section="Filters",
-        help="Only memories with all of these words.",
+        help="Only memories that contain all of these words.",
     ),
     filter_option("since", "filters"),
     filter_option("until", "filters"),
@@ -460,27 +464,27 @@ format_option = option(
 )  # fmt: skip
 namespace_option = option(
     "--namespace", "-n", metavar="NAME", kind="namespaces", section="Store",
-    help="Namespace to use. [default: shared]",
+    help="The namespace to use. [default: shared]",
 )  # fmt: skip
 no_shared_option = option(
     "--no-shared", is_flag=True, section="Store", help="Do not read the shared namespace."
 )
 store_option = option(
     "--store", metavar="URL", section="Store",
-    help="Where memories are kept, such as sqlite:///path. [default: a file in the data folder]",
+    help="The store, such as sqlite:///path. [default: a file in the data folder]",
 )  # fmt: skip
 no_redact_option = option(
     "--no-redact", is_flag=True,
-    help="Store secrets and <private> passages as they are. [default: take them out]",
+    help="Store secrets and <private> passages unchanged. [default: remove them]",
 )  # fmt: skip
 dry_run_option = option(
-    "--dry-run", is_flag=True, help="Change nothing, only show what would change."
+    "--dry-run", is_flag=True, help="Change nothing; only show what would change."
 )
 show_option = option(
     "--show", metavar="N", section="Output",
-    help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]",
+    help=f"How many of them to list, 0 to {MAX_LIMIT}. [default: 10]",
 )  # fmt: skip
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",
-    help="Only these, such as id,content; as text, a line for each. [default: all]",
+    help="Only these fields, such as id,content; as text, one line for each result. [default: all]",
 )  # fmt: skip

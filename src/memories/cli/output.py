@@ -34,15 +34,15 @@ DAMAGED = 4  # exit code of a command that succeeded but left out damaged record
 
 
 class _Run:
-    """State of one run; a server has many concurrent runs, each in its own context.
+    """A run's state. A server handles many concurrent runs, each in its own context.
 
     Attributes:
-        format: One of `FORMATS`, once the options are read, so that errors have the answer's
-            format; None before that.
-        change: What this run changed, as part of a sentence; empty while that is unknown, None if
-            it has not begun to change anything.
+        format: One of `FORMATS`, set as soon as the options are read, so that errors have the
+            answer's format; None before that.
+        change: What this run changed, as part of a sentence; empty while unknown, None if it has
+            not begun to change anything.
         watched: The damage registers of the opened stores, with their position at that time.
-        notes: The notes that were printed.
+        notes: The printed notes.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def _describe_loss(reason: str) -> str:
 
 
 def report_interrupt() -> int:
-    """Report the changes of a run that Ctrl-C ended; return the exit code."""
+    """Report the changes in a run that Ctrl-C ended; return the exit code."""
     if change() is None:
         return print_error(INTERRUPTED, 1)
     if not change():
@@ -134,9 +134,9 @@ def _report_os_error(error: OSError) -> int:
     if change():
         return print_error(_describe_loss(f"the answer could not be printed: {reason}"), 1)
     if error.errno in (errno.EPIPE, errno.EBADF):
-        return 0  # the reader closed the pipe, as `head` does, or there was none
+        return 0  # the reader closed the pipe, as `head` does, or there was no reader
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        message = "too many files are open; close some programs or raise the limit (ulimit -n)"
+        message = "too many open files; close some programs or raise the limit (ulimit -n)"
     elif isinstance(error.filename, str):
         message = f"cannot use {error.filename}: {reason}"
     else:
@@ -217,7 +217,7 @@ def emit(
         answer: The JSON.
         text: Returns the text for people.
         compact: Returns the text for a model; by default models get the JSON.
-        stream: Where to print it; standard output by default.
+        stream: Where to print it; by default, standard output.
     """
     stream = stream or sys.stdout
     render = {"text": text, "compact": compact}.get(_run.get().format or "")
@@ -234,7 +234,7 @@ def emit(
 def emit_lines(
     answers: Sequence[Mapping[str, Any]], text: Callable[[Mapping[str, Any]], str]
 ) -> None:
-    """Print answers, each on a line of its own: as JSON, or as the text that `text` returns."""
+    """Print answers, one per line: as JSON, or as the text that `text` returns."""
     is_text = _run.get().format in ("text", "compact")
     render = text if is_text else partial(_to_json, indented=False)
     say("\n".join(map(render, answers)))
@@ -422,7 +422,7 @@ def paint(code: str, text: str) -> str:
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Require that a person decides: at a terminal, or by `--yes` in their own script.
+    """Require that a person decides, at a terminal or with `--yes` in their own script.
 
     Args:
         decision: The decision, as the subject of a sentence.
@@ -436,8 +436,8 @@ def require_person(decision: str, *, yes: bool) -> None:
     refuse_agent(decision)
     if not yes and not is_person():
         raise InvalidInput(
-            f"{decision} is for a person to decide and there is no terminal to ask at; "
-            "add --yes to confirm"
+            f"{decision} is for a person to decide, but there is no terminal to ask at; add --yes "
+            "to confirm"
         )
 
 
@@ -467,7 +467,7 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
         InvalidInput: There is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(f"{why} and there is no terminal to ask at; add --yes to confirm")
+        raise InvalidInput(f"{why}, but there is no terminal to ask at; add --yes to confirm")
     sys.stderr.write(safe(question))
     sys.stderr.flush()
     return sys.stdin.readline().strip()
@@ -605,10 +605,10 @@ def _read_saved(file: Path, before: str) -> str | None:
 # --- what is left out ---
 
 _LEFT_OUT = {
-    "suspicious": "that look like orders to a model (--include-suspicious)",
-    "tool_turn": "turns of tools or the system (--include-tool-turns)",
+    "suspicious": "that look like instructions to a model (--include-suspicious)",
+    "tool_turn": "turns by tools or the system (--include-tool-turns)",
     "captured": "captured by a hook and not accepted (memory search shows them)",
-    "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
+    "one_writer": "more by one other writer (CONTEXT_MAX_PER_WRITER)",
     "no_room": "without space left (CONTEXT_MEMORY_CHARACTERS)",
 }
 

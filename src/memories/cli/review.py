@@ -53,10 +53,10 @@ _all_option = option(
 )
 _yes_option = option(
     "--yes", is_flag=True,
-    help="Decide without a terminal: in a script of your own. An agent can't.",
+    help="Decide without a terminal, in your own script. An agent can't.",
 )  # fmt: skip
 _dry_run_option = option(
-    "--dry-run", is_flag=True, help="Change nothing, only show what would happen."
+    "--dry-run", is_flag=True, help="Change nothing; only show what would happen."
 )
 _suspicious_option = option(
     "--suspicious", is_flag=True, section="Filters", help="Only memories marked as suspicious."
@@ -80,7 +80,7 @@ class _Review(Group):
     "memory review reject --import 01a1fe00-17ab-7c55",
 )
 def review() -> None:
-    """Decide about memories that wait: list, accept, edit, reject.
+    """Review waiting memories: list, accept, edit, reject.
 
     Memories that a hook captured, or that came with someone else's export, wait here: no search,
     list or context shows them before they are accepted. Without a command it lists those of the
@@ -110,8 +110,8 @@ def list_(
 ) -> None:
     """List the memories that wait for review, newest first.
 
-    Each is shown with the current memories that say the same or differ from it. Those of one import
-    are shown together.
+    Each memory is shown with the current memories that say the same or differ from it. Memories
+    from one import are shown together.
     """
     names = field_names(fields)
     rule = _nonempty(filters)
@@ -157,7 +157,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_all_option
 @review_filters
-@option("--suspicious", is_flag=True, help="Suspicious memories too, without naming each.")
+@option("--suspicious", is_flag=True, help="Also suspicious memories, without naming each one.")
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
 @_dry_run_option
@@ -172,11 +172,11 @@ def accept(
     dry_run: bool,
     filters: Mapping[str, Any],
 ) -> int:
-    """Accept memories that wait, so that they are found.
+    """Accept waiting memories, so that searches find them.
 
-    ID is the memory's id, or - to read ids from standard input; or select them by --all and
-    filters. Each is compared with existing memories, as a new one is: exits 3 if some were left
-    waiting because they are duplicates. Suspicious memories have to be named by their ID.
+    ID is the memory's id, or - to read ids from standard input; or select memories with --all and
+    filters. Each is compared with existing memories, like a new one: exits 3 if some were left
+    waiting because they are duplicates. Suspicious memories must be named by their ID.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))
@@ -197,7 +197,7 @@ def accept(
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
-    """Accept a memory that waits, but with another text.
+    """Accept a waiting memory with another text.
 
     CONTENT is the new text, or - to read it from standard input. Without it, the editor opens on a
     terminal. The text becomes a version written by you; the captured one stays in the history.
@@ -241,9 +241,9 @@ def reject(
     dry_run: bool,
     filters: Mapping[str, Any],
 ) -> None:
-    """Delete memories that wait; restore puts one back here.
+    """Delete waiting memories; restore puts a memory back in the queue.
 
-    ID is the memory's id, or - to read ids from standard input; or select them by --all and
+    ID is the memory's id, or - to read ids from standard input; or select memories with --all and
     filters.
     """
     _require_person(yes=yes, dry_run=dry_run)
@@ -281,10 +281,10 @@ def _select(
         InvalidInput: No memory is selected, or both ways are used.
     """
     if ids and (everything or rule):
-        raise InvalidInput("name memories, or select them by --all and filters, not both")
+        raise InvalidInput("name memories, or select them with --all and filters, not both")
     if not ids and not everything and not rule:
         raise InvalidInput(
-            "name the memories by their ids, or select them by --all or a filter, such as "
+            "name the memories by their ids, or select them with --all or a filter, such as "
             "--import ID"
         )
     if not ids:

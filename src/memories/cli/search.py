@@ -57,7 +57,7 @@ def search(
     """Find memories or conversation turns, best match first.
 
     QUERY is a question or some words, or - to read it from standard input. Both meaning and words
-    count. If the store can't be reached, the scratchpad answers, and the exit code is 4.
+    count. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
     """
     names = field_names(fields)
     query = read_argument(query, "query")
@@ -94,9 +94,9 @@ def get(
 ) -> int:
     """Show one memory, or several.
 
-    ID is the memory's id, or its first 8 or more characters if no other id begins with them. Give
-    several ids, or - to read ids from standard input. Exits 1 if one of them does not exist; the
-    others are still shown. A --key is looked up among current memories.
+    ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give several ids, or -
+    to read ids from standard input. Exits 1 if one of them does not exist; the others are still
+    shown. A --key is looked up among current memories.
     """
     from memories.cli.bulk import for_each, select
 
@@ -124,7 +124,7 @@ def get(
 @named_options
 @as_of_option
 @option(
-    "--diff", is_flag=True, section="Output", help="Show what each version changed, word by word."
+    "--diff", is_flag=True, section="Output", help="Show the changes in each version, word by word."
 )
 @fields_option
 @in_session(reads=True)
@@ -145,7 +145,7 @@ def history(
     from memories.cli.bulk import select
 
     if diff and fields is not None:
-        raise InvalidInput("--diff and --fields can't be combined; leave one of them out")
+        raise InvalidInput("--diff and --fields can't be combined; omit one of them")
     names = field_names(fields)
     selection = select(memories, ids, key, project)
     if selection.is_list:
@@ -182,7 +182,7 @@ def emit_fields(
     names: Sequence[str] | None,
     results: str = "results",
 ) -> None:
-    """Print an answer with several results, or only the named fields of them."""
+    """Print an answer with several results, or only their named fields."""
     if names is None:
         emit(answer, render_text, compact=render_compact)
         return
@@ -209,7 +209,7 @@ def emit_fields(
 )  # fmt: skip
 @option(
     "--reverse", is_flag=True, section="Output",
-    help="In the opposite order: oldest or smallest first.",
+    help="Reverse the order: oldest or smallest first.",
 )  # fmt: skip
 @option(
     "--cursor", metavar="CURSOR", section="Output",
@@ -228,8 +228,7 @@ def list_(
 ) -> None:
     """List memories, newest first.
 
-    They are in the order of creation, or of --sort; --since and --until apply to the latest
-    version.
+    They are sorted by creation, or as --sort says; --since and --until apply to the latest version.
     """
     names = field_names(fields)
     page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
@@ -258,11 +257,11 @@ def tags(
     show: str | None,
     filters: dict[str, Any],
 ) -> int:
-    """List tags and how many memories have each.
+    """List tags and the number of memories with each.
 
     With KEY, list the values of that tag. These change the tags of your own memories, or of those
     that --where matches: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW. OLD and NEW are
-    keys or KEY=VALUE; all but rename take several. The answer names the command that undoes it.
+    keys or KEY=VALUE; all except rename take several. The answer names the command that undoes it.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
@@ -295,10 +294,10 @@ def _change_tags(
         raise InvalidInput(f'"{shown(verb)}" is not a change of tags; use {changes}')
     if "written_by" in filters or "trust" in filters:
         raise InvalidInput(
-            "a change of tags takes the writer in its expression: --where 'by = NAME'"
+            "to restrict a change of tags to a writer, use an expression: --where 'by = NAME'"
         )
     if "as_of" in filters:
-        raise InvalidInput("the past can't be changed; leave out --as-of")
+        raise InvalidInput("the past can't be changed; omit --as-of")
     change: dict[str, Any]
     if verb == "set":
         change = {"tags": dict(map(parse_tag, names))}
@@ -314,8 +313,8 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
     """Return the new name of each tag.
 
     Raises:
-        InvalidInput: The number of names is wrong, or `rename` would mix the tag with another one
-            for good, since memories have the new one already.
+        InvalidInput: The number of names is wrong, or `rename` would permanently mix the tag with
+            another one that memories already have.
     """
     from shlex import quote
 
@@ -336,11 +335,11 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 @limit_option
 @in_session(reads=False)
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
-    """Find memories that say the same as older ones.
+    """Find memories that repeat older ones.
 
     It finds the memories in your own namespace that create would refuse today, each with the older
-    ones that say the same. It compares every memory, a few hundred a second, and changes nothing;
-    memory delete removes one.
+    memories that say the same. It compares all memories, a few hundred per second, and changes
+    nothing; memory delete removes one.
     """
     groups = list(memories.duplicates(where=where, limit=limit))
     results = [

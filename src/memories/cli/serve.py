@@ -1,6 +1,6 @@
 """Commands that start a long-running program: serve, mcp, chat.
 
-Each returns a request that the entry point runs, since the programs are optional and heavy.
+Each command returns a request that the entry point runs, since the programs are optional and heavy.
 """
 
 from collections.abc import Mapping
@@ -59,23 +59,29 @@ class StartChat(NamedTuple):
     epilog="memory serve\nmemory serve --no-http\n"
     "memory serve --host 0.0.0.0 --host-name memory.example.org\nmemory serve --status"
 )
-@option("--host", metavar="ADDRESS", help="Where HTTP is served. [default: 127.0.0.1]")
-@option("--port", metavar="N", parse=whole_number_or(_PORT), help="Port of HTTP. [default: 8765]")
+@option("--host", metavar="ADDRESS", help="The address for HTTP. [default: 127.0.0.1]")
+@option(
+    "--port", metavar="N", parse=whole_number_or(_PORT), help=("The port for HTTP. [default: 8765]")
+)
 @option(
     "--host-name", "names", metavar="NAME", multiple=True,
-    help="A name under which browsers and proxies ask for it; may be repeated.",
+    help="A host name that browsers and proxies use for the server; may be repeated.",
 )  # fmt: skip
-@option("--no-http", is_flag=True, help="Only make the command fast; listen on no port.")
+@option("--no-http", is_flag=True, help="Only make the command faster; open no port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
-@option("--tls-key", metavar="FILE", help="The key of the certificate.")
+@option("--tls-key", metavar="FILE", help="The certificate's key.")
 @option(
     "--issuer", metavar="URL",
-    help="Accept tokens of this OAuth issuer too, for MCP clients elsewhere.",
+    help="Also accept tokens from this OAuth issuer, for MCP clients on other machines.",
 )  # fmt: skip
-@option("--public-url", metavar="URL", help="The URL under which clients elsewhere reach it.")
+@option(
+    "--public-url",
+    metavar="URL",
+    help=("The URL at which clients on other machines reach the server."),
+)
 @option(
     "--idle", metavar="MINUTES", parse=whole_number_or(_IDLE),
-    help="Stop after this long without a request. [default: never]",
+    help="Stop after this time without a request. [default: never]",
 )  # fmt: skip
 @option(
     "--status", "action", flag_value="status", section="Manage",
@@ -107,17 +113,19 @@ def serve(
 ) -> StartServer | ManageServer:
     """Run a local server: faster commands, an HTTP API and a web page.
 
-    While it runs, memory commands ask it over a socket that only you can open, which takes them a
+    While it runs, memory commands ask it over a socket that only you can open, so they take only a
     few milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765;
     see docs/server.md and docs/http.md. Stop it with Ctrl-C or memory serve --stop.
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
     if no_http and (host or port or names or tls_cert or issuer or public_url):
-        raise InvalidInput("--no-http excludes the options of HTTP; leave out one or the other")
+        raise InvalidInput(
+            "--no-http can't be combined with the HTTP options; omit one or the other"
+        )
     if dry_run or action == "install":
         raise InvalidInput(
-            "serve --install is gone: docs/server.md has units for systemd and launchd to copy"
+            "serve --install was removed: see docs/server.md for units for systemd and launchd"
         )
     if port is not None and port > 65_535:
         raise InvalidInput(f'{_PORT}, not "{port}"')
@@ -156,12 +164,12 @@ def mcp(config: Config, no_shared: bool, read_only: bool) -> StartMCP:
 )
 @option(
     "--root", metavar="FOLDER",
-    help="Folder whose data and .env are used. [default: the working folder]",
+    help="The folder whose data and .env are used. [default: the working folder]",
 )  # fmt: skip
-@option("--env-file", metavar="PATH", help="Read this file instead of the .env of the root.")
+@option("--env-file", metavar="PATH", help="A file to read instead of the root's .env.")
 @option(
     "--demo", is_flag=True,
-    help="Show three conversations with a stand-in for the model, and check them.",
+    help="Show three conversations with a fake model, and check them.",
 )  # fmt: skip
 @option("--live", is_flag=True, help="With --demo: use the real model, which needs a key.")
 @with_settings()
@@ -174,7 +182,7 @@ def chat(
     session; docs/chat.md has the details. Lines come from the terminal or from a pipe.
     """
     if live and not demo:
-        raise InvalidInput("--live belongs to --demo; for a conversation leave it out")
+        raise InvalidInput("--live requires --demo; omit it for a conversation")
     folder = Path(root).expanduser() if root is not None else Path.cwd()
     file = None if env_file is None else Path(env_file).expanduser()
     return StartChat(config, folder, file, demo, live)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _ACTIONS = tuple(
     "create update restore delete supersede reinforce turns forget import undone change".split()
 )
-_MAX_BARS = 21  # rows of the chart; if there are more days, a row covers several
-_MAX_CHANGES = 20  # changes shown for one log entry
+_MAX_BARS = 21  # rows in the chart; if there are more days, each row covers several
+_MAX_CHANGES = 20  # number of changes shown for one log entry
 _MAX_FORKS = 10
 _MAX_NAMES = 8  # number of agents, projects or namespaces shown
 _MAX_WIDTH, _MIN_WIDTH = 100, 30
@@ -48,7 +48,7 @@ _SHORT_ID = 18
 @command(epilog="memory status\nmemory status --format text")
 @in_session(reads=True)
 def status(memories: "Memories") -> int:
-    """Check that the store works, and show what it holds.
+    """Check that the store works, and show what it contains.
 
     Exits 1 if the store can't be used or is damaged; "error" says why.
     """
@@ -66,9 +66,10 @@ def status(memories: "Memories") -> int:
 
 
 def _why_not_creatable(store: str) -> str:
-    """Return why a store on this machine can't be created; empty if it can be or already exists.
+    """Return why a store on this machine can't be created; empty if it can be created or already
+    exists.
 
-    Only an attempt shows it: root may write everywhere, but not in /proc.
+    Only an attempt shows this: root may write everywhere, but not in /proc.
     """
     from memories.stores import local_path
 
@@ -111,7 +112,8 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["size"] = f"{state.size_bytes / 1e6:.1f} MB{', compact' if state.compact else ''}"
     if log := store_shapes.large_log(state):
         rows["log"] = (
-            f"{log / 1e6:.1f} MB; it grows while a process reads without end: end that one"
+            f"{log / 1000000.0:.1f} MB; it grows while a process reads without end; stop that "
+            "process"
         )
     if state.read_only:
         rows["access"] = "read only"
@@ -147,9 +149,9 @@ def render_config(settings: "Config") -> str:
     "memory trust --list"
 )
 @click.argument("folder", default=".")
-@option("--revoke", is_flag=True, help="Take it back.")
+@option("--revoke", is_flag=True, help="Revoke the trust.")
 @option("--list", "lists", is_flag=True, help="List the trusted files.")
-@option("--yes", is_flag=True, help="Do not ask: in a script of your own. An agent can't.")
+@option("--yes", is_flag=True, help="Do not ask, in your own script. An agent can't.")
 @format_option
 def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None) -> None:  # noqa: ARG001 - the option itself sets the format
     """Let the .env of a folder choose every setting.
@@ -181,7 +183,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
     if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
         answer = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
-        emit(answer, partial(str, f"{file} is trusted as it is now."))
+        emit(answer, partial(str, f"{file} is trusted in its current form."))
 
 
 # --- statistics ---
@@ -292,7 +294,7 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 @click.argument("memory_id", metavar="[ID]", required=False)
 @option(
     "--conversation", metavar="NAME", section="Filters",
-    help="Only changes of this conversation, even if it was forgotten.",
+    help="Only changes to this conversation, even if it was forgotten.",
 )  # fmt: skip
 @option(
     "--action", metavar="ACTION", values=_ACTIONS, section="Filters",
@@ -307,8 +309,10 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 )  # fmt: skip
 @option(
     "--against", metavar="HASH", section="Check",
-    help="With --verify: a head that an earlier check printed. It proves that nothing before it "
-    "was rewritten or cut.",
+    help=(
+        "With --verify: a head that an earlier check printed. It proves that nothing before it "
+        "was rewritten or cut."
+    ),
 )  # fmt: skip
 @in_session(reads=True)
 def log(
@@ -322,11 +326,11 @@ def log(
     verify: bool,
     against: str | None,
 ) -> int:
-    """Show who changed what and when; verify it.
+    """Show who changed what and when, and verify the log.
 
-    Newest first, one entry for each transaction, without any content. A forgotten memory stays in
-    the log as a fact: its ID, its number of versions, who forgot it and when. With --verify, exits
-    1 if the log is not whole.
+    It shows the newest entries first, one for each transaction, without any content. A forgotten
+    memory stays in the log as a fact: its ID, its number of versions, who forgot it and when. With
+    --verify, exits 1 if the log is incomplete.
     """
     filters = {
         "conversation": conversation,
@@ -337,12 +341,12 @@ def log(
     }
     if not verify:
         if against is not None:
-            raise InvalidInput("--against needs --verify")
+            raise InvalidInput("--against requires --verify")
         entries = memories.log(memory_id, **filters)  # type: ignore[arg-type]
         emit(store_shapes.log_entries(entries), partial(_render_entries, entries))
         return 0
     if memory_id is not None or any(value is not None for value in filters.values()):
-        raise InvalidInput("--verify checks the whole log; leave out the filters")
+        raise InvalidInput("--verify checks the entire log; omit the filters")
     checks = memories.verify_log(against=against)
     emit(store_shapes.log_checks(checks), partial(_render_checks, checks))
     return 1 if any(check.problem for check in checks) else 0

@@ -1,4 +1,4 @@
-"""Commands that copy a whole store or change its embedder: export, migrate, reembed."""
+"""Commands that copy an entire store or change its embedder: export, migrate, reembed."""
 
 import contextlib
 import errno
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from memories.stores.records import Collection, Record
 
 _MAX_URL_BYTES = 8_192
-_IN_MEMORY_BYTES = 16_777_216  # of an export kept in memory; the rest goes to a temporary file
+# bytes of an export kept in memory; the rest goes to a temporary file
+_IN_MEMORY_BYTES = 16_777_216
 CHUNK_BYTES = 1_048_576
 
 _store_settings = with_settings(store_option, format_option)
@@ -48,7 +49,7 @@ namespace_settings = with_settings(
     no_shared_option,
     option(
         "--all-namespaces", is_flag=True, section="Store",
-        help="The whole store, every namespace in it.",
+        help="The entire store, with every namespace.",
     ),
     store_option,
     format_option,
@@ -90,7 +91,7 @@ def namespaces_of(
 
 @contextlib.contextmanager
 def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
-    """Yield a private file that a function has written, in memory as long as it is small."""
+    """Yield a private file that a function has written; a small file stays in memory."""
     import tempfile  # takes 5 ms, which other commands avoid
 
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
@@ -102,7 +103,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add the place to errors about writing, and the consequence or the remedy."""
+    """Add the location to errors about writing, and the consequence or the remedy."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -122,7 +123,7 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
 )
 @option(
     "--output", "-o", "file", metavar="FILE",
-    help="Write to FILE, either all of it or nothing. [default: standard output]",
+    help="Write to FILE, completely or not at all. [default: standard output]",
 )  # fmt: skip
 @where_option
 @option(
@@ -142,8 +143,9 @@ def export(
 ) -> None:
     """Write all memories and turns as JSON lines.
 
-    It contains every version and every field, also of deleted memories, and memory import reads it.
-    With --where, only memories whose latest version matches the expression, and turns that match.
+    It contains every version and every field, including deleted memories, and memory import reads
+    it. With --where, only memories whose latest version matches the expression, and turns that
+    match.
     """
     from memories.transfer.export import export as run
 
@@ -198,9 +200,9 @@ def _own_key() -> bytes | None:
         raise
     except OSError as exc:
         note(
-            "Note: nothing in this export proves that it is yours, since its key can't be kept in "
-            f"{folder} ({exc.strerror or exc}); an import needs --trusted, or its memories wait "
-            "for review."
+            "Note: nothing in this export proves that it is yours, since its key can't be stored "
+            f"in {folder} ({exc.strerror or exc}); an import needs --trusted, or its memories "
+            "wait for review."
         )
         return None
 
@@ -235,7 +237,7 @@ def _selector(
 )
 @option(
     "--to", "target", metavar="URL",
-    help="Store to copy to: empty, or an unfinished copy; - reads its URL.",
+    help="The store to copy to, empty or an unfinished copy; - reads its URL from standard input.",
 )  # fmt: skip
 @option(
     "--partitions", type=int, metavar="N",
@@ -243,10 +245,10 @@ def _selector(
 )  # fmt: skip
 @_store_settings
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
-    """Copy the whole store into another one and verify it.
+    """Copy the entire store to another one, and verify it.
 
-    The original is not changed and can be used meanwhile. Run the same command again to continue an
-    interrupted copy. Afterwards set MEMORY_STORE to the copy.
+    The original is not changed and can be used at the same time. Run the same command again to
+    continue an interrupted copy. Afterwards, set MEMORY_STORE to the copy.
 
     Other users can see options, so pass a URL with a password through standard input (--to -) or
     MEMORY_MIGRATE_TO.
@@ -266,7 +268,7 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
     if target == "-":
         target = read_argument("-", "the URL", _MAX_URL_BYTES).strip()
         if len(target.split()) != 1:
-            raise InvalidInput("standard input is not one URL; write nothing else to it")
+            raise InvalidInput("standard input must contain exactly one URL")
     if hint := slashes_hint(target):
         note(hint)
     _copy_store(config, target)
@@ -326,8 +328,8 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that sets a store, or a sentence if its URL has a password, which isn't
-    shown."""
+    """Return the command that sets a store, or a sentence if its URL contains a password, which
+    isn't shown."""
     from memories.core.urls import without_password
 
     if without_password(url) != url:
@@ -349,14 +351,14 @@ def _absolute(url: str) -> str:
 @command(epilog="memory reembed\nmemory reembed --model e5 --install")
 @option(
     "--model", metavar="NAME",
-    help="Embedder to change to, a value of EMBEDDER. [default: the one in use]",
+    help="The embedder to switch to, a value of EMBEDDER. [default: the one in use]",
 )  # fmt: skip
-@option("--install", is_flag=True, help="Install the model first, if it is a package of its own.")
+@option("--install", is_flag=True, help="First install the model, if it is a separate package.")
 @_store_settings
 def reembed(config: "Config", model: str | None, install: bool) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches continue meanwhile, and you can interrupt it and run it again. Afterwards the new
+    Searches continue to work, and you can interrupt it and run it again. Afterwards, the new
     embedder is used: it is written into config.toml, unless an option names the store. For the
     embedder in use, it computes only the vectors that are missing.
 
@@ -389,7 +391,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
-    """Make an embedder the one in use, and note what is left to do; return what was done."""
+    """Switch to an embedder, and note what is left to do; return what was done."""
     source = config.sources["embedder"]
     if source in ("environment", ".env"):
         if config.embedder == name:

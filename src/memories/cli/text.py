@@ -1,7 +1,7 @@
 """Answers for people: aligned, dated, coloured on a terminal, with control characters escaped.
 
-Each line of content begins with a mark that no other line has, so content can't pass for a line of
-ours.
+Each line of content begins with a mark that no other line has, so content can't be mistaken for one
+of our lines.
 """
 
 import re
@@ -58,7 +58,7 @@ _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
 def memory(record: Memory) -> str:
-    """Return a memory in full: the fields in `answers.fields` that have a label."""
+    """Return a complete memory: the fields in `answers.fields` that have a label."""
     cells = {field.name: _cell(getattr(record, field.name)) for field in MEMORY if field.label}
     cells["tags"] = _tags(record.tags) or "-"
     cells["decay_policy"] = f"{record.decay_policy}, confidence {record.confidence:.0%}"
@@ -249,7 +249,7 @@ def _version(version: "Version") -> str:
 
 
 def tags(key: str | None, counts: Mapping[str, int]) -> str:
-    """Return tag keys, or the values of one key, with their counts."""
+    """Return tag keys, or one key's values, with their counts."""
     if not counts:
         return "No tags." if key is None else f"No memory has the tag {safe(key)}."
     return table((safe(name), f"{count:>6}") for name, count in counts.items())
@@ -282,7 +282,7 @@ def _hit(place: int, hit: "Hit", words: frozenset[str]) -> str:
 
 
 def _candidates(candidates: "Sequence[Considered]") -> list[str]:
-    """Return the table of candidates, without the columns that are empty for all of them."""
+    """Return the table of candidates, without columns that are empty for all of them."""
     if not candidates:
         return []
     head = "  score"
@@ -310,7 +310,7 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
 
 
 def rivals(record: "Rivals") -> str:
-    """Return the current memories that resemble one that waits for review, a line each."""
+    """Return the current memories that resemble one that waits for review, one per line."""
     same = [(memory, "says the same") for memory in record.duplicates]
     differing = [(memory, f"differs: {memory.difference}") for memory in record.similar_to]
     return "\n".join(_line(other.id, other.content, note) for other, note in same + differing)
@@ -392,7 +392,7 @@ def add_turns_result(records: "Sequence[Turn]") -> str:
         last = max(turn.index for turn in records if turn.status == "stored")
         head += f"; the last one has index {last}"
     if redacted:
-        head += f". Taken out before: {count_kinds(redacted)}"
+        head += f". Removed first: {count_kinds(redacted)}"
     lines = [f"{head}."]
     if counts["known"]:
         lines.append(f"Known already: {counts['known']}.")
@@ -410,7 +410,7 @@ def conversations(page: "ConversationPage") -> str:
 
 
 def conversation(record: "Conversation") -> str:
-    """Return a conversation in the form used in listings."""
+    """Return a conversation as it appears in lists."""
     return table([(_name(record.id), _summary(record))])
 
 
@@ -469,7 +469,7 @@ def _memory_block(
         details.append(f"in {record.namespace}")
     if record.pending:
         details.append(WAITS)
-        if record.key:  # accepting it would also replace the holder of its key
+        if record.key:  # accepting it would also replace the memory with its key
             details.append(f"key {safe(record.key)}")
         if record.supersedes:
             details.append(f"supersedes {record.supersedes}")
@@ -512,7 +512,7 @@ def _writer_in_full(origin: Origin) -> str:
 
 
 def _with_suspicion(remark: str, rules: Sequence[str], separator: str = " · ") -> str:
-    """Return a remark listing the rules by which a text may be an order to a model."""
+    """Return a remark listing the rules by which a text may be an instruction to a model."""
     if not rules:
         return remark
     return separator.join(filter(None, [remark, f"suspicious: {', '.join(rules)}"]))

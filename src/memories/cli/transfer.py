@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memories.stores import Store
     from memories.transfer.importing import Imported
 
-_COUNTED_BYTES = 33_554_432  # of a source; a larger one is only listed with its size
+_COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed with its size
 
 
 @command(
@@ -47,7 +47,7 @@ _COUNTED_BYTES = 33_554_432  # of a source; a larger one is only listed with its
 )
 @click.argument("source", required=False)
 @click.argument("path", required=False)
-@option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
+@option("--dry-run", is_flag=True, help="Store nothing; only report what an import would do.")
 @option(
     "--trusted", is_flag=True,
     help="Import without review, although nothing proves that the statements are yours.",
@@ -58,7 +58,7 @@ _COUNTED_BYTES = 33_554_432  # of a source; a larger one is only listed with its
 )  # fmt: skip
 @option(
     "--as", "into", metavar="NAME",
-    help="Namespace for the records of an export that has one namespace. [default: their own]",
+    help="Namespace for the records of an export with a single namespace. [default: unchanged]",
 )  # fmt: skip
 @no_redact_option
 @namespace_settings
@@ -117,7 +117,7 @@ import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
 
 
 def _project_of(folder: str) -> str | None:
-    """Return the project of a folder; of one that no longer exists, its name."""
+    """Return a folder's project; if the folder no longer exists, the project's name."""
     from memories.identity.project import identify
 
     path = Path(folder)
@@ -131,7 +131,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     """Return the name of a source and its paths; None for a file that may be an export.
 
     Raises:
-        InvalidInput: There is no such source, or it has no files in the usual places.
+        InvalidInput: The source is unknown, or has no files in the usual places.
     """
     from memories.transfer.sources import locate, recognize
 
@@ -174,7 +174,7 @@ def _import_source(
     from memories.transfer.foreign import Importer, Terms
 
     if trusted:
-        refuse_agent("whether statements of another program count as yours")
+        refuse_agent("whether statements from another program count as yours")
     embedder = open_embedder(config.embedder, config)
     now = datetime.now(UTC)
     import_id = new_id(now)
@@ -436,7 +436,7 @@ def _with_log(store: "Store", config: "Config", writer: "Callable[[], Origin] | 
 
 @contextlib.contextmanager
 def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
-    """Yield a function that reads the lines of a file from the first one, with a progress bar."""
+    """Yield a function that reads a file's lines from the first one, with a progress bar."""
     from memories.transfer.lines import MAX_LINE_BYTES
 
     def read_lines(step: str) -> Iterator[bytes]:
@@ -445,7 +445,8 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
         while line := stream.readline(MAX_LINE_BYTES + 1):
             if len(line) > MAX_LINE_BYTES:
                 raise InvalidInput(
-                    f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
+                    f"{file} contains a line of more than {MAX_LINE_BYTES} bytes; it is not an "
+                    "export"
                 )
             position += len(line)
             bar(step, position, size)
@@ -454,7 +455,7 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
         stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
-        if not stream.seekable():  # a pipe; the import reads it twice
+        if not stream.seekable():  # a pipe, which the import reads twice
             copy = partial(shutil.copyfileobj, stream, length=CHUNK_BYTES)
             stream = stack.enter_context(temporary_copy(copy))
         size = stream.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Commands for conversations: turns, and context, which assembles a prompt for a message."""
+"""Commands for conversations: turns, and context, which builds a prompt for a message."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.read.turns import Turn, TurnDraft
 
-MAX_INPUT_BYTES = 67_108_864  # of JSON lines
+MAX_INPUT_BYTES = 67_108_864  # bytes of JSON lines
 MAX_BUDGET = 100_000_000
 _BUDGET = f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}"
 _ALIASES = {"text": "content", "ts": "created_at"}  # field names in the conversation specification
@@ -73,15 +73,19 @@ def turns(context: click.Context) -> None:
 @click.argument("content")
 @option(
     "--role", metavar="ROLE", group="fields", values=ROLES,
-    help="user, assistant, system or tool. [default: user]",
+    help="The speaker's role: user, assistant, system or tool. [default: user]",
 )  # fmt: skip
-@option("--speaker", metavar="NAME", group="fields", help="Who said it.")
+@option("--speaker", metavar="NAME", group="fields", help="The speaker's name.")
 @option(
-    "--at", "created_at", metavar="TIME", group="fields", help="When it was said. [default: now]"
+    "--at",
+    "created_at",
+    metavar="TIME",
+    group="fields",
+    help=("The time of the turn. [default: now]"),
 )
 @option(
     "--message-id", metavar="ID", group="fields",
-    help="Its id elsewhere; a turn whose id is already there is not added again.",
+    help="Its id in the system that it comes from; a turn with a known id is not added again.",
 )  # fmt: skip
 @no_redact_option
 @in_session(reads=False)
@@ -92,10 +96,10 @@ def add(
     no_redact: bool,
     fields: Mapping[str, str],
 ) -> int:
-    """Add a turn to a conversation, or many.
+    """Add one turn or many to a conversation.
 
-    CONTENT is the text of the turn, or - to read many turns from standard input: a JSON object on
-    each line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
+    CONTENT is the turn's text, or - to read many turns from standard input: one JSON object per
+    line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
     reported as stored, known (its message id exists with the same content) or refused (with another
     content); if one is refused the others are stored and the exit code is 1.
     """
@@ -113,7 +117,7 @@ def add(
     lines = read_argument("-", "input", MAX_INPUT_BYTES).split("\n")
     drafts = [_parse_line(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not drafts:
-        raise InvalidInput("input has no turns; write a JSON object on each line")
+        raise InvalidInput("the input contains no turns; write one JSON object per line")
     begin_change()
     added = memories.add_turns(conversation, drafts, redact=not no_redact)
     record_change(_describe(added))
@@ -122,7 +126,7 @@ def add(
 
 
 def _parse_line(line: str, number: int) -> "TurnDraft":
-    """Return the turn described by a line.
+    """Return the turn on a line.
 
     Raises:
         InvalidInput: The line is not an object with the keys of a turn.
@@ -138,7 +142,7 @@ def _parse_line(line: str, number: int) -> "TurnDraft":
         fields = {_ALIASES.get(str(name), str(name)): field for name, field in value.items()}
         if len(fields) < len(value):
             raise InvalidInput(
-                f"line {number} has a key twice, under both of its names; nothing was stored"
+                f"line {number} contains a key twice, under both of its names; nothing was stored"
             )
     known = TurnDraft.__annotations__
     if "content" not in fields or not fields.keys() <= known.keys():
@@ -161,7 +165,7 @@ def _draft(fields: Mapping[str, Any]) -> "TurnDraft":
 
 
 def _report_refused(turns: "Sequence[Turn]") -> int:
-    """Print how many turns were refused, and why the first one was; return the exit code."""
+    """Print how many turns were refused, and why the first was; return the exit code."""
     reasons = [turn.reason for turn in turns if turn.reason]
     if not reasons:
         return 0
@@ -194,7 +198,7 @@ def _describe(turns: "Sequence[Turn]") -> str:
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last; if the store does not answer they are shown alone, and
+    Turns that wait to be stored come last. If the store does not answer, only they are shown, and
     the exit code is 1.
     """
     read = partial(memories.tail_turns, conversation, **filters)
@@ -209,7 +213,7 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
 @option(
     "--from", "start", metavar="INDEX", section="Output",
     parse=whole_number_or("from must be a whole number from 0"),
-    help="First turn to show, counted from 0. [default: 0]",
+    help="The first turn to show, counted from 0. [default: 0]",
 )  # fmt: skip
 @_turn_filters
 @in_session(reads=True)
@@ -218,7 +222,7 @@ def show(
 ) -> int:
     """Show the turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last; if the store does not answer they are shown alone, and
+    Turns that wait to be stored come last. If the store does not answer, only they are shown, and
     the exit code is 1.
     """
     read = partial(memories.turns, conversation, start=start or 0, **filters)
@@ -250,7 +254,7 @@ def _render_turns(
         try:
             memories.conversation(conversation, as_of=as_of)
         except NotFound as exc:
-            return f"{exc} ({conversation}); to see which there are: memory turns list"
+            return f"{exc} ({conversation}); run memory turns list to see the conversations"
     return text.turns(turns)
 
 
@@ -261,9 +265,9 @@ def _render_turns(
 )
 @option(
     "--title", metavar="TEXT", section="Filters",
-    help="Only conversations whose title has this text.",
+    help="Only conversations whose title contains this text.",
 )  # fmt: skip
-@option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
+@option("--user", metavar="NAME", section="Filters", help="Only conversations with this user.")
 @_tags_option(
     section="Filters",
     help="Only conversations with this tag; may be repeated, and all must match.",
@@ -283,7 +287,7 @@ def list_(
 ) -> int:
     """List conversations, newest first.
 
-    --role, --speaker, --since and --until: only conversations with such a turn. If the store does
+    --role, --speaker, --since and --until select conversations with such a turn. If the store does
     not answer, those with turns that wait to be stored are shown, and the exit code is 1.
     """
     tags = dict(parse_tag(pair) for pair in tag) or None
@@ -315,7 +319,7 @@ def list_(
 )
 @click.argument("conversation")
 @option("--title", metavar="TEXT", help="Its title; empty to remove it.")
-@option("--user", metavar="NAME", help="The user it is held with; empty to remove it.")
+@option("--user", metavar="NAME", help="The user who takes part; empty to remove the user.")
 @_tags_option(section="Tags", help="A tag; may be repeated.")
 @option(
     "--remove-tag", metavar="KEY", multiple=True, section="Tags",
@@ -332,9 +336,9 @@ def update(
     remove_tag: Sequence[str],
     no_redact: bool,
 ) -> None:
-    """Give a conversation a title, a user and tags.
+    """Set a conversation's title, user and tags.
 
-    Anything you leave out stays the same.
+    Anything you omit stays the same.
     """
     tags = dict(parse_tag(pair) for pair in tag)
     begin_change()
@@ -357,9 +361,9 @@ def update(
 @click.argument("conversation")
 @option(
     "--index", metavar="INDEX", parse=whole_number_or("index must be a whole number from 0"),
-    help="Only this turn. [default: the whole conversation]",
+    help="Only this turn. [default: the entire conversation]",
 )  # fmt: skip
-@option("--with-memories", is_flag=True, help="Also erase the memories that were made from them.")
+@option("--with-memories", is_flag=True, help="Also erase the memories that were made from it.")
 @dry_run_option
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=False)
@@ -373,7 +377,7 @@ def forget(
 ) -> int:
     """Permanently erase a conversation, or one of its turns.
 
-    No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
+    No byte of it stays in the store, and this can't be undone. The other turns keep their index.
     """
     from memories.cli.bulk import note_copies
 
@@ -407,20 +411,22 @@ def forget(
 @click.argument("query")
 @option(
     "--conversation", metavar="NAME",
-    help="Conversation that the message belongs to. [default: recall from all]",
+    help="The conversation that the message belongs to. [default: recall from all]",
 )  # fmt: skip
 @option(
     "--budget", metavar="N", parse=whole_number_or(_BUDGET),
-    help="Maximum number of tokens of the prompt. [default: no limit]",
+    help="Maximum number of tokens in the prompt. [default: no limit]",
 )  # fmt: skip
 @option(
     "--include-suspicious", is_flag=True,
-    help="Include texts that look like orders to a model, marked.",
+    help="Include texts that look like instructions to a model, with a mark.",
 )  # fmt: skip
 @option(
-    "--include-corrected", is_flag=True, help="Also show memories that another one shown corrects."
+    "--include-corrected",
+    is_flag=True,
+    help=("Also show memories that another memory in the answer corrects."),
 )
-@option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
+@option("--include-tool-turns", is_flag=True, help="Include turns with the roles tool and system.")
 @in_session(reads=True)
 def context(
     memories: "Memories",
@@ -431,13 +437,14 @@ def context(
     include_tool_turns: bool,
     include_corrected: bool,
 ) -> int:
-    """Assemble the prompt with which a model answers a message.
+    """Build the prompt with which a model answers a message.
 
-    That is the last turns of its conversation, earlier turns that answer it, memories, and the
-    message itself. QUERY is the message, or - to read it from standard input. Recalled texts are
-    fenced as data. The text format is the prompt; in JSON it is under prompt, next to its parts.
-    Texts that look like orders to a model and tool turns are left out; a note counts them. If the
-    store can't be reached, the scratchpad provides the memories, and the exit code is 4.
+    It contains the last turns of the message's conversation, earlier turns that answer it,
+    memories, and the message itself. QUERY is the message, or - to read it from standard input.
+    Recalled texts are fenced as data. The text format is the prompt; in JSON it is under prompt,
+    next to its parts. Tool turns, and texts that look like instructions to a model, are left out; a
+    note counts them. If the store can't be reached, the scratchpad provides the memories, and the
+    exit code is 4.
     """
     from memories.identity.degraded import WithScratchpad
 
