@@ -461,7 +461,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, "hello", "-n", "all"), "", "would be mistaken for every namespace"),
     (ADD, "", "Missing argument"),
     (("turns", "add", "", "hello"), "", "conversation id is empty"),
-    (("turns", "add", "a\nb", "hello"), "", "conversation id has a line break"),
+    (("turns", "add", "a\nb", "hello"), "", "conversation id contains a line break"),
     (
         ("turns", "add", "x" * 257, "hello"),
         "",
@@ -520,7 +520,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     (
         ("search", "q", "--in", "history", "--conversation", "a\nb"),
         "",
-        "conversation id has a line break",
+        "conversation id contains a line break",
     ),
     (("search", "q", "--now", "some day"), "", "not a date"),
     (("search", "q", "--in", "history", "--now", ""), "", "not a date"),

@@ -95,8 +95,8 @@ def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"a": 1, "a": 1}', 'has the key "a" twice; keep one of them'),
-        ('[{"b": {"a": 1, "\\u0061": 2}}]', 'has the key "a" twice; keep one of them'),
+        ('{"a": 1, "a": 1}', 'contains the key "a" twice; keep one of them'),
+        ('[{"b": {"a": 1, "\\u0061": 2}}]', 'contains the key "a" twice; keep one of them'),
         ("[NaN]", "is not JSON (NaN is not a number)"),
         ("-Infinity", "is not JSON (-Infinity is not a number)"),
         ('{"a": 1e999}', "is not JSON (1e999 is not a number)"),

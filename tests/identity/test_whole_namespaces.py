@@ -478,7 +478,8 @@ def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> 
         first = memories.create("the first one", force=True)
         memories.create("the second thing waits", pending=True)
         with pytest.raises(
-            RequestError, match=r"namespace bob has 2 memories and its quota is 2.*NAMESPACE_QUOTA"
+            RequestError,
+            match=r"namespace bob contains 2 memories and its quota is 2.*NAMESPACE_QUOTA",
         ):
             memories.create("a third of another kind")
         with pytest.raises(RequestError, match="1 more has no room"):

@@ -211,7 +211,7 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
     (
         {"content": "x" * 4_000_001},
-        "content is 4000001 characters; a turn can have at most 4000000; cut it",
+        "content is 4000001 characters; a turn can have at most 4000000; shorten it",
     ),
     ({"content": "x" + " " * 200_000 + "x"}, "consecutive invisible characters"),
     ({"content": 5}, "content is of type int; give text"),
@@ -275,7 +275,7 @@ def test_a_time_that_can_not_be_stored_is_refused(memories: Memories) -> None:
 BAD_NAMES: list[tuple[Any, str]] = [
     ("", "conversation id is empty"),
     ("  ", "conversation id is empty"),
-    ("a\nb", "conversation id has a line break"),
+    ("a\nb", "conversation id contains a line break"),
     ("a\x1fb", "conversation id contains a line break or another control character"),
     ("a\0b", "conversation id contains a NUL character at 1"),
     ("a\ud800", "conversation id is not valid Unicode at 1"),

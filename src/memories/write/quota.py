@@ -58,7 +58,6 @@ def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: i
         pending = where._replace(state="ended", ended_by=PENDING, labels={HELD: "1"})
         stored += store.count(pending)
     if stored + count > limit:
-        verb = "has" if count == 1 else "have"
         raise RequestError(
             f"namespace {namespace} contains {stored} {kind} and its quota is {limit}, so there "
             f"is no room for {count} more; {_ADVICE[kind]}, or raise NAMESPACE_QUOTA"
