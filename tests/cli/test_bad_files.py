@@ -153,7 +153,7 @@ TURNS: list[tuple[str, bytes, str]] = [
     ("8", '{"content":"a"}'.encode("utf-16"), "input looks like UTF-16; save it as UTF-8"),
     ("33", b'{"content":"a","content":"b"}', 'line 1 contains the key "content" twice'),
     ("33", b'{"content":"a","tags":{"k":"a","k":"b"}}', 'line 1 contains the key "k" twice'),
-    ("33", b'{"content":"a","text":"b"}', "line 1 has a key twice, under both of its names"),
+    ("33", b'{"content":"a","text":"b"}', "line 1 contains a key twice, under both of its names"),
     ("34", b'{"content":"a","index":NaN}', "line 1 is not JSON (NaN is not a number)"),
     ("34", b'{"content":"a","index":1e999}', "line 1 is not JSON (1e999 is not a number)"),
     ("35", b'{"content":' + b"[" * 100_000, "line 1 is not JSON"),

@@ -86,7 +86,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
     [
         ("nonsense", "it is not JSON ("),
         ('{"content": "a", "content": "b"}', 'it contains the key "content" twice'),
-        ('{"content": "a", "text": "b"}', 'it has "content" twice, under both of its names'),
+        ('{"content": "a", "text": "b"}', 'it contains "content" twice, under both of its names'),
         ("[1]", "it is neither a JSON object nor a text in quotes"),
         ('{"tags": {}}', 'it contains no text under "content"'),
         ('{"content": 5}', 'it contains no text under "content"'),
@@ -188,7 +188,7 @@ def test_a_line_that_is_too_long_is_skipped(
     )
     assert [line["stored"] for line in lines] == [True, False, False, True]
     assert [line["line"] for line in lines] == [1, 2, 3, 4]
-    assert "more than 100 bytes" in lines[1]["error"]
+    assert "longer than the limit of 100 bytes" in lines[1]["error"]
     assert counts["refused"] == 2
 
 

@@ -623,7 +623,7 @@ def test_input_has_a_limit(memory: Command, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "one", "text": "two"}))
     assert answer.code == 2
-    assert "line 1 has a key twice" in answer.error
+    assert "line 1 contains a key twice" in answer.error
 
 
 # --- turns forget ---

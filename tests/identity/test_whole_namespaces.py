@@ -482,7 +482,7 @@ def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> 
             match=r"namespace bob contains 2 memories and its quota is 2.*NAMESPACE_QUOTA",
         ):
             memories.create("a third of another kind")
-        with pytest.raises(RequestError, match="1 more has no room"):
+        with pytest.raises(RequestError, match="no room for 1 more"):
             memories.create_many(["a fourth", "a fifth of its own"])
         assert first.id
         memories.update(first.id, "changes need no room")

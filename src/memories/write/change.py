@@ -129,7 +129,8 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
     """
     if version not in (None, latest.ref.position):
         raise Conflict(
-            f"Memory now has version {latest.ref.position}, which another writer wrote in the meantime"
+            f"Memory now has version {latest.ref.position}, which another writer wrote in the "
+            "meantime"
         )
 
 
