@@ -487,7 +487,7 @@ def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> 
         assert first.id
         memories.update(first.id, "changes need no room")
         memories.add_turns("talk", ["one"])
-        with pytest.raises(RequestError, match="has 1 turns and its quota is 1"):
+        with pytest.raises(RequestError, match="contains 1 turns and its quota is 1"):
             memories.add_turns("talk", ["two"])
         memories.delete(first.id)
         memories.create("there is room again for it")
