@@ -27,11 +27,17 @@ def no_old_distribution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(metadata, "version", version)
 
 
-def test_another_program_of_our_name_is_named_with_the_way_around_it(tmp_path: Path) -> None:
+def test_another_program_of_our_name_is_named_with_the_way_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = program(tmp_path / "bin", "memory", "from mcp_memory_service.cli.main import main")
     [conflict] = find_conflicts({"PATH": str(tmp_path / "bin")})
     assert conflict.problem == f"{other}, the first memory on PATH, is another program"
     assert "or type memoriae instead of memory" in conflict.remedy
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
+    program(tmp_path / "later", "memory", "from memories.__main__ import main")
+    [conflict] = find_conflicts({"PATH": f"{tmp_path / 'bin'}:{tmp_path / 'later'}"})
+    assert conflict.remedy.startswith(f"put {tmp_path / 'later'} before it in PATH")
 
 
 def test_another_installation_of_this_program_is_no_other_program(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def serve(
     return StartServer(config, given)
 
 
-@command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memory mcp")
+@command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")
 @option("--read-only", is_flag=True, help="Offer only tools that read, and do not count reads.")
 @with_settings(namespace_option, no_shared_option, store_option)
 def mcp(config: Config, no_shared: bool, read_only: bool) -> StartMCP:

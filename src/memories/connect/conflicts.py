@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.connect.program import NAMES, find_beside, is_ours, is_same_file
+from memories.connect.program import NAMES, find_beside, find_installed, is_ours, is_same_file
 from memories.core.installation import install_command
 
 _OLD_NAME = "memories"  # of the distribution, before it was published
@@ -31,8 +31,9 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
         first = shutil.which(name, path=environment.get("PATH"))
         if first is None or is_same_file(first, find_beside(name)) or is_ours(first):
             continue
+        ours = Path(find_installed(name, environment) or find_beside(name))
         problem = f"{first}, the first {name} on PATH, is another program"
-        remedy = f"put {find_beside(name).parent} before it in PATH"
+        remedy = f"put {ours.parent} before it in PATH"
         if name != NAMES[0]:
             remedy += f", or type {NAMES[0]} instead of {name}; agents call {NAMES[0]}"
         yield Conflict(problem, remedy)

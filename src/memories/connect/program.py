@@ -46,7 +46,7 @@ def find_program(environment: Mapping[str, str]) -> Program:
     """
     beside = find_beside(NAMES[0])
     if is_temporary(str(beside)):  # `uvx` puts its own folder first on PATH
-        installed = _find_installed(environment)
+        installed = find_installed(NAMES[0], environment)
     else:
         first = shutil.which(NAMES[0], path=environment.get("PATH"))
         installed = first if first is not None and is_same_file(first, beside) else None
@@ -63,10 +63,10 @@ def find_beside(name: str) -> Path:
     return Path(sys.executable).with_name(f"{name}.exe" if os.name == "nt" else name)
 
 
-def _find_installed(environment: Mapping[str, str]) -> str | None:
-    """Return the first command on PATH that is ours and permanently installed, if any."""
+def find_installed(name: str, environment: Mapping[str, str]) -> str | None:
+    """Return the first program of a name on PATH that is ours and permanently installed, if any."""
     for folder in environment.get("PATH", "").split(os.pathsep):
-        program = shutil.which(NAMES[0], path=folder)
+        program = shutil.which(name, path=folder)
         if program is not None and not is_temporary(program) and is_ours(program):
             return program
     return None
