@@ -17,7 +17,7 @@ SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo dev test test-stores test-integrations test-warm test-slow torture soak check lint types architecture bench lock plugins sbom clean
+.PHONY: help demo dev test test-stores test-integrations test-warm test-slow torture soak check lint types architecture bench lock plugins docs pictures sbom clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -74,11 +74,20 @@ lock: $(VENV)/.dev  ## choose the newest versions of everything that is installe
 plugins:  ## give the plugins and manifests the version of the package, its address, and what they share
 	$(PYTHON) tools/plugins.py
 
+docs: $(VENV)/.installed  ## write what the program knows into the docs, and build their site in site/
+	$(BIN)/python tools/tables.py
+	$(INSTALL) zensical==0.0.73
+	$(BIN)/zensical build
+
+pictures: $(VENV)/.installed  ## draw the pictures of the README from real runs
+	$(BIN)/python tools/story.py docs/story.svg
+	sh tools/pictures.sh $(BIN)/python
+
 sbom: $(VENV)/.dev  ## list what the program is made of (CycloneDX)
 	$(BIN)/python tools/sbom.py sbom.cdx.json
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) .demo .torture .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .demo site .torture .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -1,5 +1,6 @@
 """What the README shows is what happens."""
 
+import json
 import os
 import re
 import subprocess
@@ -42,25 +43,29 @@ def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str
 
 @pytest.mark.parametrize("served", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_the_shell_story(tmp_path: Path, environment: dict[str, str], served: bool) -> None:
-    """Every line as it stands, with a server and without, but for `git log`, which needs a
-    repository.
-    """
-    story = ["sh", "-c", block("From a shell", "sh").replace("git log -1", "echo a commit")]
+    """The commands of the README correct the first statement, with a server and without."""
     with servers(env=environment, cwd=tmp_path) as serve:
         if served:
             serve()
-        told = run(story, environment, tmp_path)
-    lines = told.splitlines()
-    assert lines.count("3") == 1  # what the repetition answers
-    updated, history = lines[-5:-3]
-    assert ('"content": "Deploys are hourly"' in updated, '"version": 2' in updated) == (True, True)
-    assert '"count": 2' in history
+        told = run(["sh", "-c", block("Try it", "sh")], environment, tmp_path)
+    first, second, found = (json.loads(line) for line in told.splitlines())
+    assert (first["stored"], second["corrects"]) == (True, first["id"])
+    assert [hit["id"] for hit in found["results"]] == [second["id"], first["id"]]
 
 
 def test_the_python_story(tmp_path: Path, environment: dict[str, str]) -> None:
-    assert "port 5433" in run(
-        [sys.executable, "-c", block("From Python", "python")], environment, tmp_path
-    )
+    code = block("For scripts, Python and teams", "python")
+    assert "port 5433" in run([sys.executable, "-c", code], environment, tmp_path)
+
+
+def test_the_first_picture_tells_what_the_program_answered() -> None:
+    """`make pictures` draws it from a run; the newer statement alone reaches the second agent."""
+    drawn = (ROOT / "docs" / "story.svg").read_text(encoding="utf-8")
+    title = re.search(r"<title>(.*)</title>", drawn)
+    assert title
+    recalled = title[1].partition("added to the prompt")[2]
+    assert "Thursdays at 09:30" in recalled
+    assert "Tuesdays" not in recalled
 
 
 def test_the_exit_codes_are_one_sentence_everywhere() -> None:
@@ -68,5 +73,5 @@ def test_the_exit_codes_are_one_sentence_everywhere() -> None:
 
     sentence = "0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged records were left out"
     sentence += ", or the store was out of reach and the scratchpad answered."
-    for text in (help_page(), README, (ROOT / "docs/cli.md").read_text(encoding="utf-8")):
+    for text in (help_page(), (ROOT / "docs/cli.md").read_text(encoding="utf-8")):
         assert f"xit codes: {sentence}" in " ".join(text.split())

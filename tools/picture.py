@@ -1,13 +1,13 @@
-"""Draw what a command prints on a terminal as an SVG picture, for the README.
+"""Draw what commands print on a terminal as an SVG picture, for the README.
 
-MEMORY_HOME=.demo python tools/picture.py docs/search.svg memory search "when do we release?"
---limit 3
+python tools/picture.py docs/search.svg 'memory search "when do we release?" --limit 3'
 """
 
 import html
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +57,9 @@ def draw(lines: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    target, *command = sys.argv[1:]
-    shown = " ".join(f'"{part}"' if " " in part else part for part in command)
-    Path(target).write_text(
-        draw([f"\x1b[32m$\x1b[0m {shown}", "", *terminal_output(command).rstrip().split("\n")])
-    )
+    target, *commands = sys.argv[1:]
+    lines: list[str] = []
+    for command in commands:
+        output = terminal_output(shlex.split(command)).rstrip()
+        lines += [f"\x1b[32m$\x1b[0m {command}", *output.split("\n"), ""]
+    Path(target).write_text(draw(lines[:-1]))

@@ -1,0 +1,120 @@
+"""The code blocks of the README and the docs run as they are printed, and the pages hold together.
+
+A block that needs another program, a network or a person has a comment before it that says so:
+`<!-- not run: needs PostgreSQL -->`. The blocks of a page run in order, in one home; those in Python
+are one program.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(sh|python)\n(.*?)^```", re.M | re.S)
+_CELL = re.compile(r"(?<!\\)\|")
+MAX_CELL = 200
+
+
+class Block(NamedTuple):
+    """A block of code: its language, its code, and whether a test runs it."""
+
+    language: str
+    code: str
+    is_run: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [Block(language, code, not mark) for mark, language, code in _BLOCK.findall(text)]
+
+
+def run(block: Block, folder: Path) -> None:
+    """Run a block in a folder with a home of its own; it must succeed."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    home = {"HOME": str(folder), "MEMORY_HOME": str(folder / "memories"), "PATH": path}
+    command = ["bash", "-e", "-o", "pipefail", "-c", block.code]
+    if block.language == "python":
+        command = [sys.executable, "-c", block.code]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **home},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{block.code}\n{done.stdout}\n{done.stderr}"
+
+
+def runnable() -> list[object]:
+    """Return the pages with blocks to run; only those that a newcomer reads first are cheap."""
+    pages: list[object] = []
+    for page in PAGES:
+        if any(block.is_run for block in blocks(page)):
+            is_first = page.stem in ("README", "cli", "python")
+            marks = [] if is_first else [pytest.mark.thorough]
+            pages.append(pytest.param(page, id=page.stem, marks=marks))
+    return pages
+
+
+@pytest.mark.parametrize("page", runnable())
+def test_every_block_runs_as_printed(page: Path, tmp_path: Path) -> None:
+    listed = [block for block in blocks(page) if block.is_run]
+    program = "\n".join(block.code for block in listed if block.language == "python")
+    for block in [row for row in listed if row.language == "sh"]:
+        run(block, tmp_path)
+    if program:
+        run(Block("python", program, is_run=True), tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_table_has_a_paragraph_in_a_cell(page: Path) -> None:
+    is_code, long_cells = False, []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            is_code = not is_code
+        elif line.startswith("|") and not is_code:
+            long_cells += [cell for cell in _CELL.split(line) if len(cell.strip()) > MAX_CELL]
+    assert long_cells == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", index))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
+        lost = [target for target in targets if not (page.parent / target).exists()]
+        broken += [f"{page.name}: {target}" for target in lost]
+    assert broken == []
+
+
+def test_the_page_of_commands_is_what_the_program_prints() -> None:
+    spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == tables.commands_page(), (
+        "run: python tools/tables.py"
+    )
+
+
+def test_the_navigation_of_the_site_lists_every_page() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    listed = re.findall(r"[\w-]+\.md", navigation)
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
