@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hooks.conftest import Hook
-from memories import Memories, load_config
+from memories import Memories, TurnDraft, load_config
+from memories.hooks.gate import THRESHOLD
 from memories.hooks.preview import Line, preview
 from memories.hooks.recall import Situation
 
@@ -130,6 +131,18 @@ def test_a_corrected_memory_is_replaced_by_its_correction() -> None:
     found = reasons(part.lines)
     assert found["Deploys happen on Tuesdays"] == "needed"
     assert found["Deploys happen on Mondays"] == "corrected"
+
+
+@pytest.mark.usefixtures("home")
+def test_a_quoted_turn_is_relevant_or_stands_beside_one() -> None:
+    with Memories() as memories:
+        memories.add_turns("talk", [TurnDraft("When do deploys happen?"), TurnDraft("At noon.")])
+    part = preview(situation(), "", QUESTION).prompt
+    assert part
+    first, second = part.turns
+    assert first.relevance is not None
+    assert first.relevance > THRESHOLD
+    assert (second.turn.text, second.relevance) == ("At noon.", None)
 
 
 @pytest.mark.usefixtures("home")

@@ -65,6 +65,13 @@ class Line(NamedTuple):
     corrected_by: str | None = None
 
 
+class QuotedTurn(NamedTuple):
+    """A turn that the text quotes, and its relevance; None if it stands beside a relevant turn."""
+
+    turn: "HistoryTurn"
+    relevance: float | None
+
+
 class Part(NamedTuple):
     """One text that an agent gets.
 
@@ -82,7 +89,7 @@ class Part(NamedTuple):
     tokens: int
     milliseconds: float
     lines: list[Line]
-    turns: "tuple[HistoryTurn, ...]" = ()
+    turns: list[QuotedTurn]
     silence: str = ""
     error: str = ""
 
@@ -117,7 +124,7 @@ def preview(
     lines = list(_block_lines(block, names, is_shown=bool(context.text)))
     milliseconds = _elapsed_ms(start)
     tokens = block.tokens if context.text else 0
-    first = Part(context.text, tokens, milliseconds, lines, error=context.error)
+    first = Part(context.text, tokens, milliseconds, lines, [], error=context.error)
     if not message.strip():
         return Preview(first, None)
     return Preview(first, _preview_prompt(situation, place, message, context, opened))
@@ -135,7 +142,7 @@ def _preview_prompt(
     prompt = host_events.clean_prompt(message)
     silence = _why_silent(prompt)
     if silence:
-        return Part("", 0, 0.0, [], silence=silence)
+        return Part("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
     request = RecallRequest(place, query_of(prompt), begun + SECONDS, counts=False)
     trace = RecallTrace(map(mark, start.shown))
@@ -145,7 +152,7 @@ def _preview_prompt(
         estimate_tokens(context.text) if context.text else 0,
         _elapsed_ms(begun),
         _prompt_lines(trace, set(context.shown)),
-        tuple(trace.turns) if context.text else (),
+        _quoted_turns(trace) if context.text else [],
         error=context.error,
     )
 
@@ -216,6 +223,14 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
         )
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
+
+
+def _quoted_turns(trace: RecallTrace) -> list[QuotedTurn]:
+    turns = []
+    for turn in trace.turns:
+        turn_id = f"{turn.conversation_id}#{turn.turn_index}"
+        turns.append(QuotedTurn(turn, trace.turn_relevance.get(turn_id)))
+    return turns
 
 
 def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:

@@ -67,7 +67,8 @@ class RecallTrace:
         selected: The ids of those that passed the gate.
         current: The ids of those, or of their corrections, in order of relevance.
         left_out: The reason why a memory or turn that passed may not be shown, by id.
-        turns: The recalled turns.
+        turns: The recalled turns, with their neighbours.
+        turn_relevance: The relevance of the turns that passed the gate, by id.
     """
 
     def __init__(self, in_context: Iterable[str] = ()) -> None:
@@ -78,6 +79,7 @@ class RecallTrace:
         self.current: list[str] = []
         self.left_out: dict[str, str] = {}
         self.turns: list[HistoryTurn] = []
+        self.turn_relevance: dict[str, float] = {}
 
     def add_memories(
         self,
@@ -316,8 +318,11 @@ class _GatedBackend(EngineBackend):
                 features, hit = result.features[ranked.row], result.to_hit(ranked)
                 meaning, words = _meaning(result, features), features.evidence.words
                 relevance = prompt_gate.rate(hit.content, meaning, words, best=best)
-                if not ranked.dropped and relevance >= gate.THRESHOLD:
-                    hits.append(hit)
+                if ranked.dropped or relevance < gate.THRESHOLD:
+                    continue
+                hits.append(hit)
+                if self._trace is not None:
+                    self._trace.turn_relevance[hit.id] = relevance
             return list(map(self._recalled_turn, hits))
 
 

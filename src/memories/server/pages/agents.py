@@ -15,7 +15,7 @@ from memories.connect.status import find_connections, is_installed
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
 from memories.hooks import gate, hook, inbox, recall, runs, switch
-from memories.hooks.preview import SECONDS, Line, Part, preview
+from memories.hooks.preview import SECONDS, Line, Part, QuotedTurn, preview
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import remembered_root
 from memories.languages.text import query_terms
@@ -170,20 +170,26 @@ def _shape_part(part: Part, message: str) -> dict[str, Any]:
         "tokens": part.tokens,
         "ms": part.milliseconds,
         "lines": [_shape_line(line, terms) for line in part.lines],
-        "turns": [
-            {
-                "conversation_id": turn.conversation_id,
-                "turn_index": turn.turn_index,
-                "content": turn.text,
-            }
-            for turn in part.turns
-        ],
+        "turns": [_shape_turn(quoted, terms) for quoted in part.turns],
     }
     if part.silence:
         shape["silence"] = _SILENT[part.silence]
     if part.error:
         shape["error"] = part.error
     return shape
+
+
+def _shape_turn(quoted: QuotedTurn, terms: Sequence[str]) -> dict[str, Any]:
+    turn = quoted.turn
+    shape: dict[str, Any] = {
+        "conversation_id": turn.conversation_id,
+        "turn_index": turn.turn_index,
+        "content": turn.text,
+    }
+    if quoted.relevance is None:
+        return shape | {"why": ["It stands beside a turn that the message needs."]}
+    why = [describe_words(turn.text, terms)]
+    return shape | {"why": why, "chance": _chance(quoted.relevance)}
 
 
 def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
@@ -243,13 +249,9 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
     except MemoriesError as exc:
         problem = str(exc)
     home = str(memories.config.home)
-    runs_of: dict[str, list[dict[str, Any]]] = {}
-    for run in runs.describe_runs(home):
-        runs_of.setdefault(run["host"], []).append(
-            run | {"name": _HOOKS.get(run["event"], run["event"])}
-        )
-    rows = []
-    missing = []
+    runs_of = _runs_by_host(home)
+    rows: list[dict[str, Any]] = []
+    missing: list[str] = []
     for name, known_host in load_hosts().items():
         own = [connection for connection in connections if connection.host == name]
         if own or name in runs_of or is_installed(known_host, connector.where):
@@ -269,6 +271,15 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
         "connected_as": namespaces[0] if namespaces else "",
         "inbox_bytes": inbox.size(home),
     }
+
+
+def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the last runs of hooks, with their names for readers."""
+    runs_of: dict[str, list[dict[str, Any]]] = {}
+    for run in runs.describe_runs(home):
+        name = _HOOKS.get(run["event"], run["event"])
+        runs_of.setdefault(run["host"], []).append({**run, "name": name})
+    return runs_of
 
 
 def _describe_connections(connections: "list[Connection]") -> dict[str, Any]:
