@@ -96,7 +96,7 @@ def test_entries_that_are_too_deep_or_too_large_are_left_out(
     (folder / "given").write_bytes(data)
     answer = memory("import", "given").json
     assert answer["skipped"]["entries that are too large or too deeply nested"] == 2
-    assert (answer["turns"], answer["memories"]) == (4, 2)
+    assert (answer["turns"], answer["memories"]) == (4, 3)
 
 
 def test_lines_that_are_too_long_or_not_json_are_left_out(

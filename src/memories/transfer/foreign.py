@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _BATCH = 200  # messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
-_MAX_COUNTED = 1_000_000  # items by which a dry run notices repeated ones; 100 MB of memory
+_MAX_NAMES = 1_000_000  # of items by which repeated ones are recognized; 100 MB of memory
 _MAX_REASONS = 20
 _STEP = timedelta(milliseconds=1)  # between a message and the next one, if that has no time
 _DAY = timedelta(days=1)
@@ -147,9 +147,9 @@ class Importer:
         """
         self.counts = Counts()
         self._begin: Callable[[], None] | None = begin
-        self._counted: set[int] = set()
+        self._names: set[int] = set()  # hashes
+        self._previous = "", terms.now  # the conversation and the time of the last message
         self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets, by draft
-        self._captured: set[str | None] = set()  # also in sessions that repeat the captured one
         self._terms, self._embedder = terms, embedder
         self._store = store
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
@@ -180,7 +180,7 @@ class Importer:
                 if messages and self._is_full(messages, item):
                     yield self._store_messages(messages)
                     messages = []
-                messages.append(self._with_time(item, messages))
+                messages.append(self._with_time(item))
             else:
                 drafts.append(self._with_tags(item))
                 if len(drafts) >= _BATCH:
@@ -196,13 +196,15 @@ class Importer:
             return True
         return sum(len(message.turn.content) for message in messages) >= _BATCH_CHARACTERS
 
-    def _is_repeated(self, name: str | None) -> bool:
-        """Return whether a dry run has counted an item with this name; others find it stored."""
-        if not self._terms.dry_run or name is None:
+    def _is_repeated(self, name: str | None, reason: str) -> bool:
+        """Return whether this import has met an item with this name; then count it as left out."""
+        if name is None:
             return False
-        is_repeated = hash(name) in self._counted
-        if len(self._counted) < _MAX_COUNTED:
-            self._counted.add(hash(name))
+        is_repeated = hash(name) in self._names
+        if is_repeated:
+            self.counts.skipped[reason] += 1
+        elif len(self._names) < _MAX_NAMES:
+            self._names.add(hash(name))
         return is_repeated
 
     def _announce(self) -> None:
@@ -212,7 +214,7 @@ class Importer:
 
     # --- messages
 
-    def _with_time(self, item: Message, earlier: Sequence[Message]) -> Message:
+    def _with_time(self, item: Message) -> Message:
         """Return a message with its time, or with one after the message before it."""
         turn = item.turn
         tags = {"source": self._terms.source, **turn.tags}
@@ -220,15 +222,16 @@ class Importer:
             tags["project"] = item.project
         at = self.counts.accept_time(turn.created_at, self._terms.now)
         if at is None:
-            previous = earlier[-1].turn.created_at if earlier else None
-            at = self._terms.now if previous is None else previous + _STEP
+            conversation, previous_at = self._previous
+            is_first = conversation != item.conversation
+            at = self._terms.now if is_first else previous_at + _STEP
             tags |= _INFERRED
+        self._previous = item.conversation, at
         return item._replace(turn=replace(turn, created_at=at, tags=tags))
 
     def _store_messages(self, messages: Sequence[Message]) -> Counts:
         conversation = messages[0].conversation
-        new = [message for message in messages if not self._is_known(message)]
-        self.counts.known += len(messages) - len(new)
+        new = [message for message in messages if self._is_new(message)]
         if not new:
             return self.counts
         if self._terms.dry_run:
@@ -240,19 +243,19 @@ class Importer:
             self._describe(new[0])
         return self.counts
 
-    def _is_known(self, message: Message) -> bool:
-        """Return whether a message was imported before, or captured by a hook."""
+    def _is_new(self, message: Message) -> bool:
+        """Return whether a message was neither imported before nor captured by a hook."""
         turn = message.turn
         key = scoped_key(message.conversation, turn.message_id)
-        if key in self._captured or self._is_repeated(key) or self._has_turn(key):
-            return True
+        if self._is_repeated(key, "repeated messages"):
+            return False
         # As in `hooks.transcripts`, `Utterance.message_id`.
         digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
         session = message.session or message.conversation
-        if not self._has_turn(scoped_key(session, f"{turn.role}:{digest}:1")):
-            return False
-        self._captured.add(key)
-        return True
+        captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
+        is_known = self._has_turn(key) or self._has_turn(captured_key)
+        self.counts.known += is_known
+        return not is_known
 
     def _has_turn(self, key: str | None) -> bool:
         where = Filter(Collection.HISTORY, (self._terms.namespace,), key=key)
@@ -328,9 +331,7 @@ class Importer:
         )
 
     def _store_drafts(self, drafts: Sequence[Draft]) -> Counts:
-        by_name = {draft.imported_as: draft for draft in drafts if not self._is_imported(draft)}
-        new = list(by_name.values())
-        self.counts.known += len(drafts) - len(new)
+        new = [draft for draft in drafts if self._is_unknown(draft)]
         for draft in new:
             self.counts.redacted.update(self._redacted[draft.imported_as])
         self._redacted.clear()
@@ -341,13 +342,15 @@ class Importer:
             self._create(new)
         return self.counts
 
-    def _is_imported(self, draft: Draft) -> bool:
-        """Return whether a statement was imported before; it may have been rejected since."""
-        if self._is_repeated(draft.imported_as):
-            return True
+    def _is_unknown(self, draft: Draft) -> bool:
+        """Return whether a statement was not imported before; it may have been rejected since."""
+        if self._is_repeated(draft.imported_as, "repeated statements"):
+            return False
         labels = {IMPORTED_AS: draft.imported_as or ""}
         where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
-        return bool(self._store.scan(where, limit=1))
+        is_known = bool(self._store.scan(where, limit=1))
+        self.counts.known += is_known
+        return not is_known
 
     def _create(self, drafts: Sequence[Draft]) -> None:
         """Store drafts; if one of them is refused, each by itself."""

@@ -115,6 +115,10 @@ def _read_message(
     ):
         yield from _read_instructions(content, moment(message.get("create_time")))
         return
+    if message.get("recipient") == "bio" and (text := _text(reader, content)):
+        # The call by which the model saves a memory about the user.
+        yield Draft(text, created_at=moment(message.get("create_time")))
+        return
     if author.get("role") not in _ROLES or _is_hidden(message, metadata, content):
         return
     text = _text(reader, content)
