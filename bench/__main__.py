@@ -30,6 +30,7 @@ from bench import (
     relevance,
     report,
     reworded,
+    rot,
     scale,
     search,
     serve,
@@ -69,6 +70,7 @@ _WHAT = {
     "languages": ("languages",),
     "corrections": ("corrections",),
     "reworded": ("pairs in other words",),
+    "rot": ("what changed",),
     "all": (
         "cold commands",
         "warm search",
@@ -106,6 +108,7 @@ def main() -> None:
             "agents": None,
             "agents' memory": None,
             "capture": None,
+            "what changed": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -114,7 +117,7 @@ def main() -> None:
 
 def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
-        case "cold commands" | "hooks" | "hot tier" | "agents":
+        case "cold commands" | "hooks" | "hot tier" | "agents" | "what changed":
             _processes(part, given)
         case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
@@ -151,6 +154,9 @@ def _processes(part: str, given: argparse.Namespace) -> None:
     """Measure whole processes beside `python -c pass`."""
     if part == "hot tier":
         hot.run(given.rounds)
+        return
+    if part == "what changed":
+        rot.run(given.releases)
         return
     if part == "agents":
         sessions.run(sessions.Options(given.clients, given.agent, given.rounds))
@@ -283,6 +289,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands"
+    )
+    parser.add_argument(
+        "--releases", type=Path, default=Path(".bench/releases"), help="source archives, for rot"
     )
     parser.add_argument(
         "--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents"

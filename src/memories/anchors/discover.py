@@ -32,6 +32,9 @@ _DATE = re.compile(r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{1
 _VALUE = re.compile(r"(?<![\w.])(?:[<>=!~^]=?)?v?\d[\w.]*(?<!\.)|(?<!\w)(?:[tT]rue|[fF]alse)(?!\w)")
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _NAME = re.compile(r"[^\W\d][\w$]*(?:[-.][^\W\d][\w$]*)*(?:\(\))?")
+# `charset is utf-8`, `testpaths = tests`: what follows may be a value without a digit.
+_ASSIGNED = re.compile(r"[\w\])`\"'](?:\s*=\s*|\s*:\s+|\s+is\s+)[`\"']?([\w./+-]*\w)")
+_NO_NAMES = frozenset("value values default defaults the and see set with from for".split())
 # Signs of a name of code: an underscore, a capital after a small letter, a dot, a hyphen, a call.
 _CODE_NAME = re.compile(r".*(?:_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2,}\d|^[A-Z][A-Z_]{3,}$)")
 
@@ -118,10 +121,11 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
         name = match[0]
         if _CODE_NAME.match(name):
             code.append(name)
-        elif len(name) > 2:
+        elif len(name) > 2 and name.lower() not in _NO_NAMES:
             words.append(name)
     values = [match[0] for match in _VALUE.finditer(text)]
     values += [name for name in quoted if len(literals.split_words(name)) == 1]
+    values += [match[1] for match in _ASSIGNED.finditer(text)]
     code = [name.removesuffix("()") for name in code]
     return _Names(*(list(dict.fromkeys(names))[:_MAX_NAMES] for names in (code, words, values)))
 
@@ -130,6 +134,7 @@ def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Itera
     """Yield the anchors that a file holds, named values first; their parts are left out."""
     used: set[str] = set()
     before = [name for name in (*names.code, *names.words) if name in content]
+    before = [name for name in before if not _VALUE.fullmatch(name)]
     for value in names.values:
         candidates = [name for name in before if name != value]
         if budget.is_spent or not candidates or value not in content:

@@ -10,7 +10,6 @@
 Paths are relative to the top folder of the memory's project.
 """
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -30,20 +29,20 @@ MAX_ANCHORS = 20
 MAX_CHARACTERS = 500
 SEPARATOR = "\n"  # between the anchors of a memory where they are stored
 _COMMIT_PREFIX = "commit:"
-_COMMIT = re.compile(r"(?=\w*[0-9])(?:[0-9a-f]{7,40}|[0-9a-f]{64})", re.IGNORECASE)
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://\S+", re.IGNORECASE)
-_SYMBOL = re.compile(r"[^\W\d][\w$]*[?!]?(?:(?:\.|::|#)[^\W\d][\w$]*[?!]?)*")
+_HEX = frozenset("0123456789abcdef")
 # Names of files and folders with secrets, in lower case.
-_SECRET_NAME = re.compile(
-    r"""\.env | \.env\.(?!(?:example|sample|template|dist)$).* | .*\.env
-    | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk|tfstate|tfvars|ovpn)
-    | .*\.tfstate\.backup | id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?
-    | [._]netrc | \.npmrc | \.pypirc | \.pgpass | \.htpasswd | \.dockercfg | \.vault-token
-    | \.git-credentials | \.my\.cnf | kubeconfig | service[-_]account.*\.json
-    | (?:credentials?|secrets?)(?:\.(?:json|ya?ml|toml|ini|cfg|conf|env|txt|xml|properties))?""",
-    re.VERBOSE,
+_SECRET_FOLDERS = frozenset(".git .hg .svn .ssh .aws .gnupg .kube .docker".split())
+_SECRET_NAMES = frozenset(
+    """.env id_rsa id_dsa id_ecdsa id_ed25519 id_ecdsa_sk id_ed25519_sk .netrc _netrc .npmrc .pypirc
+    .pgpass .htpasswd .dockercfg .vault-token .git-credentials .my.cnf kubeconfig""".split()
 )
-_SECRET_FOLDERS = frozenset({".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".kube", ".docker"})
+_SECRET_ENDS = (
+    ".env", ".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".asc", ".gpg", ".ppk",
+    ".tfstate", ".tfstate.backup", ".tfvars", ".ovpn",
+)  # fmt: skip
+_SECRET_WORDS = frozenset("credential credentials secret secrets".split())
+_DATA_ENDS = frozenset("json yaml yml toml ini cfg conf env txt xml properties".split())
+_SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 
 
 class Cited(NamedTuple):
@@ -112,13 +111,14 @@ def parse(text: str) -> Anchor:
         )
     if any(is_unseen(sign) for sign in text):
         raise InvalidInput(f'the anchor "{shown(text)}" has an invisible character; leave it out')
-    if text.startswith(_COMMIT_PREFIX) or _COMMIT.fullmatch(text):
+    if text.startswith(_COMMIT_PREFIX) or (_is_commit(text) and any(map(str.isdigit, text))):
         return _parse_commit(text)
-    target, separator, name = text.partition("::")
-    if url := _URL.match(text):
-        if url[1].lower() not in ("http", "https"):
+    scheme, colon, _ = text.partition("://")
+    if colon and scheme.isalnum():
+        if scheme.lower() not in ("http", "https") or " " in text:
             raise InvalidInput(f'the anchor "{shown(text)}" is not an http or https URL')
         return Anchor(URL, text)
+    target, separator, name = text.partition("::")
     path = parse_path(target)
     if not separator:
         return Anchor(PATH, path)
@@ -132,9 +132,13 @@ def parse(text: str) -> Anchor:
     return Anchor(SYMBOL if _is_symbol(path, name) else LITERAL, path, name)
 
 
+def _is_commit(text: str) -> bool:
+    return 7 <= len(text) <= 64 and _HEX.issuperset(text.lower())
+
+
 def _parse_commit(text: str) -> Anchor:
     commit = text.removeprefix(_COMMIT_PREFIX).lower()
-    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+    if not _is_commit(commit):
         raise InvalidInput(f'"{shown(commit)}" is not a commit: give 7 to 64 hexadecimal digits')
     return Anchor(COMMIT, commit)
 
@@ -146,7 +150,7 @@ def parse_path(text: str) -> str:
         InvalidInput: It leads out of the project, or names a file with secrets.
     """
     label = f'the path "{shown(text)}"'
-    if not text or text[0] in "/~" or "\\" in text or re.match(r"[A-Za-z]:", text):
+    if not text or text[0] in "/~" or "\\" in text or text[1:2] == ":":
         raise InvalidInput(
             f"{label} of an anchor is not relative to the project; write it from the project's "
             "top folder, with /"
@@ -163,12 +167,22 @@ def parse_path(text: str) -> str:
 
 def _is_secret(name: str) -> bool:
     # Some file systems ignore case, compatibility forms, and dots or spaces at the end.
-    folded = unicodedata.normalize("NFKC", name).casefold().rstrip(". ")
-    return folded in _SECRET_FOLDERS or _SECRET_NAME.fullmatch(folded) is not None
+    name = unicodedata.normalize("NFKC", name).casefold().rstrip(". ")
+    if name in _SECRET_FOLDERS or name in _SECRET_NAMES or name.endswith(_SECRET_ENDS):
+        return True
+    if name.startswith(".env."):
+        return name not in _SAMPLES
+    stem, dot, end = name.partition(".")
+    if stem in _SECRET_WORDS:
+        return not dot or end in _DATA_ENDS
+    return stem.startswith(("service_account", "service-account")) and end == "json"
 
 
 def _is_symbol(path: str, name: str) -> bool:
-    return knows_language(path) and _SYMBOL.fullmatch(name) is not None
+    if not knows_language(path):
+        return False
+    parts = name.replace("::", ".").replace("#", ".").split(".")
+    return all(part.rstrip("?!").replace("$", "_").isidentifier() for part in parts)
 
 
 def parse_all(texts: Iterable[str]) -> list[Anchor]:
