@@ -65,9 +65,9 @@ ORDER = {
         scratchpads""",
     "memories.transfer": """lines pages stats < audit export intake migrate sources < importing foreign <
         backup < doctor""",
-    "memories.transfer.sources": """items database < fields reader sample < chatgpt chroma claude
+    "memories.transfer.sources": """items database < fields reader sample < markdown < anthropic basic_memory chatgpt chroma claude
         claude_code claude_mem codex csv_rows cursor engram gemini jsonl lines mcp_memory_service
-        mem0 mempalace omega opencode server_memory""",
+        mem0 mempalace okf omega opencode server_memory""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",

@@ -1,0 +1,231 @@
+"""Markdown of people and agents: instructions, memory banks and vaults, split into statements."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.models import Draft
+from memories.transfer.sources.fields import TIME_NAMES, add_tag, to_tags
+from memories.transfer.sources.items import Item, clean, moment, one_line
+from memories.transfer.sources.reader import Reader
+from memories.transfer.sources.sample import Sample
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+FILES = ("*.md", "*.mdc", "*.markdown", ".windsurfrules", ".cursorrules")
+# In a repository, where most Markdown is documentation, only these are read.
+INSTRUCTIONS = (
+    "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
+    "USER.md", ".windsurfrules", ".cursorrules", ".claude/rules/*.md", ".cursor/rules/*.mdc",
+    ".github/copilot-instructions.md", "memory-bank/*.md", ".serena/memories/*.md",
+)  # fmt: skip
+_IN_HOME = (
+    ".claude/CLAUDE.md", ".claude/projects/*/memory", ".codex/AGENTS.md", ".codex/memories",
+    ".gemini/GEMINI.md", ".serena/memories", ".letta/agents/*/memory", ".hermes/MEMORY.md",
+    ".hermes/USER.md",
+)  # fmt: skip
+_LEFT_OUT = (".obsidian/*", ".trash/*", "*.excalidraw.md", "Templates/*", "templates/*")
+_SHORT = 60  # characters; a shorter statement is given its headings
+_MAX_FRONTMATTER_LINES = 64
+_BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
+_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
+_LINK = re.compile(r"!?\[[^\]]*\]\([^)]*\)|!?\[\[[^\]]*\]\]|<?https?://\S+")
+_LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
+_EMBED = re.compile(r"!\[\[[^\]]*\]\]|%%.*?%%", re.DOTALL)
+_NOTE_LINK = re.compile(r"\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
+_BLOCK_ID = re.compile(r"\s\^[\w-]+$", re.MULTILINE)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Passage(NamedTuple):
+    """A statement of a page, and the headings above it."""
+
+    text: str
+    headings: tuple[str, ...]
+
+
+class Page(NamedTuple):
+    """A page: its frontmatter and its passages."""
+
+    fields: Mapping[str, Any]
+    passages: Sequence[Passage]
+
+
+def locate(home: Path) -> Iterable[Path]:
+    """Return the instructions and memories of agents, and those in the current folder."""
+    for pattern in _IN_HOME:
+        yield from sorted(home.glob(pattern))
+    for pattern in INSTRUCTIONS:
+        yield from sorted(Path.cwd().glob(pattern))
+
+
+def recognize(sample: Sample) -> bool:
+    """Return whether it is Markdown, or a folder with some."""
+    if not sample.is_folder:
+        return any(fnmatch(sample.path.name, pattern) for pattern in FILES)
+    has_page = any(fnmatch(name, pattern) for name in sample.names for pattern in FILES)
+    folders = {".obsidian", "memory-bank", ".serena", ".cursor", ".claude"}
+    return has_page or bool(sample.names & folders)
+
+
+def read(reader: Reader) -> Iterator[Item]:
+    """Yield the statements of each page."""
+    is_repository = (reader.path / ".git").exists()
+    for file in reader.files(*(INSTRUCTIONS if is_repository else FILES)):
+        below = reader.below(file)
+        if any(fnmatch(below, pattern) or fnmatch(below, f"*/{pattern}") for pattern in _LEFT_OUT):
+            reader.skip("templates, drawings and settings of the vault")
+        else:
+            yield from read_file(reader, file)
+
+
+def read_file(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield the statements of one page, with its headings, tags and time."""
+    text = reader.text(file)
+    if text is None:
+        return
+    is_vault = (reader.path / ".obsidian").is_dir()
+    page = parse(_without_notation(text) if is_vault else text)
+    time = find_time(page.fields, file)
+    tags = page_tags(reader, page.fields, file)
+    for passage in page.passages:
+        if reason := _find_reason_to_skip(passage.text):
+            reader.skip(reason)
+            continue
+        own = dict(tags)
+        add_tag(own, "heading", " > ".join(passage.headings))
+        yield Draft(with_headings(passage), tags=own, created_at=time)
+
+
+def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str, str]:
+    """Return the tags of all statements of a page."""
+    by_name = {str(name).lower(): value for name, value in fields.items()}
+    tags = to_tags(by_name)
+    add_tag(tags, "project", reader.project(str(file.parent)))
+    add_tag(tags, "file", reader.below(file))
+    return tags
+
+
+def find_time(fields: Mapping[str, Any], file: Path) -> datetime | None:
+    """Return the time of a page: as it says, or of the day that is its name."""
+    by_name = {str(name).lower(): value for name, value in fields.items()}
+    for name in ("modified", "updated", *TIME_NAMES):
+        if time := moment(str(by_name[name]) if name in by_name else None):
+            return time
+    if _DAY.fullmatch(file.stem):
+        return moment(file.stem)
+    return None
+
+
+def with_headings(passage: Passage) -> str:
+    """Return the text of a passage, after its headings if it is short."""
+    if len(passage.text) >= _SHORT or not passage.headings:
+        return passage.text
+    return f"{' > '.join(passage.headings)}: {passage.text}"
+
+
+def parse(text: str) -> Page:
+    """Split a page into its frontmatter and passages.
+
+    A passage is a paragraph or quote, or a list item with what is nested in it. Code and tables
+    belong to the passage before them, since they rarely say enough on their own.
+
+    Args:
+        text: The page in CommonMark.
+    """
+    from markdown_it import MarkdownIt
+
+    fields, body = split_frontmatter(text)
+    lines = body.split("\n")
+    headings: list[str] = []
+    passages: list[Passage] = []
+    introduction = previous = ""
+    for token in _blocks(MarkdownIt("commonmark").enable("table").parse(body)):
+        start, end = token.map or (0, 0)
+        source = "\n".join(lines[start:end]).strip("\n")
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+            headings = [*headings[: level - 1], one_line(source.strip("#=- \n"))]
+        elif token.type == "blockquote_open":
+            passages.append(Passage(clean(_QUOTE.sub("", source)), tuple(headings)))
+        elif token.type == "paragraph_open":
+            passages.append(Passage(clean(source), tuple(headings)))
+        elif token.type == "list_item_open":
+            if previous == "paragraph_open" and _is_introduction(passages[-1]):
+                introduction = one_line(passages.pop().text.removesuffix(":"))
+            above = (*headings, introduction) if introduction else tuple(headings)
+            passages.append(Passage(_dedent(source), above))
+        elif token.type != "html_block":
+            if previous in ("", "heading_open"):
+                passages.append(Passage(source, tuple(headings)))
+            else:
+                last = passages[-1]
+                passages[-1] = last._replace(text=f"{last.text}\n\n{source}")
+        introduction = introduction if token.type == "list_item_open" else ""
+        previous = previous if token.type == "html_block" else token.type
+    return Page(fields, [passage for passage in passages if clean(passage.text)])
+
+
+def _is_introduction(passage: Passage) -> bool:
+    """Return whether a paragraph only says what the list after it is about."""
+    return passage.text.endswith(":") and len(passage.text) <= _SHORT
+
+
+def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
+    """Yield the outermost blocks, and the items of outermost lists in place of the lists."""
+    lists = ("bullet_list_open", "ordered_list_open")
+    for token in tokens:
+        is_item = token.level == 1 and token.type == "list_item_open"
+        is_block = token.level == 0 and token.nesting >= 0 and token.type not in (*lists, "hr")
+        if is_item or (is_block and token.type != "inline"):
+            yield token
+
+
+def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
+    """Return the YAML at the beginning of a page and the rest; without any, all is the rest."""
+    import yaml
+
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        return {}, text
+    for number, line in enumerate(lines[1 : _MAX_FRONTMATTER_LINES + 1], 1):
+        if line.rstrip() == "---":
+            try:
+                fields = yaml.safe_load("\n".join(lines[1:number]))
+            except (yaml.YAMLError, ValueError, RecursionError):
+                fields = None
+            rest = "\n".join(lines[number + 1 :])
+            return (fields if isinstance(fields, dict) else {}), rest
+    return {}, text
+
+
+def _dedent(source: str) -> str:
+    """Return a paragraph or list item without its bullet, box and indentation."""
+    first, _, rest = source.partition("\n")
+    match = _BULLET.match(first)
+    if match is None:
+        return clean(source)
+    done = "[x] " if (match["box"] or "").lower() == "x" else ""
+    indent = len(match[0]) - len(f"[{match['box']}] " if match["box"] else "")
+    nested = [line[indent:] if line[:indent].isspace() else line for line in rest.split("\n")]
+    return clean("\n".join([done + first[match.end() :], *nested]))
+
+
+def _find_reason_to_skip(text: str) -> str:
+    """Return what a passage is that says nothing, in the plural; empty if it says something."""
+    if text.startswith("[x] "):
+        return "finished tasks"
+    if _LOCAL_LINK.match(text):
+        return "links to other pages"
+    if not re.search(r"\w", _LINK.sub("", text)):
+        return "links, pictures and rules"
+    return ""
+
+
+def _without_notation(text: str) -> str:
+    """Return a page without the notation of Obsidian that means nothing elsewhere."""
+    return _BLOCK_ID.sub("", _NOTE_LINK.sub(r"\1", _EMBED.sub("", text)))
