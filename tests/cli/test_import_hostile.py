@@ -272,3 +272,52 @@ def test_an_export_of_claude_comes_in_several_archives(memory: Command, folder: 
     answer = memory("import", "inner").json
     assert (answer["source"], answer["turns"], answer["memories"]) == ("claude", 2, 4)
     assert memory("import", "all.zip").json["known"] == 6
+
+
+def test_an_older_version_of_codex_had_neither_ids_nor_kinds(memory: Command, folder: Path) -> None:
+    def said(role: str, text: str) -> dict[str, Any]:
+        return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+    lines = [
+        {"id": "s1", "timestamp": "2025-06-01T10:00:00.000Z", "instructions": None},
+        said("user", "<environment_context>here</environment_context>"),
+        said("user", "Again"),
+        said("assistant", "Port 5433"),
+        {"record_type": "state"},
+        said("user", "Again"),
+    ]
+    (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    answer = memory("import", "rollout-1.jsonl").json
+    assert (answer["source"], answer["turns"]) == ("codex", 3)
+    turns = memory("turns", "show", "codex:s1").json["results"]
+    assert [turn["content"] for turn in turns] == ["Again", "Port 5433", "Again"]
+    assert turns[0]["created_at"] < turns[1]["created_at"] < "2025-06-01T10:00:01"
+
+
+def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:
+    session = (SAMPLES / "claude-code" / "-home-ann-shop" / "s1.jsonl").read_text()
+    head = '{"type": "summary", "summary": "A title", "leafUuid": "x"}\n'
+    (folder / "s.jsonl").write_text(head + session)
+    assert memory("import", "s.jsonl").json["source"] == "claude-code"
+
+
+def test_names_of_any_kind_are_put_into_the_form_of_ours(memory: Command, folder: Path) -> None:
+    chats = json.loads(CHATS)[1:2]
+    chats[0] |= {"title": "\x1b[2J" + "long " * 200, "id": "c\n2" + "x" * 400}
+    del chats[0]["conversation_id"]
+    for node in chats[0]["mapping"].values():
+        node["message"]["metadata"] = {"model_slug": "\x1b]0;model\n" + "x" * 400}
+        node["message"]["author"]["name"] = "Ann\n\x00"
+    (folder / "given").write_text(json.dumps(chats))
+    answer = memory("import", "given").json
+    assert (answer["turns"], answer["skipped"]) == (2, {})
+    assert "\x1b" not in memory("export").out
+
+
+def test_a_path_that_is_not_text_is_read(memory: Command, folder: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    inner = folder / name
+    inner.mkdir()
+    (inner / os.fsdecode(b"n\xe9.jsonl")).write_text('{"text": "Inside"}\n{"te')
+    answer = memory("import", name).json
+    assert (answer["memories"], sum(answer["skipped"].values())) == (1, 1)

@@ -21,7 +21,8 @@ from memories.read.turns import KNOWN, REFUSED, STORED, TurnDraft, scoped_key
 from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
-from memories.transfer.sources.items import Item, Message
+from memories.transfer.sources.fields import add_tag
+from memories.transfer.sources.items import Item, Message, one_line
 from memories.write.create import Batch, Created, prepare
 from memories.write.quota import admission
 from memories.write.turns import Naming, append
@@ -215,11 +216,12 @@ class Importer:
     # --- messages
 
     def _with_time(self, item: Message) -> Message:
-        """Return a message with its time, or with one after the message before it."""
+        """Return a message in acceptable form, with a time after that of the one before it if it
+        has none."""
         turn = item.turn
-        tags = {"source": self._terms.source, **turn.tags}
-        if item.project is not None:
-            tags["project"] = item.project
+        tags: dict[str, str] = {"source": self._terms.source}
+        for key, value in {**turn.tags, "project": item.project}.items():
+            add_tag(tags, key, value)
         at = self.counts.accept_time(turn.created_at, self._terms.now)
         if at is None:
             conversation, previous_at = self._previous
@@ -227,7 +229,14 @@ class Importer:
             at = self._terms.now if is_first else previous_at + _STEP
             tags |= _INFERRED
         self._previous = item.conversation, at
-        return item._replace(turn=replace(turn, created_at=at, tags=tags))
+        turn = replace(
+            turn,
+            created_at=at,
+            tags=tags,
+            speaker=one_line(turn.speaker) or None,
+            message_id=one_line(turn.message_id) or None,
+        )
+        return item._replace(conversation=one_line(item.conversation), turn=turn)
 
     def _store_messages(self, messages: Sequence[Message]) -> Counts:
         conversation = messages[0].conversation
@@ -292,10 +301,9 @@ class Importer:
 
     def _describe(self, message: Message) -> None:
         """Give the conversation of a message its title and tags."""
-        tags = {"source": self._terms.source}
-        if message.project is not None:
-            tags["project"] = message.project
-        naming = Naming(message.title or None, None, tags, ())
+        tags: dict[str, str] = {"source": self._terms.source}
+        add_tag(tags, "project", message.project)
+        naming = Naming(one_line(message.title) or None, None, tags, ())
         try:
             checked = naming.check(self._terms.redactor)
         except InvalidInput:  # the title is a secret, or invisible
@@ -310,14 +318,16 @@ class Importer:
         kinds: tuple[str, ...] = ()
         if self._terms.redactor is not None:
             content, kinds = self._terms.redactor.text(content)
-        tags = {"source": self._terms.source, **draft.tags}
+        tags: dict[str, str] = {"source": self._terms.source}
+        for name, value in draft.tags.items():
+            add_tag(tags, name, value)
         at = self.counts.accept_time(draft.created_at, self._terms.now)
         if at is None:
             tags = {**_INFERRED, **tags}
         key = draft.key
         if key is not None:
             key = f"{self._terms.source}/{key}"[: validate.MAX_KEY]
-        text = f"{draft.tags.get('project', '')}\x1f{index_text(content)}"
+        text = f"{tags.get('project', '')}\x1f{index_text(content)}"
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         self._redacted[name] = kinds
         return replace(

@@ -32,9 +32,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 def recognize(sample: Sample) -> bool:
     """Return whether it is a session, or a folder that has sessions."""
-    if sample.has("format") or sample.has("projectHash"):
-        return False
-    return sample.has("sessionId", "type") or sample.has("parentUuid", "uuid")
+    return any({"sessionId", "uuid", "type"} <= line.keys() for line in sample.lines)
 
 
 def read(reader: Reader) -> Iterator[Item]:
@@ -65,11 +63,7 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
         if not text:
             continue
         message = line["message"]
-        tags = {}
-        if isinstance(message.get("model"), str):
-            tags["model"] = message["model"]
-        if isinstance(line.get("sessionId"), str):
-            tags["session"] = line["sessionId"]
+        tags = {"model": one_line(message.get("model")), "session": one_line(line.get("sessionId"))}
         turn = TurnDraft(
             text,
             kind,
@@ -79,7 +73,7 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
             tags=tags,
         )
         title = title or one_line(text, 100)
-        session = f"claude-code:{tags.get('session', '')}"
+        session = f"claude-code:{tags['session']}"
         yield Message(conversation, turn, title, reader.project(line.get("cwd")), session)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memories.read.turns import TurnDraft
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line
+from memories.transfer.sources.items import Item, Message, clean, dicts, moment, name_of, one_line
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -27,7 +27,9 @@ def locate(home: Path) -> Iterable[Path]:
 
 def recognize(sample: Sample) -> bool:
     """Return whether it is a session, or a folder that has sessions."""
-    return sample.has("timestamp", "type", "payload")
+    if sample.has("timestamp", "type", "payload"):
+        return True
+    return sample.has("id", "timestamp", "instructions")  # versions before September 2025
 
 
 def read(reader: Reader) -> Iterator[Item]:
@@ -43,34 +45,37 @@ def read(reader: Reader) -> Iterator[Item]:
 
 
 def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
-    session, title, project = file.stem, "", None
+    session, title, project, started_at = file.stem, "", None, None
     ids: set[str] = set()
     for line in reader.json_lines(file):
-        payload = line.get("payload")
+        payload = line.get("payload", line)
         if not isinstance(payload, dict):
             continue
-        if line.get("type") == "session_meta":
+        if line.get("type") == "session_meta" or "instructions" in line:
+            started_at = moment(payload.get("timestamp"))
             session = one_line(payload.get("id")) or session
             project = reader.project(payload.get("cwd"))
             if "subagent" in str(payload.get("source")) and "subagents" not in reader.include:
                 reader.skip("transcripts of subagents")
                 return
-        if line.get("type") != "response_item" or payload.get("type") != "message":
+        is_item = payload is line or line.get("type") == "response_item"
+        if not is_item or payload.get("type") != "message":
             if payload.get("type") in ("function_call_output", "custom_tool_call_output"):
                 reader.skip("results of tools")
             continue
         if text := _text(payload, reader):
             title = title or one_line(text, 100)
-            message_id = f"codex:{one_line(payload.get('id')) or line.get('timestamp')}"
-            if message_id in ids:  # some model servers give every answer the same id
-                message_id = f"{message_id}:{line.get('timestamp')}"
+            message_id = f"codex:{one_line(payload.get('id')) or name_of(payload['role'], text)}"
+            while message_id in ids:  # some model servers give every answer the same id
+                message_id = f"{message_id}:{line.get('timestamp', '')}"
             ids.add(message_id)
             turn = TurnDraft(
                 text,
                 payload["role"],
-                created_at=moment(line.get("timestamp")),
+                created_at=moment(line.get("timestamp")) or started_at,
                 message_id=message_id,
             )
+            started_at = None  # the time of the first message; the next ones follow it
             yield Message(f"codex:{session}", turn, title, project)
 
 

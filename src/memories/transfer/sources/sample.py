@@ -3,7 +3,7 @@
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ _MAX_FILES = 200  # of a folder that are looked at
 _MAX_BYTES = 8_388_608  # of the first object of a file
 _MAX_DATABASE_BYTES = 268_435_456  # that is copied to see its tables
 _MAX_DEPTH = 200
+_MAX_LINES = 50
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _SQLITE = b"SQLite format 3\0"
 
@@ -99,6 +100,16 @@ class Sample:
                 return first
         return {}
 
+    @cached_property
+    def lines(self) -> Sequence[Mapping[str, Any]]:
+        """The first objects of a file with JSON lines, or of such a file in the folder."""
+        if self.is_folder:
+            files = (file for file in _json_files(self.path) if file.suffix == ".jsonl")
+            samples = map(Sample, islice(files, _MAX_FILES))
+            return next((sample.lines for sample in samples if sample.lines), ())
+        objects = (_parse(line) for line in islice(io.BytesIO(self.start), _MAX_LINES))
+        return [value for value in objects if isinstance(value, dict)]
+
     def has(self, *keys: str) -> bool:
         """Return whether the first JSON object has all of these keys."""
         return all(key in self.first for key in keys)
@@ -116,14 +127,20 @@ def _first_object(start: bytes) -> Mapping[str, Any]:
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] not in (b"{", b"["):
         return {}
-    line = start.partition(b"\n")[0]
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+    value = _parse(start.partition(b"\n")[0])
+    if value is None:
         return _first_keys(start)
     if isinstance(value, list):
         value = next((element for element in value if isinstance(element, dict)), None)
     return value if isinstance(value, dict) else {}
+
+
+def _parse(line: bytes) -> Any:
+    """Return the value of a line of JSON; None if it isn't JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _first_keys(start: bytes) -> Mapping[str, Any]:
