@@ -220,3 +220,25 @@ def test_unreadable_project_names_break_no_hook(
     (home / files.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
     assert hook("session-start", told).silent
     assert on(folder)  # it is in no repository
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_an_empty_home_is_reported_under_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
+) -> None:
+    """Hooks read the setting by themselves; they name its source as the command does."""
+    config = tmp_path / "memories" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('home = ""\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("MEMORY_HOME")
+    source = f"home ({config})"
+    if not in_file:
+        monkeypatch.setenv("MEMORY_HOME", " ")
+        source = "MEMORY_HOME (environment)"
+    with pytest.raises(ValueError, match="set but empty") as refused:
+        files.home(os.environ)
+    with pytest.raises(ConfigError) as also_refused:
+        load_config()
+    assert str(refused.value) == str(also_refused.value)
+    assert str(refused.value).startswith(f"{source} is set but empty")

@@ -32,7 +32,8 @@ def home(environment: "Mapping[str, str]") -> str:
         return _memory_home(environment)
     folder = own_settings(environment).get("home")
     if isinstance(folder, str):
-        return _absolute(folder, environment)
+        file = os.path.join(settings_folder(environment), "config.toml")
+        return _absolute(folder, f"home ({file})", environment)
     return _platform_folder("data", environment)
 
 
@@ -127,13 +128,23 @@ def session_name(host: str, session: str) -> str:
 
 
 def _memory_home(environment: "Mapping[str, str]") -> str:
-    return _absolute(environment["MEMORY_HOME"], environment)
+    return _absolute(environment["MEMORY_HOME"], "MEMORY_HOME (environment)", environment)
 
 
-def _absolute(path: str, environment: "Mapping[str, str]") -> str:
+def _absolute(path: str, name: str, environment: "Mapping[str, str]") -> str:
+    """Return a folder's whole path.
+
+    Args:
+        path: The value of the setting.
+        name: The setting and its source, for the error.
+        environment: The environment.
+
+    Raises:
+        ValueError: The value is empty.
+    """
     path = path.strip(" ")
     if not path:
-        raise ValueError("MEMORY_HOME is set but empty; give it a value or unset it")
+        raise ValueError(f"{name} is set but empty; give it a value or unset it")
     if path.startswith("~/") and "HOME" in environment:
         path = environment["HOME"] + path[1:]
     elif path.startswith("~"):
