@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Answer, Command
+from memories.cli.output import wrap
 
 LONG = "\n".join("the port is 5433" if n == 12 else f"note {n} on things" for n in range(20))
 MINILM = {"EMBEDDER": "minilm"}
@@ -74,6 +75,23 @@ def test_the_command_at_the_end_of_an_error_can_be_copied(terminal: Command) -> 
     words = "The port is 5433 and not 5432 as we said in the meeting of last Tuesday".split()
     shown = plain(terminal("create", *words, env={"COLUMNS": "60"}))
     assert f'memory create "{" ".join(words)}"' in [line.strip() for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "command"),
+    [
+        ("the model is missing; run: uv tool install --force 'memoriae[multilingual]'", "uv tool"),
+        ("it waits for your review; decide with: memory review accept 01a1fdf1-92cd", "memory re"),
+    ],
+)
+def test_a_sentence_ends_with_its_command_on_a_line(
+    monkeypatch: pytest.MonkeyPatch, sentence: str, command: str
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "50")
+    *text, last = wrap(sentence)
+    assert last.strip().startswith(command)
+    assert " ".join([*text, last.strip()]) == sentence
 
 
 def test_many_lines_show_a_bar_and_only_what_was_not_stored(

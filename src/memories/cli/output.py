@@ -246,7 +246,9 @@ def note(message: str) -> None:
     if message in notes:
         return
     notes.add(message)
-    lines = [line for part in message.split("\n") for line in wrap(safe(part), 0, sys.stderr)]
+    lines: list[str] = []
+    for line in map(safe, message.split("\n")):
+        lines += [line] if line.startswith("  ") else wrap(line, 0, sys.stderr)  # a command
     say("\n".join(lines), sys.stderr)
 
 
@@ -399,10 +401,12 @@ def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[st
     stream = stream or sys.stdout
     if not stream.isatty() or width_of(sentence) <= _columns(MAX_WIDTH) - taken:
         return [sentence]
-    text, separator, command = sentence.rpartition(": memory ")
-    if not separator or ";" in command:
-        return fold(sentence, taken)
-    return [*fold(f"{text}:", taken), f"  memory {command}"]
+    for mark, verb in (("run: ", ""), (": memory ", "memory ")):
+        text, separator, command = sentence.rpartition(mark)
+        if separator and ";" not in command:
+            text += mark.removesuffix(verb)
+            return [*fold(text.rstrip(), taken), f"  {verb}{command}"]
+    return fold(sentence, taken)
 
 
 def _columns(limit: int) -> int:

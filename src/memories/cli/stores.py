@@ -425,7 +425,7 @@ def _install_model() -> None:
     from memories.core.installation import install_arguments
 
     arguments = install_arguments("multilingual")
-    note(f"Installing: {shlex.join(arguments)}")
+    note(f"Installing:\n  {shlex.join(arguments)}")
     sys.stderr.flush()
     try:
         code = subprocess.run(arguments, stdout=2, check=False).returncode  # noqa: S603
