@@ -293,7 +293,11 @@ def _project_name(config: "Config", name: str | None) -> str | None:
 @option("--host", metavar="HOST", help=f"The program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture the conversation; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
-@option("--seconds", metavar="N", help="End after N seconds in any case. [default: 0.85]")
+@option(
+    "--seconds",
+    metavar="N",
+    help="End after N seconds in any case. [default: 0.85; more on a busy machine]",
+)
 def hook(
     event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None
 ) -> None:

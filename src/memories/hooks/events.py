@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from memories.hooks.recall_strategy import AskServer
 
 MAX_EVENT_BYTES = 8 * 1_048_576
+MISSED = (
+    "The memory did not answer an earlier message in time, so nothing was recalled for it. Search "
+    "the memory if you need what it knows."
+)
 RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
 # -P: a folder `memories` where an agent works must not be imported in place of this package.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
@@ -271,7 +275,21 @@ class EventHandler:
             self.capture()
         if not self._is_first("given", prompt):
             return Reply()
-        return self._recall(self._request(self.state.namespace, query_of(prompt)))
+        missed_at = self._find_miss()
+        reply = self._recall(self._request(self.state.namespace, query_of(prompt)))
+        if missed_at:
+            self._note({session.MISS_REPORTED: missed_at})
+            reply.text = "\n".join(filter(None, (MISSED, reply.text)))
+        return reply
+
+    def _find_miss(self) -> int:
+        """Return when the store failed to answer an earlier hook of this session in time; 0 if it
+        did not, or if the agent has been informed.
+        """
+        state = session.read(self.home, self.event.session_name)
+        is_past = 0 < state.suspect_since <= time.time_ns() // 1_000_000
+        is_new = is_past and state.suspect_since != state.miss_reported
+        return state.suspect_since if is_new else 0
 
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
         if not self._is_first("given", prompt):

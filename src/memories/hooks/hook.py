@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
+# Half of what `memory connect` lets the host wait, for a busy machine; see connect/hosts.toml.
+_LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}
+_LONGEST_OTHERS = 5.0
+_QUIET_START = 0.1  # seconds in which a process starts on a machine that isn't busy
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # seconds that the agent waits for the log line
 _MAX_REPORT_SECONDS = 5.0  # seconds that writing that line may take
@@ -89,12 +93,13 @@ def _run(
     ask_server: "AskServer | None",
     start_server: "Callable[[str], None] | None",
 ) -> None:
-    started_at = time.monotonic() - _process_age()
+    age = _process_age()
+    started_at = time.monotonic() - age
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _stop)
     try:
         call = parse_arguments(arguments)
-        seconds = _parse_seconds(call.seconds)
+        seconds = _parse_seconds(call.seconds) if call.seconds else limit_seconds(call.event, age)
     except (UsageError, ValueError) as exc:
         if os.isatty(0):  # a person; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
@@ -120,8 +125,23 @@ def _process_age() -> float:
     return age if 0 <= age < MAX_SECONDS else 0.0
 
 
+def limit_seconds(event: str, age: float) -> float:
+    """Return how long a hook may take: longer on a busy machine, up to half the host's limit.
+
+    A machine is busy by the number of waiting processes per core, or, if they are new, by the time
+    that this process took to start.
+
+    Args:
+        event: The event.
+        age: For how many seconds the process has run.
+    """
+    waiting = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    busy = max(1.0, waiting / (os.cpu_count() or 1), age / _QUIET_START)
+    return min(SECONDS * busy, _LONGEST.get(event, _LONGEST_OTHERS))
+
+
 def _parse_seconds(text: str) -> float:
-    seconds = float(text) if text else SECONDS
+    seconds = float(text)
     if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise ValueError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     return seconds

@@ -26,6 +26,7 @@ PROBE_PAUSE_MS = 3_000
 # seconds after which the store is asked again even if no probe has succeeded
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
+_LATE = "did not answer"  # in the errors of a store that is too slow
 # `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, whose import would cost too much
 _MAX_QUERY = 4_096
 
@@ -227,6 +228,8 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since
     again.
     """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
+    if context.error and _LATE not in context.error:
+        facts[session.MISS_REPORTED] = suspect_since  # the agent can't do anything about it
     if context.shown or context.marks:
         facts[session.SHOWN] = context.shown
         facts[session.SENTENCES] = context.marks

@@ -21,8 +21,17 @@ KEEP_SECONDS = 30 * 86_400
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, FOLDER, ENDED = "namespace", "folder", "ended"
-SUSPECT_SINCE, PROBED_AT = "late", "tried"
+SUSPECT_SINCE, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # as in `identity.captured`
+_FACTS: "tuple[tuple[str, str, type], ...]" = (
+    (OFF, "off", bool),
+    (ENDED, "ended", bool),
+    (NAMESPACE, "namespace", str),
+    (FOLDER, "folder", str),
+    (SUSPECT_SINCE, "suspect_since", int),
+    (PROBED_AT, "probed_at", int),
+    (MISS_REPORTED, "miss_reported", int),
+)
 
 
 class Session:
@@ -39,12 +48,14 @@ class Session:
         suspect_since: When the store was first suspected of not answering, in milliseconds since
             1970; 0 if it is not suspected.
         probed_at: When the store was last probed, in milliseconds since 1970.
+        miss_reported: The `suspect_since` of which the agent was last informed.
     """
 
     __slots__ = (
         "ended",
         "folder",
         "in_context",
+        "miss_reported",
         "namespace",
         "off",
         "probed_at",
@@ -57,7 +68,7 @@ class Session:
         """Create an empty state."""
         self.namespace: str | None = None
         self.off = self.ended = False
-        self.suspect_since = self.probed_at = 0
+        self.suspect_since = self.probed_at = self.miss_reported = 0
         self.folder: str | None = None
         self.in_context: set[str] = set()
         self.seen: set[str] = set()
@@ -74,21 +85,10 @@ class Session:
             self.sentences.update(mark(str(value)) for value in sentences)
         if line.get(RESET):
             self.in_context.clear()
-        off, namespace, folder = line.get(OFF), line.get(NAMESPACE), line.get(FOLDER)
-        ended = line.get(ENDED)
-        if isinstance(off, bool):
-            self.off = off
-        if isinstance(ended, bool):
-            self.ended = ended
-        if isinstance(namespace, str):
-            self.namespace = namespace
-        if isinstance(folder, str):
-            self.folder = folder
-        suspect_since, probed_at = line.get(SUSPECT_SINCE), line.get(PROBED_AT)
-        if isinstance(suspect_since, int):
-            self.suspect_since = suspect_since
-        if isinstance(probed_at, int):
-            self.probed_at = probed_at
+        for key, attribute, kind in _FACTS:
+            value = line.get(key)
+            if isinstance(value, kind):
+                setattr(self, attribute, value)
 
 
 def mark(shown: str) -> str:

@@ -1,0 +1,64 @@
+"""How long a hook may take, and what the agent hears if recall was missed."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+from memories.hooks import session
+from memories.hooks.events import MISSED
+from memories.hooks.hook import SECONDS, limit_seconds
+
+Hook = Callable[..., Any]
+ASKED = {"prompt": "when do deploys happen?"}
+
+
+@pytest.mark.parametrize(
+    ("load", "age", "event", "seconds"),
+    [
+        (0.0, 0.03, "user-prompt", SECONDS),
+        (0.9, 0.09, "user-prompt", SECONDS),
+        (2.0, 0.03, "user-prompt", 2 * SECONDS),
+        (0.0, 0.2, "user-prompt", 2 * SECONDS),
+        (40.0, 0.03, "user-prompt", 2.5),
+        (40.0, 0.03, "session-start", 5.0),
+        (40.0, 0.03, "session-end", 1.5),
+    ],
+)
+def test_the_deadline_follows_the_load_up_to_half_the_limit_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, load: float, age: float, event: str, seconds: float
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    assert limit_seconds(event, age) == pytest.approx(seconds)
+
+
+def test_half_the_limit_is_half_of_what_connect_writes() -> None:
+    import tomllib
+
+    from memories import connect
+
+    hosts = tomllib.loads((Path(connect.__file__).parent / "hosts.toml").read_text())
+    for name in ("session-start", "user-prompt", "session-end"):
+        limit = hosts["hosts"]["claude-code"]["hooks"][name]["timeout"]
+        assert limit_seconds(name, 1_000.0) == limit / 2
+
+
+def test_the_prompt_after_a_missed_recall_says_so_once(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    ended = int(time.time() * 1000) - 5_000  # as a hook leaves it that was ended at its deadline
+    session.note(str(home), "claude-code.s1", **{session.SUSPECT_SINCE: ended})
+    assert MISSED in hook("user-prompt", ASKED).context
+    assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
+
+
+def test_a_store_that_answers_is_not_reported(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    assert MISSED not in hook("user-prompt", ASKED).context
+    assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
