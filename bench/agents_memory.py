@@ -1,4 +1,4 @@
-"""What the prompt hook gives an agent, out of one store with the facts of eight people and their
+"""What the prompt hook gives an agent, out of one store with the facts of nine people and their
 projects.
 
 `bench/histories/NAME.jsonl` is what one person told their agents over months, and what they typed
@@ -25,14 +25,20 @@ How it is counted:
   corrects it.
 - useless: facts given that the prompt does not need, per prompt; outdated ones are among them.
 - characters: of the facts given, and of all that the hook printed for the model, per prompt.
+
+A second table compares the ways at equal cost: each has the lowest threshold of its score at which
+it gives at most so many useless facts per prompt. Here the library rates what the hook would rate,
+and the plain searches look only at facts of the project and of all projects.
 """
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,6 +46,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import apsw
 import numpy as np
@@ -48,6 +55,10 @@ from bench import corpus, report
 from memories import Memories, load_config
 from memories.embedders import open_embedder
 from memories.guard.origin import Place
+from memories.hooks import gate
+from memories.hooks.recall_prompt import RecallTrace, recall_prompt
+from memories.hooks.recall_strategy import RecallRequest
+from memories.identity.place import names_of
 from memories.identity.project import identify
 
 DATA = Path(__file__).with_name("histories")
@@ -66,6 +77,8 @@ _COLUMNS = (
 )
 _CHARACTERS = ("characters of facts", "characters as sent")
 _DEADLINE_SECONDS = 60
+_USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # facts per prompt, at which the ways are compared
+_NO_LIMITS = (1_000_000, 1_000_000)  # characters and tokens
 _QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
 _MOVED = """
 import datetime, runpy, sys
@@ -123,6 +136,9 @@ class Answer(NamedTuple):
     prompt: Prompt
     facts: Sequence[Fact]
     sent: int = 0
+
+
+Scored = tuple[Prompt, Sequence[tuple[float, Fact]]]  # facts with their scores, best first
 
 
 def load(folder: Path = DATA) -> list[History]:
@@ -192,6 +208,7 @@ def run() -> None:
         folders = dict(_folders(histories, home.parent))
         stored = _fill(facts, folders, home)
         ways = {_HOOK: _hook(prompts, facts, folders, home), **_plain(prompts, facts)}
+        scored = {_HOOK: _rate(prompts, facts, folders, home), **_score_plainly(prompts, facts)}
     corrected = last_corrections(facts)
     for half in (*HALVES, "all"):
         chosen = {
@@ -203,9 +220,85 @@ def run() -> None:
             for way, answers in ways.items()
         ]
         report.table(["way", *_COLUMNS, *_CHARACTERS], rows)
+        of_half = {
+            way: [entry for entry in entries if entry[0].id in chosen]
+            for way, entries in scored.items()
+        }
+        _compare_thresholds(of_half, half, corrected)
         if half == HALVES[0]:
             _keep([answer for answer in ways[_HOOK] if answer.prompt.id in chosen])
     report.note(stored)
+
+
+def _compare_thresholds(
+    scored: Mapping[str, Sequence[Scored]], half: str, corrected: Mapping[str, str]
+) -> None:
+    """Print what each way gives at the threshold where it gives so many useless facts."""
+    report.heading(f"Needed facts at so many useless facts per prompt, {half}")
+    rows = []
+    for way, prompts in scored.items():
+        for limit in _USELESS:
+            figures = best_figures(prompts, limit, corrected)
+            rows.append((way, f"{limit:.1f}", *figures))
+    report.table(["way", "useless, at most", "any %", "all %", "given without need"], rows)
+
+
+def best_figures(
+    scored: Sequence[Scored], useless: float, corrected: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return any, all and given without need, at the lowest threshold that keeps the limit.
+
+    Args:
+        scored: Prompts with facts and their scores.
+        useless: The limit of useless facts per prompt.
+        corrected: See `last_corrections`.
+    """
+    thresholds = sorted({relevance for _, facts in scored for relevance, _ in facts}, reverse=True)
+    low, high = 0, len(thresholds) - 1
+    figures = ("0.0", "0.0", "–")
+    while low <= high:
+        middle = (low + high) // 2
+        answers = [
+            Answer(prompt, [fact for own, fact in facts if own >= thresholds[middle]][:_BEST])
+            for prompt, facts in scored
+        ]
+        row = score(answers, corrected)
+        if float(row[5]) <= useless:
+            figures, low = row[:3], middle + 1
+        else:
+            high = middle - 1
+    return figures
+
+
+def _rate(
+    prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path
+) -> list[Scored]:
+    """Return what the hook's gate would let through without a threshold."""
+    now = SimpleNamespace(time=datetime.now(UTC))
+    config = load_config({"home": str(home)}, environment=_QUIET)
+    by_text = {fact.text: fact for fact in facts}
+    scored: list[Scored] = []
+    with (
+        patch.object(gate, "THRESHOLD", -math.inf),
+        Memories(config=config, clock=lambda: now.time) as memories,
+    ):
+        for prompt in prompts:
+            now.time = datetime.fromisoformat(f"{prompt.at}T12:00:00+00:00")
+            project = identify(folders[prompt.project], home)
+            assert project is not None
+            place = (str(home), str(folders[prompt.project]), "claude-code.curve", None)
+            request = RecallRequest(place, prompt.text, time.monotonic() + _DEADLINE_SECONDS)
+            trace, names = RecallTrace(), names_of(project.name)
+            recall_prompt(memories, request, config, projects=names, limits=_NO_LIMITS, trace=trace)
+            rated = [trace.rated[memory_id] for memory_id in trace.current]
+            own = [(entry.relevance, by_text[entry.memory.content]) for entry in rated]
+            near = [
+                (relevance, fact)
+                for relevance, fact in own
+                if fact.project in (prompt.project, EVERYWHERE) and relevance > -math.inf
+            ]
+            scored.append((prompt, near))
+    return scored
 
 
 def _folders(histories: Sequence[History], base: Path) -> Iterator[tuple[str, Path]]:
@@ -303,35 +396,62 @@ def _hook(
 
 def _plain(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[Answer]]:
     """Return what plain searches give."""
-    embedder = open_embedder("minilm")
-    assert embedder is not None
-    vectors = np.stack(
-        [embedder.embed(fact.text)[0] for fact in facts]
-    )  # none is longer than one window
-    db = apsw.Connection(":memory:")
-    db.execute('CREATE VIRTUAL TABLE facts USING fts5 (text, tokenize = "porter unicode61")')
-    db.executemany(
-        "INSERT INTO facts (rowid, text) VALUES (?, ?)",
-        ((at, fact.text) for at, fact in enumerate(facts)),
-    )
+    search = _PlainSearch(facts)
     ways: dict[str, list[Answer]] = {"cosine": [], "cosine within the project": [], "BM25": []}
     for prompt in prompts:
-        near = [
-            facts[at]
-            for at in np.argsort(-(vectors @ embedder.embed(prompt.text)[0]), kind="stable")
-        ]
+        near = [fact for _, fact in search.by_vector(prompt)]
         within = [fact for fact in near if fact.project in (prompt.project, EVERYWHERE)]
-        match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", prompt.text))
-        rows = (
-            db.execute("SELECT rowid FROM facts WHERE facts MATCH ? ORDER BY rank, rowid", (match,))
-            if match
-            else ()
-        )
-        for answers, found in zip(
-            ways.values(), (near, within, [facts[at] for (at,) in rows]), strict=True
-        ):
-            answers.append(Answer(prompt, found[:_BEST]))
+        by_words = [fact for _, fact in search.by_words(prompt)]
+        for answers, best in zip(ways.values(), (near, within, by_words), strict=True):
+            answers.append(Answer(prompt, best[:_BEST]))
     return {f"{name}, best {_BEST}": answers for name, answers in ways.items()}
+
+
+def _score_plainly(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[Scored]]:
+    """Return the facts of the prompts' projects with the scores of plain searches."""
+    search = _PlainSearch(facts)
+    ways: dict[str, list[Scored]] = {"cosine": [], "BM25": []}
+    for prompt in prompts:
+        own = (prompt.project, EVERYWHERE)
+        found = (search.by_vector(prompt), search.by_words(prompt))
+        for scored, best in zip(ways.values(), found, strict=True):
+            scored.append((prompt, [entry for entry in best if entry[1].project in own]))
+    return ways
+
+
+class _PlainSearch:
+    """Scores all facts by one measure."""
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        embedder = open_embedder("minilm")
+        assert embedder is not None
+        self._facts, self._embedder = facts, embedder
+        # none is longer than one window
+        self._vectors = np.stack([embedder.embed(fact.text)[0] for fact in facts])
+        self._db = apsw.Connection(":memory:")
+        self._db.execute(
+            'CREATE VIRTUAL TABLE facts USING fts5 (text, tokenize = "porter unicode61")'
+        )
+        self._db.executemany(
+            "INSERT INTO facts (rowid, text) VALUES (?, ?)",
+            ((at, fact.text) for at, fact in enumerate(facts)),
+        )
+
+    def by_vector(self, prompt: Prompt) -> list[tuple[float, Fact]]:
+        """Return all facts with their cosines, best first."""
+        cosines = self._vectors @ self._embedder.embed(prompt.text)[0]
+        order = np.argsort(-cosines, kind="stable")
+        return [(float(cosines[at]), self._facts[at]) for at in order]
+
+    def by_words(self, prompt: Prompt) -> list[tuple[float, Fact]]:
+        """Return the facts that share a word with their BM25, best first."""
+        match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", prompt.text))
+        if not match:
+            return []
+        rows = self._db.execute(
+            "SELECT rowid, rank FROM facts WHERE facts MATCH ? ORDER BY rank, rowid", (match,)
+        )
+        return [(-rank, self._facts[at]) for at, rank in rows]
 
 
 def _keep(answers: Sequence[Answer]) -> None:
