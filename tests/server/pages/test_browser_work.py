@@ -115,6 +115,19 @@ def test_a_click_anywhere_on_a_card_opens_it(site: Site, opened: Open) -> None:
     page.wait_for_url("**tag=type**")
 
 
+def test_what_is_chosen_is_deleted_by_keys_alone(site: Site, opened: Open) -> None:
+    for name in ("kettle", "violin"):
+        site.memories.create(f"The {name} is old", force=True)
+    page = opened()
+    for key in ("j", "x", "Control+k"):
+        page.keyboard.press(key)
+    page.keyboard.type("delete")
+    page.locator("#palette li", has_text="Delete (1 chosen)").wait_for()
+    page.keyboard.press("Enter")
+    page.locator("#told", has_text="1 deleted").wait_for()
+    assert contents(site) == ["The kettle is old"]
+
+
 def test_the_palette_finds_commands_and_memories(site: Site, opened: Open) -> None:
     made = site.memories.create("The kettle is old").memory
     assert made

@@ -163,9 +163,13 @@ function commands(text) {
   const buttons = [["#new", "New memory"], ["#scheme", "Light or dark"], ["#sign-out", "Sign out"]]
     .filter(([selector]) => at(selector))
     .map(([selector, name]) => ({ name, run: () => at(selector).click() }));
+  const chosen = picked().length;
+  const many = chosen && bar ? all("[data-many], [data-batch]", bar).map((button) => ({
+    name: `${button.textContent} (${chosen} chosen)`, run: () => button.click(),
+  })) : [];
   const keys = { name: "Keys", run: () => document.getElementById("keys").showModal() };
   const words = text.toLowerCase().split(/\s+/);
-  const fitting = [...buttons, ...pages, keys].filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
+  const fitting = [...many, ...buttons, ...pages, keys].filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
   const home = new URL(at(".brand").href);
   const to = (path) => {
     const url = new URL(path, location.origin);
