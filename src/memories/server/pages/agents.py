@@ -230,7 +230,7 @@ def _chance(log_odds: float) -> float:
 
 
 def _captured_today(memories: "Memories") -> dict[str, Any]:
-    """Return what was captured since midnight UTC: proposals, and conversations with new turns."""
+    """Return today's proposals, and the conversations with turns of today, in UTC."""
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     page = memories.list_conversations(since=f"{day}T00:00:00Z", limit=6)
     return {

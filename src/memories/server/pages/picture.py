@@ -74,7 +74,7 @@ class _Timeline(NamedTuple):
 
 
 def picture(memories: "Memories", request: PageRequest) -> View:
-    """Show which projects were written about when, and what was corrected."""
+    """Show projects over time, and corrections."""
     shown, is_cut = _read(memories, request)
     dates = [memory.created_at.date() for memory in shown]
     data = {
@@ -189,11 +189,11 @@ def _draw_dots(
 def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
     """Return corrections, newest first: the older memory and the newer one."""
     by_id = {memory.id: memory for memory in shown}
-    pairs = [
-        (by_id[memory.corrects], memory)
-        for memory in shown
-        if memory.corrects is not None and memory.corrects in by_id
-    ]
+    pairs = []
+    for memory in shown:
+        older = by_id.get(memory.corrects or "")
+        if older is not None:
+            pairs.append((older, memory))
     return pairs[:_MAX_ARROWS]
 
 

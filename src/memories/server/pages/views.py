@@ -301,7 +301,7 @@ def conversations(memories: "Memories", request: PageRequest) -> View:
 
 
 def title_of(conversation: "Conversation") -> str:
-    """Return what a reader calls a conversation: its title, else what the user said first."""
+    """Return a conversation's name for readers: its title, else the beginning of its first message."""
     return conversation.title or conversation.opening or conversation.id
 
 
