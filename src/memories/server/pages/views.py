@@ -301,7 +301,7 @@ def conversations(memories: "Memories", request: PageRequest) -> View:
 
 
 def title_of(conversation: "Conversation") -> str:
-    """Return a conversation's name for readers: its title, else the beginning of its first message."""
+    """Return a conversation's name for readers: its title, else its opening, else its id."""
     return conversation.title or conversation.opening or conversation.id
 
 
