@@ -23,7 +23,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
 from memories.transfer.sources.fields import add_tag
 from memories.transfer.sources.items import Item, Message, one_line
-from memories.write.create import Batch, Created, prepare
+from memories.write.create import Batch, Created, Prepared, prepare
 from memories.write.quota import admission
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
@@ -356,11 +356,14 @@ class Importer:
         """Return whether a statement was not imported before; it may have been rejected since."""
         if self._is_repeated(draft.imported_as, "repeated statements"):
             return False
-        labels = {IMPORTED_AS: draft.imported_as or ""}
-        where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
-        is_known = bool(self._store.scan(where, limit=1))
+        is_known = self._is_imported(draft)
         self.counts.known += is_known
         return not is_known
+
+    def _is_imported(self, draft: Draft) -> bool:
+        labels = {IMPORTED_AS: draft.imported_as or ""}
+        where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
+        return bool(self._store.scan(where, limit=1))
 
     def _create(self, drafts: Sequence[Draft]) -> None:
         """Store drafts; if one of them is refused, each by itself."""
@@ -374,20 +377,24 @@ class Importer:
                 self._create([draft])
             return
         for batch in batches:
-            self._count_created(self._without_known(batch).write())
+            with self._writer.store.transaction():
+                results = self._without_known(batch).write()
+            self._count_created(results)
 
     def _without_known(self, batch: Batch) -> Batch:
-        """Return a batch without statements that are memories already.
+        """Return a batch without statements that are memories already, or that another import has
+        stored meanwhile.
 
-        Those that only resemble one wait for review, where a person sees both.
+        Those that only resemble a memory wait for review, where a person sees both.
         """
-        if self._terms.trusted:
-            return batch
-        drafts = [
-            prepared
-            for prepared in batch.drafts
-            if self._writer.compare(prepared.draft, prepared.vectors).same is None
-        ]
+        drafts: list[Prepared] = []
+        for prepared in batch.drafts:
+            is_known = self._is_imported(prepared.draft)
+            if not self._terms.trusted and not is_known:
+                comparison = self._writer.compare(prepared.draft, prepared.vectors)
+                is_known = comparison.same is not None
+            if not is_known:
+                drafts.append(prepared)
         self.counts.known += len(batch.drafts) - len(drafts)
         return batch._replace(drafts=drafts)
 
