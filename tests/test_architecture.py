@@ -69,8 +69,8 @@ ORDER = {
         claude_code claude_mem codex csv_rows cursor engram gemini jsonl lines mcp_memory_service
         mem0 mempalace okf omega opencode server_memory""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
-        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.identity": "git registry captured degraded tokens < namespaces prompt project < place",
+        chroma_process fitting < chroma_mcp < gateway < degraded gathering < context < memory""",
+    "memories.identity": "git registry captured tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files gate linear sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",

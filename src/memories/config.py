@@ -47,7 +47,7 @@ def load_config(
         tell: Called with a sentence on ignored settings, if there are any.
 
     Raises:
-        ConfigError: A setting is not acceptable; the message names it and its source.
+        ConfigError: A setting is invalid; the message names it and its source.
     """
     given_flags = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = _by_name(os.environ if environment is None else environment)

@@ -2,9 +2,9 @@
 
 MemoriesError
 ├── RequestError             the request was wrong; nothing was changed
-│   ├── InvalidInput         a value is not acceptable; a ValueError
+│   ├── InvalidInput         a value is invalid; a ValueError
 │   │   └── AmbiguousId      an id prefix matches several memories
-│   ├── ConfigError          a setting is not acceptable
+│   ├── ConfigError          a setting is invalid
 │   ├── NotFound             no such memory in the readable namespaces
 │   ├── NotReinforceable     its decay policy does not allow reinforcement
 │   └── Conflict             another writer wrote the same version first
@@ -30,7 +30,7 @@ class RequestError(MemoriesError):
 
 
 class InvalidInput(RequestError, ValueError):
-    """A value is not acceptable."""
+    """A value is invalid."""
 
 
 class AmbiguousId(InvalidInput):
@@ -46,7 +46,7 @@ class AmbiguousId(InvalidInput):
 
 
 class ConfigError(RequestError):
-    """A setting is not acceptable."""
+    """A setting is invalid."""
 
 
 class NotFound(RequestError):

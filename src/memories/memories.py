@@ -97,7 +97,7 @@ class Memories:
             store: A URL or a `Store`. `close` does not close a store that was passed in.
             namespace: The namespace to write to and to read from.
             shared: Also read the namespace `shared`.
-            embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
+            embedder: The name of an embedder, or an `Embedder`; `none` searches by words only.
             config: Settings to use instead of those in the environment and the files.
             clock: Returns the current time, aware.
             channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
@@ -108,8 +108,8 @@ class Memories:
                 working tree. Without it, memories get no verdicts. See `memories.identity.place`.
 
         Raises:
-            ConfigError: A setting is not acceptable.
-            InvalidInput: The namespace is not acceptable.
+            ConfigError: A setting is invalid.
+            InvalidInput: The namespace is invalid.
             StoreError: The namespace has the name of one of our own files, and the store can't
                 check whether it is in use.
         """
@@ -272,7 +272,7 @@ class Memories:
             `duplicates`.
 
         Raises:
-            InvalidInput: A value is not acceptable; nothing was stored.
+            InvalidInput: A value is invalid; nothing was stored.
             NotFound: There is no memory with the id `supersedes`.
         """
         draft = Draft(
@@ -301,7 +301,7 @@ class Memories:
             The results, in order.
 
         Raises:
-            InvalidInput: A draft is not acceptable; nothing was stored.
+            InvalidInput: A draft is invalid; nothing was stored.
         """
         if isinstance(drafts, str):
             raise InvalidInput(
@@ -386,7 +386,7 @@ class Memories:
             NotFound: There is no such memory, or it was deleted.
             RequestError: Another memory has replaced this one.
             Conflict: The latest version isn't `if_version`.
-            InvalidInput: A value is not acceptable, or no change was given.
+            InvalidInput: A value is invalid, or no change was given.
         """
         from memories.write import change
 
@@ -569,7 +569,7 @@ class Memories:
             dry_run: Change nothing; only return what would change.
 
         Raises:
-            InvalidInput: The expression is malformed, or a tag is not acceptable.
+            InvalidInput: The expression is malformed, or a tag is invalid.
         """
         from memories.write import many
 
@@ -595,7 +595,7 @@ class Memories:
             dry_run: Change nothing; only return what would change.
 
         Raises:
-            InvalidInput: The time or the expression is not acceptable.
+            InvalidInput: The time or the expression is invalid.
         """
         from memories.write.rollback import Rollback
 
@@ -626,7 +626,7 @@ class Memories:
             message is `refused`, and `reason` says why; the other turns are stored.
 
         Raises:
-            InvalidInput: A value is not acceptable; nothing was stored.
+            InvalidInput: A value is invalid; nothing was stored.
             RequestError: Only another namespace has the conversation; nothing was stored.
         """
         from memories.read.turns import TurnDraft
@@ -668,7 +668,7 @@ class Memories:
         Raises:
             NotFound: There is no such conversation.
             RequestError: Only another namespace has the conversation.
-            InvalidInput: A value is not acceptable, or no change was given.
+            InvalidInput: A value is invalid, or no change was given.
         """
         from memories.write.turns import Naming
 
@@ -721,7 +721,7 @@ class Memories:
             **filters: See `TurnFilters`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         from memories.read.turns import tail
 
@@ -746,7 +746,7 @@ class Memories:
             **filters: See `TurnFilters`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         from memories.read.turns import page
 
@@ -806,7 +806,7 @@ class Memories:
             **filters: See `ConversationFilters`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         from memories.read.conversations import page
 
@@ -1014,7 +1014,7 @@ class Memories:
             **filters: See `SearchFilters`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
             EmbedderMismatch: The store's vectors come from another model.
             StoreError: The store can't be reached, and the scratchpad can't answer or wasn't
                 allowed to.
@@ -1176,7 +1176,7 @@ class Memories:
             **filters: As for `search`, except filters that only a store supports.
 
         Raises:
-            InvalidInput: A value is not acceptable, only a store supports the search, or a file is
+            InvalidInput: A value is invalid, only a store supports the search, or a file is
                 unreadable.
         """
         matches = self._scratchpads.search(query, filters, offline=offline)
@@ -1275,7 +1275,7 @@ class Memories:
             **filters: See `LogFilters`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         from memories.transfer.audit import parse_query, read_entries
 

@@ -276,7 +276,7 @@ def namespace(text: str) -> str:
     `Memories` also refuses the names of our own files, unless they are in use.
 
     Raises:
-        ValueError: The namespace is not acceptable; the message is the end of a sentence.
+        ValueError: The namespace is invalid; the message is the end of a sentence.
     """
     try:
         return validate.canonical_namespace(text)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memories.scratchpad.entries import Entry, Rules
+from memories.scratchpad.entries import Entry, EntryRules
 from memories.scratchpad.matching import Matches, find_matches
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -16,7 +16,7 @@ def search(query: str, *contents: str) -> Matches:
         Entry(f"{at}", content, version=1, written=NOW.isoformat())
         for at, content in enumerate(contents)
     ]
-    return find_matches(entries, query, lambda _: True, 10, Rules(), NOW)
+    return find_matches(entries, query, lambda _: True, 10, EntryRules(), NOW)
 
 
 # A question, a text with its words, and a text with only a part of one of them.
@@ -112,10 +112,10 @@ def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: l
 def test_age_takes_a_part_of_three_tenths_of_a_score() -> None:
     old = Entry("old", "the gate is open", version=1, written="1970-01-01T00:00:00+00:00")
     new = old._replace(id="new", written=NOW.isoformat())
-    hits = find_matches([old, new], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
+    hits = find_matches([old, new], "gate open", lambda _: True, 10, EntryRules(), NOW).found.hits
     assert [(hit.memory.id, hit.score) for hit in hits] == [("new", 1.0), ("old", 0.985)]
     assert (
-        find_matches([old, new], "gate open", lambda _: True, 1, Rules(), NOW).found.hits
+        find_matches([old, new], "gate open", lambda _: True, 1, EntryRules(), NOW).found.hits
         == hits[:1]
     )
 
@@ -124,7 +124,7 @@ def test_a_hit_has_the_namespace_and_the_writer_of_its_entry() -> None:
     entry = Entry(
         "m", "the gate is open", version=2, written=NOW.isoformat(), by="ann", namespace="bob"
     )
-    [hit] = find_matches([entry], "gate open", lambda _: True, 10, Rules(), NOW).found.hits
+    [hit] = find_matches([entry], "gate open", lambda _: True, 10, EntryRules(), NOW).found.hits
     assert (hit.memory.namespace, hit.memory.version) == ("bob", 2)
     assert hit.memory.origin is not None
     assert (hit.memory.origin.namespace, hit.memory.origin.by, hit.memory.origin.trust) == (

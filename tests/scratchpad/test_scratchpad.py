@@ -15,7 +15,14 @@ from forkserver import together
 from memories import Draft, Memories, RequestError, StoreBusy, StoreError, load_config
 from memories.models import DecayPolicy
 from memories.scratchpad import file, layout
-from memories.scratchpad.entries import Entry, Rules, choose, heat, select_current, sort_entries
+from memories.scratchpad.entries import (
+    Entry,
+    EntryRules,
+    choose,
+    heat,
+    select_current,
+    sort_entries,
+)
 from memories.scratchpad.file import read
 from memories.scratchpad.text import is_edited
 from memories.search.relevance import Relevance, factor, freshness
@@ -83,9 +90,9 @@ def test_entries_that_are_not_current_only_fill_the_remaining_room() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     old = Entry("a", "old news", decay="contextual", aging_from="2026-01-01T00:00:00.000Z")
     new = Entry("b", "news", decay="contextual", aging_from="2026-05-31T00:00:00.000Z")
-    assert choose([old, new], Rules(size=1), now) == [new]
-    assert choose([old, new], Rules(size=2), now) == [new, old]
-    assert select_current([old, new], Rules(), now) == [new]
+    assert choose([old, new], EntryRules(size=1), now) == [new]
+    assert choose([old, new], EntryRules(size=2), now) == [new, old]
+    assert select_current([old, new], EntryRules(), now) == [new]
 
 
 def test_pinned_entries_come_first_and_frequent_ones_have_a_third_of_the_room() -> None:
@@ -94,7 +101,7 @@ def test_pinned_entries_come_first_and_frequent_ones_have_a_third_of_the_room() 
     many = [Entry(f"{at:03}", f"m{at}", written=day) for at, day in enumerate(days)]
     many[399] = many[399]._replace(pinned=True)
     many[390] = many[390]._replace(uses=90)
-    names = [entry.id for entry in choose(many, Rules(size=10), now)]
+    names = [entry.id for entry in choose(many, EntryRules(size=10), now)]
     assert names[0] == "399"
     assert "390" in names
     assert {f"{at:03}" for at in range(8)} <= set(names)
@@ -146,7 +153,7 @@ def test_summaries_of_sessions_have_places_of_their_own() -> None:
         for at in range(1, 13)
     ]
     facts = [Entry(f"f{at:02}", "f", written=f"2026-05-{at:02}T00:00:00Z") for at in range(1, 25)]
-    names = [entry.id for entry in choose([*left, *facts], Rules(size=10), now)]
+    names = [entry.id for entry in choose([*left, *facts], EntryRules(size=10), now)]
     assert sorted(name for name in names if not name.startswith("f")) == [
         "07",
         "08",

@@ -24,7 +24,7 @@ from memories.search.ranking import (
     Evidence,
     Features,
     Ranked,
-    Rules,
+    RankingRules,
     Weights,
     fuse,
     rank,
@@ -53,7 +53,7 @@ def turn(**changes: Any) -> Evidence:
     return Evidence(**(dict.fromkeys((*scales, *similarities), 0.0) | changes))
 
 
-def rules(**changes: Any) -> Rules:
+def rules(**changes: Any) -> RankingRules:
     usual = {
         "weight": 3.0,
         "floor": 0.0,
@@ -62,7 +62,7 @@ def rules(**changes: Any) -> Rules:
         "min_confidence": 0.0,
         "limit": 10,
     }
-    return Rules(**(usual | changes))
+    return RankingRules(**(usual | changes))
 
 
 def order(*candidates: Features, **changes: Any) -> list[int]:

@@ -189,7 +189,7 @@ def parse_all(texts: Iterable[str]) -> list[Anchor]:
     """Return the anchors that texts mean, each once.
 
     Raises:
-        InvalidInput: One is not acceptable, or there are too many.
+        InvalidInput: One is invalid, or there are too many.
     """
     anchors = list(dict.fromkeys(map(parse, texts)))
     if len(anchors) > MAX_ANCHORS:

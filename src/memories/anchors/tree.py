@@ -1,8 +1,8 @@
 """Reads files inside a working tree, and nothing outside it, whatever the tree contains.
 
 Each folder of a path is opened from the one before it, without following symbolic links, so a link
-that is put in place meanwhile is not followed either. Mount points, devices, pipes and sockets are
-not opened, and a file of more than a megabyte is not read. Nothing is executed.
+that is put in place in the meantime is not followed either. Mount points, devices, pipes and
+sockets are not opened, and a file of more than a megabyte is not read. Nothing is executed.
 """
 
 import os

@@ -20,6 +20,7 @@ from memories.cli.options import (
     named_options,
     no_redact_option,
     note_language,
+    one_named_option,
     parse_share,
     read_argument,
     show_option,
@@ -74,7 +75,7 @@ _parse_confidence = partial(parse_share, name="confidence")
     "--confidence",
     metavar="0..1",
     parse=_parse_confidence,
-    help=("Your confidence, from 0 to 1. [default: 1]"),
+    help="Your confidence, from 0 to 1. [default: 1]",
 )
 @option(
     "--source", metavar="CONVERSATION[#INDEX]",
@@ -391,7 +392,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 @command(
     epilog="memory edit 01a1fdf1-92cd-72f2\nEDITOR='code --wait' memory edit --key user/editor"
 )
-@named_options
+@one_named_option
 @no_redact_option
 @in_session(reads=True)
 def edit(

@@ -444,8 +444,7 @@ review_filters = together(
 # --- other options ---
 
 memory_id = click.argument("memory_id", metavar="ID", shell_complete=completing("ids"))
-named_options = together(
-    click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completing("ids")),
+_key_options = together(
     option(
         "--key", metavar="KEY", kind="keys", section="Filters",
         help="The memory with this key, instead of an ID.",
@@ -455,6 +454,15 @@ named_options = together(
         help="With --key: the project that the key belongs to.",
     ),
 )  # fmt: skip
+
+
+def _named(metavar: str) -> Decorator:
+    ids = click.argument("ids", nargs=-1, metavar=metavar, shell_complete=completing("ids"))
+    return together(ids, _key_options)
+
+
+named_options = _named("[ID]...")
+one_named_option = _named("[ID]")
 
 
 format_option = option(

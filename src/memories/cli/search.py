@@ -18,6 +18,7 @@ from memories.cli.options import (
     limit_option,
     named_options,
     note_language,
+    one_named_option,
     read_argument,
     show_option,
     text,
@@ -121,7 +122,7 @@ def get(
     epilog="memory history 01a1fdf1-92cd-72f2\n"
     "memory history --key user/editor --diff --format text",
 )
-@named_options
+@one_named_option
 @as_of_option
 @option(
     "--diff", is_flag=True, section="Output", help="Show the changes in each version, word by word."

@@ -81,7 +81,7 @@ def turns(context: click.Context) -> None:
     "created_at",
     metavar="TIME",
     group="fields",
-    help=("The time of the turn. [default: now]"),
+    help="The time of the turn. [default: now]",
 )
 @option(
     "--message-id", metavar="ID", group="fields",
@@ -424,7 +424,7 @@ def forget(
 @option(
     "--include-corrected",
     is_flag=True,
-    help=("Also show memories that another memory in the answer corrects."),
+    help="Also show memories that another memory in the answer corrects.",
 )
 @option("--include-tool-turns", is_flag=True, help="Include turns with the roles tool and system.")
 @in_session(reads=True)
@@ -446,7 +446,7 @@ def context(
     note counts them. If the store can't be reached, the scratchpad provides the memories, and the
     exit code is 4.
     """
-    from memories.identity.degraded import WithScratchpad
+    from memories.context.degraded import WithScratchpad
 
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')

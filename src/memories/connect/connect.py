@@ -172,7 +172,7 @@ class Connector:
         """Write the changes that connect a host; return the files, with copies of earlier contents.
 
         Raises:
-            InvalidInput: A file has changed meanwhile.
+            InvalidInput: A file has changed in the meantime.
             SystemFault: A file can't be written.
         """
         with locked(self.folder / "connect.lock"):
@@ -186,7 +186,7 @@ class Connector:
         """Write the changes that disconnect a host, and remove its receipt.
 
         Raises:
-            InvalidInput: A file has changed meanwhile.
+            InvalidInput: A file has changed in the meantime.
             SystemFault: A file can't be written.
         """
         with locked(self.folder / "connect.lock"):

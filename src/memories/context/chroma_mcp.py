@@ -86,7 +86,7 @@ class ChromaMcpBackend:
             home: The folder for files.
 
         Raises:
-            InvalidInput: The endpoint is not acceptable.
+            InvalidInput: The endpoint is invalid.
         """
         if endpoint != NAME:
             host, port = _parse_address(endpoint, port)
@@ -116,7 +116,7 @@ class ChromaMcpBackend:
         """Store a turn after the last one; its id is a hash of conversation and message id."""
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
-        # No other thread, and no other process with this home, may number turns meanwhile.
+        # No other thread, and no other process with this home, may number turns in the meantime.
         with self._appending, self._lock_history():
             index = max(self._last_index(turn.conversation_id) + 1, turn.turn_index)
             metadata = {**metadata_of(turn), "turn_index": index}
@@ -162,7 +162,7 @@ class ChromaMcpBackend:
     def recall(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None
     ) -> list[Document]:
-        """Search by meaning alone, using the beginning of a long text."""
+        """Search by meaning only, using the beginning of a long text."""
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
@@ -176,7 +176,7 @@ class ChromaMcpBackend:
         *,
         own: bool = False,  # noqa: ARG002 - a Chroma server has no namespaces
     ) -> list[Document]:
-        """Search by meaning alone, using the beginning of a long text."""
+        """Search by meaning only, using the beginning of a long text."""
         where = {} if conversation_id is None else {"where": {"conversation_id": conversation_id}}
         return self._search(Collection.HISTORY, query_text, k, where)
 
@@ -212,7 +212,7 @@ class ChromaMcpBackend:
         known = self._last_indexes.get(conversation_id, -1)
         indexes = self._read_indexes(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._last_indexes:
-            # The process was restarted meanwhile, and the server may have fewer turns now.
+            # The process was restarted in the meantime, and the server may have fewer turns now.
             return self._last_index(conversation_id)
         if len(indexes) == PAGE:
             known = self._find_last_page(conversation_id, max(indexes))

@@ -40,7 +40,7 @@ WORTH_REFITTING = 50  # unused space is filled if it exceeds the budget divided 
 
 
 class ContextBuildError(InvalidInput):
-    """The conversation's name or the message is not acceptable."""
+    """The conversation's name or the message is invalid."""
 
 
 class ContextBuilder:
@@ -78,7 +78,7 @@ class ContextBuilder:
                 memories.
 
         Raises:
-            ValueError: A number is not acceptable.
+            ValueError: A number is invalid.
         """
         self.gateway = gateway
         self.history_tail_n = limit(history_tail_n, "history_tail_n")
@@ -161,7 +161,7 @@ class ContextBuilder:
               `captured`, `one_writer` and `no_room`, the `count` and the first `ids`.
 
         Raises:
-            ContextBuildError: The id of the conversation is not acceptable, or the message is not
+            ContextBuildError: The id of the conversation is invalid, or the message is not
                 text.
         """
         conversation, message = _check_name(conversation_id), _check_message(latest_user_text)
@@ -176,7 +176,7 @@ class ContextBuilder:
                 are recalled. [default: turns of all conversations are recalled]
 
         Raises:
-            ContextBuildError: The id of the conversation is not acceptable.
+            ContextBuildError: The id of the conversation is invalid.
         """
         conversation = None if conversation_id is None else _check_name(conversation_id)
         return self._build(conversation, query, "")

@@ -65,7 +65,7 @@ class Fitter:
     def __init__(
         self, count_tokens: Callable[[str], int], shares: Shares, words: Sequence[str]
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             count_tokens: Returns the number of tokens of a text.

@@ -90,7 +90,7 @@ class MemoryGateway:
         """Create the collections `history` and `memory` if missing; then store the queued turns.
 
         Raises:
-            ValueError: A name is not acceptable.
+            ValueError: A name is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The memory can't create a collection.
         """
@@ -138,7 +138,7 @@ class MemoryGateway:
             The turn's id.
 
         Raises:
-            ValueError: A value is not acceptable; the turn is not queued.
+            ValueError: A value is invalid; the turn is not queued.
             ConnectionError: The memory does not answer.
             MCPError: The memory could not store the turn.
         """
@@ -173,15 +173,15 @@ class MemoryGateway:
             `turn_index` and, if known, `message_id`, `channel` and `speaker`.
 
         Raises:
-            ValueError: `n` is not acceptable.
+            ValueError: `n` is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The memory failed.
         """
         n = limit(n, "n")
         conversation = one_line(conversation_id, "conversation_id")
         with self._log_call("history read", conversation_id=conversation_id, n=n):
-            # Read the queue first: a turn that is stored meanwhile then appears in both, not in
-            # neither.
+            # Read the queue first: a turn that is stored in the meantime then appears in both, not
+            # in neither.
             queued = self._queue_entries(conversation)
             count = min(n + len(queued), MAX_LIMIT)
             try:
@@ -227,7 +227,7 @@ class MemoryGateway:
             The id of the memory, or of an existing one that says the same.
 
         Raises:
-            ValueError: A value is not acceptable.
+            ValueError: A value is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The memory could not be stored.
         """
@@ -269,7 +269,7 @@ class MemoryGateway:
             `confidence`, `ts` and, if known, `conversation_id`, `entities`, `source` and `tags`.
 
         Raises:
-            ValueError: A value is not acceptable.
+            ValueError: A value is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The search failed.
         """
@@ -299,7 +299,7 @@ class MemoryGateway:
             Documents as `tail_history` returns them, with `similarity` and `score`.
 
         Raises:
-            ValueError: A value is not acceptable.
+            ValueError: A value is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The search failed.
         """
@@ -325,7 +325,7 @@ class MemoryGateway:
             n: The maximum number, 1 to 1,000.
 
         Raises:
-            ValueError: A value is not acceptable.
+            ValueError: A value is invalid.
             ConnectionError: The memory does not answer.
             MCPError: The memory failed.
         """

@@ -81,7 +81,7 @@ class AgentMemory:
         Raises:
             ConnectionError: The memory did not answer.
             MCPError: The collections can't be created.
-            ConfigError: A setting is not acceptable.
+            ConfigError: A setting is invalid.
         """
         config = config or load_config()
         if config.sources["log_level"] != "default":
@@ -123,7 +123,7 @@ class AgentMemory:
             channel: Where it came from.
 
         Returns:
-            The turn's id; None if it was queued or is not acceptable, as the log says.
+            The turn's id; None if it was queued or is invalid, as the log says.
         """
         try:
             said_at = ts or to_iso(self._clock())

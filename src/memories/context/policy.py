@@ -94,7 +94,7 @@ def window_key(conversation_id: str | None, at: datetime, length: timedelta = WI
         The conversation and the start of the window, such as `standup@2026-05-31T10:00Z`.
 
     Raises:
-        InvalidInput: The id of the conversation is not acceptable.
+        InvalidInput: The id of the conversation is invalid.
     """
     seconds = length.total_seconds()
     start = datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)

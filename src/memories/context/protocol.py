@@ -64,7 +64,7 @@ class HistoryTurn:
         most: The maximum length of the text; more for a turn that is stored in parts.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is invalid.
     """
 
     conversation_id: str
@@ -113,7 +113,7 @@ class MemoryItem:
         verdict: Whether it still holds, if that can be checked; see `Memory`.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is invalid.
     """
 
     text: str

@@ -63,7 +63,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new and renamed files in a folder survive a power cut, if the system can."""
+    """Make new and renamed files in a folder survive a power failure, if the system can."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -81,7 +81,7 @@ def make_folder(folder: Path) -> None:
 
 
 def put_in_place(scratch: Path, path: Path) -> None:
-    """Replace a file by another one in one step that survives a power cut."""
+    """Replace a file by another one in one step that survives a power failure."""
     scratch.replace(path)
     flush_folder(path.parent)
 
@@ -151,7 +151,7 @@ def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
         if is_held and fcntl is None:
             _threads[path].release()
         elif is_held and not guard.forked:
-            # Closing alone would leave the lock with a child that was forked meanwhile.
+            # Closing alone would leave the lock with a child that was forked in the meantime.
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 

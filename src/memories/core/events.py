@@ -292,7 +292,7 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
     """
     start = len(_BEGIN)
     for path in files(home):
-        # It may be rotated away meanwhile.
+        # It may be rotated away in the meantime.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             for line in stream:
                 if since and line[start : start + len(since)] < since.encode():

@@ -140,7 +140,7 @@ class JsonClient:
     """
 
     def __init__(self, address: Address, *, max_bytes: int | None = None) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             address: The server.

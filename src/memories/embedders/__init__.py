@@ -52,7 +52,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         config: The settings of a service. [default: the environment and the files]
 
     Returns:
-        The embedder, or None for `none`: search then goes by words alone.
+        The embedder, or None for `none`: search then goes by words only.
 
     Raises:
         ConfigError: There is no such embedder, or a setting of its service is missing or invalid.
@@ -106,7 +106,7 @@ class StoreEmbedder:
 
     @property
     def space(self) -> Space | None:
-        """The space of its vectors; None if searches go by words alone."""
+        """The space of its vectors; None if searches go by words only."""
         return self._embedder.space if self._embedder else None
 
     def of(self, store: "Store") -> Embedder | None:

@@ -20,7 +20,7 @@ class EmbedderUnavailable(EmbedderError):
     """The service that makes the vectors can't be used now; it may work later.
 
     Attributes:
-        words_instead: Whether the settings allow keyword search meanwhile
+        words_instead: Whether the settings allow keyword search in the meantime
             (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks to wait; 0 if it does not say.
         quoted: The service's part of the message, which may repeat the texts of the request.

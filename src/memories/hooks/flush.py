@@ -103,7 +103,8 @@ def flush(home: str) -> Flushed:
                     failed.add(name)
             session.prune(home)
             prune_progress(home)
-        # Checked after the lock is released: events that arrived meanwhile started no flusher.
+        # Checked after the lock is released: events that arrived in the meantime started no
+        # flusher.
         if not set(inbox.names(home)) - failed:
             break
     return flusher.result()

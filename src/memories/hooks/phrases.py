@@ -139,7 +139,8 @@ class Language(NamedTuple):
 
 
 def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate]:
-    """Return the sentences of a message that may be worth remembering, in order, each once.
+    """Return the sentences of a message that may be worth remembering, in order, without
+    repetitions.
 
     Args:
         text: The message.

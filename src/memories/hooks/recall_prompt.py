@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context import rendering
 from memories.context.context import ContextBuilder, estimate_tokens
+from memories.context.degraded import WithScratchpad
 from memories.context.engine import EngineBackend, translate_errors
 from memories.context.gateway import MemoryGateway
 from memories.core.deadline import Deadline, MemoryTimeout
@@ -21,7 +22,6 @@ from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, linear, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
-from memories.identity.degraded import WithScratchpad
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import Memory, is_recall_off

@@ -33,7 +33,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
     """Claude's tool `memory`. The protocol prescribes the wording of its answers and errors."""
 
     def __init__(self, memories: Memories) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             memories: The memories to read and write, in their own namespace. The caller closes

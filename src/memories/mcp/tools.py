@@ -138,7 +138,7 @@ class Tools:
         Args:
             memories: The memory to write, and to read once its model is loaded.
             ready: Returns the memory that can search now (`memories`, or one over the same store
-                that searches by words alone) and a hint for the model. True waits longer for
+                that searches by words only) and a hint for the model. True waits longer for
                 `memories`.
         """
         self.memories = memories
@@ -157,7 +157,7 @@ class Tools:
     def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
         """Return the result of a read, and a hint for the model.
 
-        If words alone find nothing, wait for the model and read again.
+        If only words find nothing, wait for the model and read again.
 
         Args:
             read: Returns its result, and whether it found anything.

@@ -193,7 +193,7 @@ def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
     """Add a caller's conditions to the filter for a conversation's turns.
 
     Raises:
-        InvalidInput: A condition is not acceptable, or two contradict each other.
+        InvalidInput: A condition is invalid, or two contradict each other.
     """
     _refuse_unknown(filters, TurnFilters.__annotations__, "turns")
     return _limit_to_past(narrow(where, filters, now))
@@ -249,7 +249,7 @@ def _conversations(
     """Yield the conversations that end with these turns and meet the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
-        for first in store.scan(where, limit=1):  # empty if it was removed meanwhile
+        for first in store.scan(where, limit=1):  # empty if it was removed in the meantime
             about = About.of(first)
             if about.meets(filters):
                 yield Conversation(

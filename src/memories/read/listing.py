@@ -70,7 +70,7 @@ class Listing(NamedTuple):
             half_life_hours: See `read.versions.compute_confidence`.
 
         Raises:
-            InvalidInput: A value is not acceptable.
+            InvalidInput: A value is invalid.
         """
         where = narrow(lookup.where(), self.filters, now)
         if self.deleted:

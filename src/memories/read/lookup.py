@@ -285,7 +285,7 @@ class Lookup(NamedTuple):
             NotFound: No memory has the key; the message names the projects where one has. Or a
                 shared memory has it, but its id belongs to another memory in the caller's own
                 namespace.
-            InvalidInput: The key or the project is not acceptable.
+            InvalidInput: The key or the project is invalid.
             StoreDamaged: The memory with the key is damaged.
         """
         key = validate.key(key)
@@ -576,7 +576,7 @@ def narrow(where: Filter, conditions: Mapping[str, Any], now: datetime) -> Filte
         now: The time from which "7d" counts back.
 
     Raises:
-        InvalidInput: A condition is not acceptable, or two contradict each other.
+        InvalidInput: A condition is invalid, or two contradict each other.
     """
     since, until = conditions.get("since"), conditions.get("until")
     start, end = to_moment(since, now), to_moment(until, now, end_of_day=True)

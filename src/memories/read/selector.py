@@ -131,7 +131,7 @@ def parse(
             name any of these states.
 
     Raises:
-        InvalidInput: The expression is malformed, or a value is not acceptable.
+        InvalidInput: The expression is malformed, or a value is invalid.
     """
     names = NAMES[collection]
     times = [name for name, definition in names.items() if definition.kind == "time"]

@@ -28,7 +28,7 @@ _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
 
 
-class Rules(NamedTuple):
+class EntryRules(NamedTuple):
     """The settings on which entries depend, with the same defaults.
 
     Attributes:
@@ -250,13 +250,13 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
     return versions.confidence(record, now, half_life_hours)
 
 
-def is_current(entry: Entry, rules: Rules, now: datetime) -> bool:
+def is_current(entry: Entry, rules: EntryRules, now: datetime) -> bool:
     """Return whether an entry is known to have the required confidence."""
     confidence = compute_confidence(entry, now, rules.half_life_hours)
     return confidence is not None and confidence >= rules.min_confidence
 
 
-def select_current(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
+def select_current(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:
     """Return the entries to show, in order."""
     current = [entry for entry in entries if is_current(entry, rules, now)]
     return sort_entries(current, now, rules.relevance)
@@ -267,7 +267,7 @@ _BY_USE = attrgetter("uses", "written", "id")
 
 
 def choose(
-    entries: Iterable[Entry], rules: Rules, now: datetime, left_out: Sequence[str] = ()
+    entries: Iterable[Entry], rules: EntryRules, now: datetime, left_out: Sequence[str] = ()
 ) -> list[Entry]:
     """Return the entries that get a place: pinned, preferences, frequently used, and the newest.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from memories.core.disk import locked, make_folder, replacing, try_lock
 from memories.errors import InvalidInput, StoreBusy
-from memories.scratchpad.entries import Entry, Rules, choose, sort_entries
+from memories.scratchpad.entries import Entry, EntryRules, choose, sort_entries
 from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
 from memories.search.relevance import Relevance
@@ -51,7 +51,7 @@ class Place(NamedTuple):
     namespace: str
     store: str
     stamp: str = ""
-    rules: Rules = Rules()
+    rules: EntryRules = EntryRules()
 
     @property
     def folder(self) -> Path:
@@ -229,7 +229,7 @@ def replace(place: Place, text: str, before: Fingerprint) -> None:
         before: The `fingerprint` taken before reading the file on which the text is based.
 
     Raises:
-        Overtaken: The file has been replaced meanwhile.
+        Overtaken: The file has been replaced in the meantime.
     """
 
     def check() -> None:
@@ -295,7 +295,7 @@ def is_stale(place: Place) -> bool:
 
 @contextlib.contextmanager
 def clearing_stale(place: Place) -> Iterator[None]:
-    """Remove the stale mark if the block succeeds; a mark set meanwhile stays."""
+    """Remove the stale mark if the block succeeds; a mark set in the meantime stays."""
     refreshing = place.folder / _REFRESHING
     with contextlib.suppress(FileNotFoundError):
         (place.folder / _STALE).rename(refreshing)

@@ -13,7 +13,7 @@ from memories.errors import InvalidInput
 from memories.scratchpad import file
 from memories.scratchpad.entries import (
     Entry,
-    Rules,
+    EntryRules,
     describe_unknown_ages,
     has_age,
     parse_time,
@@ -52,7 +52,7 @@ class Scratchpad(NamedTuple):
         """Return it with the verdicts of its entries."""
         return self._replace(entries=with_verdicts(self.entries, judge, now))
 
-    def current(self, rules: Rules, now: datetime) -> "Scratchpad":
+    def current(self, rules: EntryRules, now: datetime) -> "Scratchpad":
         """Return it with only the entries to show, sorted.
 
         A note counts the entries left out because their age is unknown.
@@ -78,7 +78,7 @@ def place_of(config: "Config", namespace: str) -> Place:
         with contextlib.suppress(OSError):
             stamp = str(database.stat().st_ino)
     store = without_password(config.store)
-    return Place(config.home, namespace, store, stamp, Rules.of(config))
+    return Place(config.home, namespace, store, stamp, EntryRules.of(config))
 
 
 def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:
@@ -114,4 +114,4 @@ def read_up_to_date(
             return None
         own = from_pad(place, pad)
         scratchpad = own if scratchpad is None else scratchpad.merged_with(own)
-    return None if scratchpad is None else scratchpad.current(Rules.of(config), now)
+    return None if scratchpad is None else scratchpad.current(EntryRules.of(config), now)

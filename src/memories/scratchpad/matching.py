@@ -17,7 +17,7 @@ from memories.languages.text import (
 from memories.read import versions
 from memories.scratchpad.entries import (
     Entry,
-    Rules,
+    EntryRules,
     aging_fields,
     anchor_fields,
     describe_unknown_ages,
@@ -66,7 +66,7 @@ def find_matches(
     query: str,
     is_wanted: Callable[[Record], bool],
     limit: int,
-    rules: Rules,
+    rules: EntryRules,
     now: datetime,
 ) -> Matches:
     """Return the entries that contain words of a question, best first.

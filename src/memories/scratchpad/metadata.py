@@ -29,8 +29,8 @@ def write(
 ) -> None:
     """Write a namespace's file; the caller holds the lock of its folder.
 
-    It is not flushed to disk, which would cost as much as storing a memory: after a power cut the
-    next write recreates it.
+    It is not flushed to disk, which would cost as much as storing a memory: after a power failure
+    the next write recreates it.
 
     Args:
         folder: The folder of the namespace.

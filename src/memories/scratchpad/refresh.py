@@ -21,7 +21,7 @@ from memories.scratchpad.entries import (
     OF_PROJECT,
     PREFERENCE,
     Entry,
-    Rules,
+    EntryRules,
     choose,
 )
 from memories.scratchpad.file import Place
@@ -39,7 +39,9 @@ _MOST_PROJECTS = 40  # whose newest memories are read
 _MARGIN = 4  # times the size: how many of the newest are read, since some are not shown
 
 
-def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+def refresh(
+    place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool = False
+) -> Scratchpad:
     """Apply a person's edits to a scratchpad, and bring it up to date with the store.
 
     Args:
@@ -55,7 +57,7 @@ def refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = Fal
         return file.retry_overtaken(lambda: _refresh(place, writer, rules, rebuild=rebuild), place)
 
 
-def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> Scratchpad:
+def _refresh(place: Place, writer: "Writer", rules: EntryRules, *, rebuild: bool) -> Scratchpad:
     before = file.fingerprint(place)
     try:
         text = read_text(place.file)
@@ -84,7 +86,7 @@ def _refresh(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> 
     )
 
 
-def read_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) -> Scratchpad:
     """Return the scratchpad of a namespace from the store, without a file."""
     selection = _select(writer, rules, (), rebuild=rebuild)
     entries = choose(selection.entries, rules, writer.now)
@@ -151,7 +153,7 @@ def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[s
             if _unpin(memory_id, writer):
                 taken.append(f"{memory_id} is unpinned")
             removed.append(memory_id)
-        except NotFound:  # deleted meanwhile
+        except NotFound:  # deleted in the meantime
             continue
         except RequestError as exc:
             reasons.append(f"{memory_id} was not unpinned: {exc}")
@@ -226,7 +228,7 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
     """Unpin a memory that was removed from the file; return whether it was pinned.
 
     Raises:
-        NotFound: The memory was deleted meanwhile.
+        NotFound: The memory was deleted in the meantime.
     """
     from memories.write import change
 
@@ -247,7 +249,9 @@ class Selection(NamedTuple):
     waiting: int
 
 
-def _select(writer: "Writer", rules: Rules, shown: Sequence[Entry], *, rebuild: bool) -> Selection:
+def _select(
+    writer: "Writer", rules: EntryRules, shown: Sequence[Entry], *, rebuild: bool
+) -> Selection:
     store, namespace = writer.lookup.store, writer.lookup.namespace
     if rebuild:
         return select_from_all(store, namespace, rules, writer.now)
@@ -255,7 +259,7 @@ def _select(writer: "Writer", rules: Rules, shown: Sequence[Entry], *, rebuild: 
 
 
 def select(
-    store: Store, namespace: str, rules: Rules, now: datetime, shown: Sequence[Entry] = ()
+    store: Store, namespace: str, rules: EntryRules, now: datetime, shown: Sequence[Entry] = ()
 ) -> Selection:
     """Select pinned memories, preferences, the newest, also of each project, session summaries, and
     those shown already.
@@ -292,7 +296,7 @@ def select(
     return Selection(_entries_of(records, now), store.count(only_pending(memories)))
 
 
-def select_from_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
+def select_from_all(store: Store, namespace: str, rules: EntryRules, now: datetime) -> Selection:
     """Select from all memories of a namespace, so that frequently used old ones are found too."""
     memories = Filter(Collection.MEMORY, (namespace,))
     entries: list[Entry] = []

@@ -19,7 +19,7 @@ from memories.stores.records import SEARCHED, Collection, Filter
 if TYPE_CHECKING:
     from memories.guard.origin import Origin
     from memories.read.selector import Selector
-    from memories.scratchpad.entries import Entry, Rules
+    from memories.scratchpad.entries import Entry, EntryRules
     from memories.scratchpad.file import Place
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
@@ -321,10 +321,10 @@ class Scratchpads:
         moment = selector.Instant(self._clock(), self.config.decay_half_life_hours)
         return selector.parse(where, Collection.MEMORY, moment)
 
-    def _rules(self) -> "Rules":
-        from memories.scratchpad.entries import Rules
+    def _rules(self) -> "EntryRules":
+        from memories.scratchpad.entries import EntryRules
 
-        return Rules.of(self.config)
+        return EntryRules.of(self.config)
 
     def _editor(self, namespace: str) -> "Writer":
         """Return a writer that stores a scratchpad's edits without changing scratchpads.
@@ -351,7 +351,7 @@ class Scratchpads:
         with contextlib.suppress(OSError, StoreError):
             has_metadata = (place.folder / metadata.FILE).exists()
             if not has_metadata and not self._has_records(place):
-                return  # the namespace was erased meanwhile
+                return  # the namespace was erased in the meantime
             with file.exclusive(place):
                 first: Sequence[Record] = ()
                 if metadata.read_created(place.folder) is None:

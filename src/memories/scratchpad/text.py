@@ -26,7 +26,7 @@ def read_text(file: Path) -> str | None:
     """Return the text of a scratchpad's file.
 
     Returns:
-        The text; None if the file is missing, or empty as after a power cut.
+        The text; None if the file is missing, or empty as after a power failure.
 
     Raises:
         InvalidInput: The file isn't a regular file of this user, others may write it, it is too

@@ -165,7 +165,7 @@ class Features(NamedTuple):
     message: str = ""
 
 
-class Rules(NamedTuple):
+class RankingRules(NamedTuple):
     """The bounds of a search, and constants of its embedder.
 
     Attributes:
@@ -266,7 +266,7 @@ def _sum_signs(evidence: Evidence) -> Any:
     )
 
 
-def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
+def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
     """Return all candidates by score, best first; dropped ones include a reason."""
     evidence = [candidate.evidence for candidate in candidates]
     best_words = max([part.words for part in evidence], default=0.0)
@@ -303,7 +303,9 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     return ordered
 
 
-def _score_all(candidates: Sequence[Features], best_words: float, rules: Rules) -> list[Ranked]:
+def _score_all(
+    candidates: Sequence[Features], best_words: float, rules: RankingRules
+) -> list[Ranked]:
     """Return all candidates by score, best first. A verbatim one gets the best score."""
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.plain:
@@ -356,7 +358,7 @@ def _corrections_first(
     return list(placed.values())
 
 
-def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:
+def _score(index: int, candidate: Features, best_words: float, rules: RankingRules) -> Ranked:
     score = float(fuse(candidate.evidence, best_words, rules.weight))
     relevance = rules.relevance
     if relevance is None or not candidate.name:
@@ -405,7 +407,7 @@ def _condition(candidate: Features, relevance: Relevance) -> int:
 
 
 def _reason_to_drop(
-    candidate: Features, rules: Rules, weakest: float, min_similarity: float
+    candidate: Features, rules: RankingRules, weakest: float, min_similarity: float
 ) -> str:
     """Return why a candidate does not answer; empty if it may.
 
@@ -439,12 +441,12 @@ def _reason_without_words(similarity: float | None, weakest: float, *, readable:
 
 
 def _apply_thresholds(
-    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
+    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: RankingRules
 ) -> list[Ranked]:
     """Drop memories with too few shared words and too little similarity for their age and use.
 
     Fresh and normal memories are dropped only if a clear answer is clearly more similar: otherwise
-    the most similar one may be the answer. A stale memory has to be a clear answer itself.
+    the most similar one may be the answer. A stale memory must be a clear answer itself.
     """
     if rules.curve is None or rules.relevance is None:
         return list(ranked)

@@ -20,7 +20,7 @@ from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
 from memories.search.newer_first import put_newer_first
-from memories.search.ranking import LOW_CONFIDENCE, Features, Rules, rank
+from memories.search.ranking import LOW_CONFIDENCE, Features, RankingRules, rank
 from memories.search.relevance import Relevance, to_cosine
 from memories.search.results import SearchResult
 from memories.settings import RANKS, Config
@@ -300,9 +300,9 @@ def _apply_conditions(search: Search, memories: Gathered, turns: Gathered) -> tu
     return selected, len(selected.candidates) == len(candidates)
 
 
-def _rules(store: Store, search: Search, gathered: Gathered) -> Rules:
+def _rules(store: Store, search: Search, gathered: Gathered) -> RankingRules:
     query, embedder = search.query, search.query.embedder
-    rules = Rules(
+    rules = RankingRules(
         weight=query.weight,
         floor=0.0,
         near_best=1.0,

@@ -22,7 +22,7 @@ from memories.server.api import (
     store_routes,
 )
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
-from memories.server.api.middleware import Guard, Named, Rules
+from memories.server.api.middleware import Guard, Named, RequestRules
 from memories.server.api.openapi import document
 from memories.server.api.problems import Refused, encoded, failed, problem
 from memories.server.api.records import Records
@@ -123,7 +123,9 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             *options.routes,
         ],
         middleware=[
-            Middleware(Guard, rules=Rules.of([*options.hosts, urlsplit(public).hostname or ""]))
+            Middleware(
+                Guard, rules=RequestRules.of([*options.hosts, urlsplit(public).hostname or ""])
+            )
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,

@@ -255,7 +255,7 @@ class Store(Protocol):
 
     def use_space(self, space: Space) -> None:
         """Write and search vectors of this space from now on, instead of the space with which the
-        store was opened; nothing stored changes. No thread may use the store meanwhile.
+        store was opened; nothing stored changes. No thread may use the store in the meantime.
         """
 
     def info(self, where: Filter) -> StoreInfo:

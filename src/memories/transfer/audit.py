@@ -114,7 +114,7 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
         now: The time from which "7d" counts back.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is invalid.
     """
     for name in filters:
         if name not in LogFilters.__annotations__:

@@ -137,7 +137,7 @@ class Importer:
         terms: Terms,
         begin: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is stored yet.
+        """Initialize; nothing is stored yet.
 
         Args:
             store: The store.

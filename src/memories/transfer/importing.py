@@ -114,7 +114,7 @@ def import_(
         intake: How the records are changed first.
 
     Raises:
-        InvalidInput: A line is not acceptable, or the export is incomplete. Earlier batches were
+        InvalidInput: A line is invalid, or the export is incomplete. Earlier batches were
             stored; correct the file and import it again. `check` finds this before anything is
             stored.
     """
@@ -152,7 +152,7 @@ def check(
         into: See `Intake`.
 
     Raises:
-        InvalidInput: A line is not acceptable, or the export is incomplete.
+        InvalidInput: A line is invalid, or the export is incomplete.
     """
     proven = False
 
@@ -231,7 +231,7 @@ class _Importer:
             for line, record in zip(new, records, strict=True)
         }
         with self._store.transaction():
-            # Another program may have written meanwhile.
+            # Another program may have written in the meantime.
             new = [ready[line.record.ref] for line in self._select_new(new)]
             refused = self._append(new)
         self._count(new, refused)

@@ -87,7 +87,7 @@ def read_lines(
         Whether the export was written with the key.
 
     Raises:
-        InvalidInput: A line is not acceptable, or the last one is missing.
+        InvalidInput: A line is invalid, or the last one is missing.
     """
     number, has_ended, proven = 0, False, False
     tally, header = None, Header(None, ends=False)

@@ -250,7 +250,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
             `damage.find_import_problem`.
 
     Raises:
-        InvalidInput: The line isn't a record, or a value is not acceptable; the message says which.
+        InvalidInput: The line isn't a record, or a value is invalid; the message says which.
     """
     shape = _object(line)
     missing = [name for name in _REQUIRED if name not in shape]

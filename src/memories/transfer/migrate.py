@@ -1,7 +1,7 @@
 """Copies a whole store into another one, and changes the embedder of a store.
 
-The store stays in use meanwhile. Both can be interrupted at any moment and run again; they continue
-where they stopped.
+The store stays in use in the meantime. Both can be interrupted at any moment and run again; they
+continue where they stopped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -197,7 +197,7 @@ class _Migration:
         """Remove records from the copy that have been forgotten in the original since.
 
         Raises:
-            RequestError: Another program has written to the target meanwhile.
+            RequestError: Another program has written to the target in the meantime.
         """
         for ref in self._surplus:
             if hash(ref) not in self._copied:
@@ -348,7 +348,7 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
             if run.switch(0 if number < PATIENCE else FEW_LEFT):
                 return Reembedded(run.embedded, before, space.model)
         except Conflict:
-            continue  # in a store without transactions, another program has written meanwhile
+            continue  # in a store without transactions, another program has written in the meantime
     raise StoreError(
         "others write faster than the embedder embeds; run it again when there is less to do"
     )

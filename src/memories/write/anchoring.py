@@ -42,7 +42,7 @@ class Anchoring(NamedTuple):
         secrets that were removed from them.
 
         Raises:
-            InvalidInput: A value is not acceptable, or a given anchor does not hold.
+            InvalidInput: A value is invalid, or a given anchor does not hold.
         """
         valid_until = parse_valid_until(draft.valid_until, self.now)
         recheck = parse_recheck(draft.recheck)

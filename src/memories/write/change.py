@@ -125,7 +125,7 @@ def _refuse_other_version(latest: Record, version: int | None) -> None:
     """Refuse to change a memory whose latest version isn't the expected one.
 
     Raises:
-        Conflict: Another writer wrote a version meanwhile.
+        Conflict: Another writer wrote a version in the meantime.
     """
     if version not in (None, latest.ref.position):
         raise Conflict(

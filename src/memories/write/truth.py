@@ -19,7 +19,7 @@ class Truth:
     def __init__(
         self, writer: Writer, judge: Callable[[Sequence[Memory]], Sequence[Memory]]
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             writer: Reads and writes memories.

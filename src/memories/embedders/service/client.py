@@ -34,7 +34,7 @@ class ServiceClient:
     """
 
     def __init__(self, service: Service, retry: Retry | None = None) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             service: Where the requests go.

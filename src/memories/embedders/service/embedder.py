@@ -53,7 +53,7 @@ class HTTPEmbedder:
         client: "ServiceClient | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; no request is sent yet.
+        """Initialize; no request is sent yet.
 
         Args:
             chosen: The model and its service.
@@ -278,7 +278,7 @@ class Rest:
         """Remember a failure.
 
         Args:
-            why: The message for callers meanwhile.
+            why: The message for callers in the meantime.
             waited: How long the caller would have waited.
             after_seconds: How long the service asks to wait; 0 if it does not say.
         """

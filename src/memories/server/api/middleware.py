@@ -197,7 +197,7 @@ HEADERS = (
 )
 
 
-class Rules(NamedTuple):
+class RequestRules(NamedTuple):
     """The requests that a server accepts.
 
     Attributes:
@@ -207,7 +207,7 @@ class Rules(NamedTuple):
     hosts: frozenset[str]
 
     @classmethod
-    def of(cls, hosts: Iterable[str] = ()) -> "Rules":
+    def of(cls, hosts: Iterable[str] = ()) -> "RequestRules":
         """Return rules for the loopback names and for more names."""
         return cls(frozenset({*LOOPBACK, *(name.lower() for name in hosts)}))
 
@@ -294,14 +294,14 @@ def _too_large(limit: int) -> Refused:
 
 
 class Guard:
-    """Passes on the requests that `Rules` allow, limits the size and duration of bodies, and adds
-    headers to every answer.
+    """Passes on the requests that `RequestRules` allow, limits the size and duration of bodies, and
+    adds headers to every answer.
 
     The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
     in an id does not separate segments. `access` checks rights.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, rules: RequestRules) -> None:
         self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

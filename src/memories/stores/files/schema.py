@@ -2,7 +2,7 @@
 
 Each line contains a memory's version or a turn in its state after the event, with the fields of the
 chat agent's contract; `op` names the kind of event. A line without `op`, from another program or
-written by hand, creates its record.
+written manually, creates its record.
 """
 
 import json

@@ -44,7 +44,7 @@ class FilesStore:
     it so, while the folder is locked. From then on it has the guarantees of that store.
 
     Vectors and read counts are only in the index. After the index is deleted, or a line is edited
-    by hand, the vectors must be computed again; `without_vector_count` counts the missing ones.
+    manually, the vectors must be computed again; `without_vector_count` counts the missing ones.
     """
 
     def __init__(

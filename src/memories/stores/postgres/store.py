@@ -99,7 +99,7 @@ class PostgresStore:
     - *Word scores* leave out words that very many of more than 4,000 records have, if there is a
       rarer one.
     - *Removal* replaces the partitions that held the records by copies, which takes a while; others
-      read and write meanwhile, and wait for a moment at its end. It can't reach the server's
+      read and write in the meantime, and wait for a moment at its end. It can't reach the server's
       write-ahead log until it is recycled, its archives and backups, and a log of statements.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
       other, so a crash between two can leave `corpus` and `label`, which provide counts and

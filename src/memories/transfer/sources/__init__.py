@@ -119,7 +119,7 @@ class Reading:
         include: frozenset[str] = frozenset(),
         project_of: Callable[[str], str | None] = lambda _folder: None,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             source: The name of the source.

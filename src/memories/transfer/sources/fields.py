@@ -64,7 +64,7 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def add_tag(tags: dict[str, str], key: object, value: object) -> None:
-    """Add a tag, unless its key is there already or one of them is not acceptable."""
+    """Add a tag, unless its key is there already or one of them is invalid."""
     name = "-".join(str(key).split())
     text = one_line("" if value is None else str(value), validate.MAX_TAG_VALUE)
     if name in tags or not text or len(tags) >= validate.MAX_TAGS // 2:

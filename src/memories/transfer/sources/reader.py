@@ -48,7 +48,7 @@ class Reader:
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         project_of: Callable[[str], str | None] = lambda _folder: None,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             path: The file or folder, or the URL of a server.
