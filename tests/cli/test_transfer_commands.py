@@ -551,13 +551,13 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
     stated = '{"collection":"memory","text":"one","text":"two"}'
     answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
     assert (answer.code, answer.error) == (
-        2, 'line 2 has the key "text" twice; keep one of them; nothing of its batch was stored',
+        2, 'line 2 contains the key "text" twice; keep one of them; nothing of its batch was stored',
     )  # fmt: skip
     answer = memory(
         "turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n'
     )
     assert (answer.code, answer.error) == (
-        2, 'line 2 has the key "content" twice; keep one of them; nothing was stored',
+        2, 'line 2 contains the key "content" twice; keep one of them; nothing was stored',
     )  # fmt: skip
     assert memory("turns", "tail", "trip").json["count"] == 0
 

@@ -143,7 +143,7 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(
         ),
         (
             ("delete", "--where", "deleted"),
-            "only current memories can be deleted; leave deleted out of where",
+            "only current memories can be deleted; remove deleted from where",
         ),
         (
             ("forget", "--where", "a = b", "--in", "there"),

@@ -404,7 +404,7 @@ _session_option = option(
 @option("--all", "everywhere", is_flag=True, help="For every project.")
 @with_settings(format_option)
 def off(config: "Config", for_session: bool, everywhere: bool) -> None:
-    """Switch hooks off, so that nothing is recalled or captured automatically.
+    """Switch hooks off: nothing is recalled or captured automatically.
 
     This applies to the project with all its clones and working trees, or to the folder if it isn't
     in a git repository. Commands and tools that an agent calls keep working. A file .memories-off
