@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 33_554_432
 MAX_VALUE_BYTES = 67_108_864  # of one JSON value that is read at once, such as a conversation
+_EVENT_BYTES = 64  # about what a number or a key of a JSON value takes in memory
 MAX_TEXT_BYTES = 16_777_216  # of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
@@ -317,7 +318,7 @@ class _Element:
             self.depth += 1
         elif event in ("end_map", "end_array"):
             self.depth -= 1
-        self._size += 8 + (len(value) if isinstance(value, str) else 0)
+        self._size += _EVENT_BYTES + (len(value) if isinstance(value, str) else 0)
         if self._size > MAX_VALUE_BYTES or self.depth > MAX_DEPTH:
             self.builder = None
         if self.builder is not None:

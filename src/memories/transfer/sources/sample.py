@@ -17,6 +17,7 @@ _MAX_BYTES = 8_388_608  # of the first object of a file
 _MAX_DATABASE_BYTES = 268_435_456  # that is copied to see its tables
 _MAX_DEPTH = 200
 _MAX_LINES = 50
+_MAX_LINE_BYTES = 1_048_576
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _SQLITE = b"SQLite format 3\0"
 
@@ -136,7 +137,9 @@ def _first_object(start: bytes) -> Mapping[str, Any]:
 
 
 def _parse(line: bytes) -> Any:
-    """Return the value of a line of JSON; None if it isn't JSON."""
+    """Return the value of a line of JSON; None if it isn't JSON, or is too long to be parsed."""
+    if len(line) > _MAX_LINE_BYTES:
+        return None
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
