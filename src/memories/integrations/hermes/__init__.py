@@ -1,0 +1,1 @@
+"""The memory provider for Hermes; `python -m memories.integrations.hermes` installs it."""
