@@ -37,6 +37,7 @@ from bench import (
     sessions,
     stores,
     suspicion,
+    tidy,
     turns,
 )
 from bench.retrieval import measure, systems
@@ -71,6 +72,7 @@ _WHAT = {
     "corrections": ("corrections",),
     "reworded": ("pairs in other words",),
     "rot": ("what changed",),
+    "tidy": ("proposals",),
     "all": (
         "cold commands",
         "warm search",
@@ -109,6 +111,7 @@ def main() -> None:
             "agents' memory": None,
             "capture": None,
             "what changed": None,
+            "proposals": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -146,6 +149,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             | "suspicious texts"
             | "agents' memory"
             | "capture"
+            | "proposals"
         ):
             _without_data(part)
 
@@ -186,8 +190,8 @@ def _without_data(part: str) -> None:
     if part == "agents' memory":
         agents_memory.run()
         return
-    if part == "capture":
-        capture.run()
+    if part in ("capture", "proposals"):
+        (capture if part == "capture" else tidy).run()
         return
     if part == "languages":
         languages.run()

@@ -59,7 +59,7 @@ ORDER = {
     "memories.read": "subjects turns versions where < lookup names < selector verification < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings newer_first results < search",
     "memories.write": """compare queue quota accesses < suspicion waiting links anchoring < change turns many < forget
-        repetitions < writer < truth create < review rollback""",
+        repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary < reading < grammar word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",

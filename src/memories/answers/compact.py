@@ -95,6 +95,8 @@ def create_result(memories: "Memories", created: "Created") -> str:
     else:
         outcome = "stored" if created.stored else "known"
         head = f"{outcome} {_name(names[created.memory.id])}"
+        if created.stored and created.memory.anchors:
+            head += f" [anchors: {_one_line(', '.join(created.memory.anchors))}]"
     if created.corrects:
         head += f" corrects {_name(names.get(created.corrects, created.corrects))}"
     rows = [

@@ -29,6 +29,7 @@ COMMANDS = {
     "review": ("review", "Change", "Review waiting memories: list, accept, edit, reject."),
     "verify": ("anchors", "Change", "Check whether what memories cite still holds."),
     "confirm": ("anchors", "Change", "Say that a memory is still true: adds a version."),
+    "tidy": ("anchors", "Change", "Propose what to delete, link or keep, for review."),
     "rollback": ("bulk", "Change", "Restore memories to an earlier time."),
     "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
     "turns": ("turns", "Conversations", "Add, read and erase the turns of conversations."),

@@ -119,6 +119,8 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
     parts = [f"{verb} {name}"]
     if created.stored and record.version > 1:
         parts.append(f"version {record.version} of {_name(record.key or name)}")
+    if created.stored and record.anchors:
+        parts.append(f"anchors: {safe(', '.join(record.anchors))}")
     if created.merged:
         parts.append(f"merged into it: {', '.join(created.merged)}")
     if created.reinforced:

@@ -312,6 +312,7 @@ _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "source": (_is_id, "a conversation or a turn"),
     "data": (_is_json_object, "a JSON object"),
     "anchors": (_is_text, "text"),
+    "tidy": (_is_text, "text"),
     "anchored_at": (_is_time, "a time in milliseconds"),
     "valid_until": (_is_time, "a time in milliseconds"),
     "recheck_days": (functools.partial(_is_integer, 1, 36_500), "a number of days"),

@@ -34,6 +34,7 @@ _OURS = (
     "suspicious",
     "redacted",
     "anchored_at",
+    "tidy",
     *LINK,
 )  # not set by foreign files
 

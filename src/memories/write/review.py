@@ -20,6 +20,7 @@ from memories.read.listing import read_page
 from memories.read.lookup import Lookup, narrow
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
+from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import link_correction, remove_ended_links
 from memories.write.suspicion import mark_record
@@ -326,6 +327,9 @@ class Review:
     def _accept(
         self, writer: Writer, record: Record, content: str | None, vectors: Any
     ) -> Reviewed:
+        if content is None and (target := tidy.apply(writer, record)) is not None:
+            self._end(record, "supersede", superseded_by=target)
+            return Reviewed(record.ref.group, True, writer.to_memory(record))
         draft = _draft_of(record, content)
         superseded = self._find_superseded(draft, record)
         latest = None if record.key is None else self._lookup.find_by_key(record.key)

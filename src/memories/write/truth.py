@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from memories.core.times import to_millis
 from memories.guard.origin import tags_of
@@ -11,6 +12,9 @@ from memories.read.verification import Verification, verify
 from memories.write.anchoring import fields_of
 from memories.write.change import append_confirmation
 from memories.write.writer import Writer
+
+if TYPE_CHECKING:
+    from memories.write.tidy import Suggestion
 
 
 class Truth:
@@ -38,6 +42,21 @@ class Truth:
         """
         writer = self._writer
         return verify(writer.lookup, project, writer.now, writer.half_life_hours)
+
+    def tidy(self, *, dry_run: bool = False) -> "list[tuple[Suggestion, str]]":
+        """Propose how to tidy your own namespace; the proposals wait for `review`.
+
+        At most 20 wait at a time, and what was rejected is not proposed again.
+
+        Args:
+            dry_run: Store nothing; only return what would be proposed.
+
+        Returns:
+            The new proposals, most certain first, each with the id under which it waits.
+        """
+        from memories.write.tidy import propose
+
+        return propose(self._writer, dry_run=dry_run)
 
     def confirm(
         self,

@@ -1,0 +1,252 @@
+"""Proposals to tidy a namespace: `Truth.tidy`. Each waits for review, and nothing is done before a
+person accepts it.
+
+A proposal is a memory that awaits review, whose field `tidy` says what accepting it does. Foreign
+files can't bring that field. Its text is the same each time, so a rejected one is not made again.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from memories.core.ids import new_id
+from memories.embedders.protocol import embed_to_store
+from memories.guard.origin import HELD, tags_of
+from memories.languages.text import index_text
+from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
+from memories.read import versions
+from memories.read.turns import to_turn
+from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.records import Collection, Filter, Patch, Record
+from memories.write.links import link_correction, unlink
+from memories.write.writer import Writer
+
+FIELD = "tidy"
+TYPE = "tidy"  # the tag `type` of a proposal that is no memory to keep
+MAX_PROPOSALS = 20
+_PAGE = 500
+_MAX_COMPARED = 2_000  # newest memories that are compared with the others
+_UNREAD_FOR = timedelta(days=365)
+_LEAST_REPEATS = 3  # conversations in which a user says the same
+_STATEMENT_WORDS = (4, 40)
+_MAX_EXCERPT = 160
+_TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
+
+
+class Suggestion(NamedTuple):
+    """A proposal before it is stored.
+
+    Attributes:
+        kind: `same`, `contradiction`, `changed`, `expired`, `todo`, `unread` or `repeated`.
+        text: What is proposed, and the evidence.
+        certainty: How certain it is, 0 to 1.
+        action: What accepting it does: `delete` or `link`, with the ids and versions; empty to keep
+            the text as a memory.
+        source: The turn from which a memory is proposed.
+    """
+
+    kind: str
+    text: str
+    certainty: float
+    action: Mapping[str, Any]
+    source: str | None = None
+
+
+def suggest(writer: Writer) -> list[Suggestion]:
+    """Return the suggestions for the writer's namespace, most certain first."""
+    records = _current(writer)
+    suggestions = [
+        *_find_doubtful(writer, records),
+        *_find_alike(writer, records[:_MAX_COMPARED]),
+        *_find_unread(writer, records),
+        *_find_repeated(writer),
+    ]
+    by_target: dict[str, Suggestion] = {}
+    for suggestion in sorted(suggestions, key=lambda each: (-each.certainty, each.text)):
+        target = str(suggestion.action.get("id") or suggestion.text)
+        by_target.setdefault(target, suggestion)
+    return list(by_target.values())
+
+
+def propose(writer: Writer, *, dry_run: bool = False) -> list[tuple[Suggestion, str]]:
+    """Store new proposals for review; return each with its id, which is empty in a dry run."""
+    where = writer.lookup.own.where(state="any", labels={HELD: "1"})
+    earlier: set[str] = set()
+    waiting, after = 0, None
+    while page := writer.store.scan(where, limit=_PAGE, after=after):
+        after = (page[-1].ref.group, page[-1].ref.position)
+        earlier |= {record.text for record in page}
+        waiting += sum(FIELD in record.fields and record.ended_by == PENDING for record in page)
+    room = max(0, MAX_PROPOSALS - waiting)
+    new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier][:room]
+    if dry_run:
+        return [(suggestion, "") for suggestion in new]
+    return [(suggestion, _store(writer, suggestion)) for suggestion in new]
+
+
+def _store(writer: Writer, suggestion: Suggestion) -> str:
+    tags = {"type": TYPE} if suggestion.action else {}
+    draft = Draft(
+        suggestion.text, tags, confidence=suggestion.certainty, pending=True,
+        source=suggestion.source,
+    )  # fmt: skip
+    memory_id = new_id(writer.now)
+    record = versions.first_version(draft, memory_id, writer.lookup.namespace, writer.now)
+    fields = {**record.fields, FIELD: json.dumps(suggestion.action)}
+    vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
+    record = stamp_origin(writer.store, record._replace(fields=fields))
+    with writer.store.transaction():
+        append_stamped(writer.store, [record._replace(vectors=vectors)])
+    return memory_id
+
+
+def apply(writer: Writer, record: Record) -> str | None:
+    """Do what a proposal says, in a transaction; return the id of the memory that it was about.
+
+    Nothing is done if the memory has changed since; None if the record is no such proposal, but a
+    memory to keep.
+    """
+    action = json.loads(record.fields.get(FIELD, "{}"))
+    if not action:
+        return None
+    where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
+    live = next(iter(writer.store.scan(where, limit=1)), None)
+    if live is None or live.ref.position != action["version"]:
+        return str(action["id"])
+    if action["do"] == "delete":
+        unlink(writer.store, [live])
+        writer.store.patch([versions.end_version(live, writer.now, "delete")])
+        return live.ref.group
+    older = next(iter(writer.store.scan(where._replace(group=action["corrects"]), limit=1)), None)
+    if older is not None:
+        linked = link_correction(writer.store, live, [older], at=writer.now)
+        links = {name: linked.fields.get(name) for name in versions.LINK}
+        writer.store.patch([Patch(live.ref, None, None, links)])
+    return live.ref.group
+
+
+# --- what to propose
+
+
+def _current(writer: Writer) -> list[Record]:
+    """Return the current memories of the writer's namespace, newest first."""
+    records: list[Record] = []
+    after = None
+    where = writer.lookup.own.where()
+    while page := writer.store.scan(where, limit=_PAGE, after=after, newest_first=True):
+        after = (page[-1].ref.group, page[-1].ref.position)
+        records += [
+            record
+            for record in page
+            if not is_session_note(record.labels, versions.plain_key(record.key))
+        ]
+    return records
+
+
+def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+    """Yield the memories whose anchors changed, or whose time has passed."""
+    judge = writer.lookup.judge
+    if judge is None:
+        return
+    anchored = [
+        record for record in records if any(name in record.fields for name in versions.ANCHORS)
+    ]
+    for memory in judge.judge(list(map(writer.to_memory, anchored)), writer.now):
+        verdict = memory.verdict
+        if verdict is None or not verdict.is_doubtful:
+            continue
+        kind, certainty = verdict.word, {EXPIRED: 0.97, CHANGED: 0.9}[verdict.word]
+        if kind == CHANGED and _is_todo(memory):
+            kind, certainty = "todo", 0.92
+        yield _deletion(kind, certainty, memory, verdict.reason)
+
+
+def _is_todo(memory: Memory) -> bool:
+    return memory.tags.get("type") == "todo" or _TODO.match(memory.content) is not None
+
+
+def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+    """Yield memories that repeat older ones, and pairs of which one should correct the other."""
+    for first in range(0, len(records), _PAGE):
+        page = records[first : first + _PAGE]
+        vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
+        for record in page:
+            # A draft that supersedes the record is not compared with it.
+            draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
+            comparison = writer.compare(draft, vectors.get(record.ref))
+            repeated = [similar.id for similar in comparison.duplicates]
+            if comparison.same is not None:
+                repeated.insert(0, comparison.same.ref.group)
+            memory = writer.to_memory(record)
+            older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
+            if older and record.key is None:
+                evidence = f"memory {older[0]} says the same"
+                yield _deletion("same", 0.95, memory, evidence)
+            elif record.fields.get("corrects") is None:
+                yield from _find_contradictions(memory, comparison.corrected)
+
+
+def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[Suggestion]:
+    """Yield the newest older memory that a memory contradicts."""
+    older = [
+        rival
+        for rival in rivals
+        if rival.ref.group < memory.id and "corrected_by" not in rival.fields
+    ]
+    if older:
+        rival = max(older, key=lambda record: record.created_at)
+        text = f"Mark as corrected: {_quote(rival.text)}, because {_quote(memory.content)} is newer"
+        action = {
+            "do": "link", "id": memory.id, "version": memory.version, "corrects": rival.ref.group,
+        }  # fmt: skip
+        yield Suggestion("contradiction", text, 0.85, action)
+
+
+def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+    """Yield the memories that were never read in a year."""
+    for record in records:
+        memory = writer.to_memory(record)
+        is_lasting = memory.pinned or memory.key or memory.tags.get("type") == "preference"
+        since = memory.last_reinforced_at or memory.updated_at
+        if not memory.access_count and not is_lasting and writer.now - since > _UNREAD_FOR:
+            evidence = f"it was not read since {since.date().isoformat()}"
+            yield _deletion("unread", 0.6, memory, evidence)
+
+
+def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
+    """Yield the statements that a user made in several conversations."""
+    places: dict[str, dict[str, str]] = defaultdict(dict)
+    texts: dict[str, str] = {}
+    where = Filter(Collection.HISTORY, (writer.lookup.namespace,))
+    after = None
+    while page := writer.store.scan(where, limit=_PAGE, after=after):
+        after = (page[-1].ref.group, page[-1].ref.position)
+        for turn in map(to_turn, page):
+            if turn.role == "user" and _is_statement(turn.content) and not turn.suspicious:
+                normal = index_text(turn.content).strip(" .!")
+                places[normal][turn.conversation_id] = turn.id
+                texts.setdefault(normal, turn.content.strip())
+    known = {index_text(record.text).strip(" .!") for record in _current(writer)}
+    for normal, ids in places.items():
+        if len(ids) >= _LEAST_REPEATS and normal not in known:
+            yield Suggestion("repeated", texts[normal], 0.7, {}, max(ids.values()))
+
+
+def _is_statement(text: str) -> bool:
+    lowest, highest = _STATEMENT_WORDS
+    is_question = any(sign in text for sign in "?？؟")
+    return not is_question and lowest <= len(text.split()) <= highest and "\n" not in text.strip()
+
+
+def _deletion(kind: str, certainty: float, memory: Memory, evidence: str) -> Suggestion:
+    text = f"Delete {_quote(memory.content)}: {evidence}"
+    action = {"do": "delete", "id": memory.id, "version": memory.version}
+    return Suggestion(kind, text, certainty, action)
+
+
+def _quote(text: str) -> str:
+    line = " ".join(text.split())
+    return f'"{line[:_MAX_EXCERPT]}…"' if len(line) > _MAX_EXCERPT else f'"{line}"'

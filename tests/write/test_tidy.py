@@ -1,0 +1,138 @@
+"""Proposals to tidy a namespace: what is proposed, what a decision does, and that nothing comes
+back.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Memories, TurnDraft
+from memories.guard.origin import Place
+from memories.models import Memory
+
+pytestmark = pytest.mark.usefixtures("home")
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    top = tmp_path / "shop"
+    top.mkdir()
+    (top / "compose.yml").write_text("port: 5433\n")
+    return top
+
+
+@pytest.fixture
+def now() -> list[datetime]:
+    return [NOW]
+
+
+@pytest.fixture
+def memories(project: Path, now: list[datetime]) -> Iterator[Memories]:
+    place = Place("shop", "main", project)
+    with Memories(
+        embedder="none", place=lambda: place, clock=lambda: now[0], channel="http"
+    ) as opened:
+        yield opened
+
+
+def create(memories: Memories, content: str, **options: object) -> str:
+    created = memories.create(content, force=True, **options)  # type: ignore[arg-type]
+    assert created.id is not None
+    return created.id
+
+
+def waiting(memories: Memories) -> list[Memory]:
+    return list(memories.review.page().memories)
+
+
+def kinds(memories: Memories) -> list[str]:
+    return [suggestion.kind for suggestion, _ in memories.truth.tidy(dry_run=True)]
+
+
+def test_a_stale_memory_is_deleted_when_its_proposal_is_accepted(
+    memories: Memories, project: Path
+) -> None:
+    stale = create(memories, "Postgres is on 5433, see compose.yml")
+    assert memories.truth.tidy() == []
+    (project / "compose.yml").write_text("port: 5434\n")
+    [(suggestion, proposal)] = memories.truth.tidy()
+    assert suggestion.text == (
+        'Delete "Postgres is on 5433, see compose.yml": compose.yml no longer contains 5433'
+    )
+    assert [memory.id for memory in waiting(memories)] == [proposal]
+    assert not memories.get(stale).deleted
+    [reviewed] = memories.review.accept([proposal])
+    assert reviewed.done
+    assert [memory.id for memory in memories.list(deleted=True).memories] == [stale]
+    assert waiting(memories) == []
+    assert memories.list().memories == ()
+
+
+def test_a_rejected_proposal_does_not_come_back(memories: Memories, project: Path) -> None:
+    create(memories, "Postgres is on 5433, see compose.yml")
+    (project / "compose.yml").write_text("port: 5434\n")
+    [(_, proposal)] = memories.truth.tidy()
+    assert memories.truth.tidy() == []
+    memories.review.reject([proposal])
+    assert memories.truth.tidy() == []
+
+
+def test_a_memory_that_changed_meanwhile_is_left_alone(memories: Memories, project: Path) -> None:
+    stale = create(memories, "Postgres is on 5433, see compose.yml")
+    (project / "compose.yml").write_text("port: 5434\n")
+    [(_, proposal)] = memories.truth.tidy()
+    memories.update(stale, "Postgres is on 5434, see compose.yml")
+    memories.review.accept([proposal])
+    assert memories.get(stale).content == "Postgres is on 5434, see compose.yml"
+
+
+def test_each_kind_is_found(memories: Memories, project: Path, now: list[datetime]) -> None:
+    create(memories, "TODO: move compose.yml port 5433 to the settings")
+    create(memories, "The winter sale runs", valid_until="2026-05-02")
+    create(memories, "Deploys happen on Tuesdays")
+    now[0] += timedelta(days=3)
+    create(memories, "Deploys happen on Tuesdays")
+    newer = create(memories, "Deploys happen on Thursdays")
+    (project / "compose.yml").write_text("empty")
+    assert kinds(memories) == ["expired", "same", "todo", "contradiction"]
+    proposals = memories.truth.tidy()
+    [link] = [proposal for suggestion, proposal in proposals if suggestion.kind == "contradiction"]
+    memories.review.accept([link])
+    assert memories.get(newer).corrects is not None
+
+
+def test_what_nobody_reads_in_a_year_is_proposed(memories: Memories, now: list[datetime]) -> None:
+    create(memories, "The office plant is a ficus")
+    create(memories, "Ann prefers tea", tags={"type": "preference"})
+    create(memories, "The port is 1", key="port")
+    now[0] += timedelta(days=364)
+    assert kinds(memories) == []
+    now[0] += timedelta(days=2)
+    assert kinds(memories) == ["unread"]
+
+
+def test_a_statement_from_three_conversations_becomes_a_memory(memories: Memories) -> None:
+    for name in ("a", "b"):
+        memories.add_turns(name, [TurnDraft("Please always answer in short sentences.")])
+        memories.add_turns(name, [TurnDraft("When is the next release of it?")])
+    assert kinds(memories) == []
+    memories.add_turns("c", [TurnDraft("please always answer in short sentences")])
+    [(suggestion, proposal)] = memories.truth.tidy()
+    assert (suggestion.kind, suggestion.source) == ("repeated", "c#0")
+    memories.review.accept([proposal])
+    [memory] = memories.list().memories
+    assert (memory.content, memory.tags) == ("Please always answer in short sentences.", {})
+    assert kinds(memories) == []
+
+
+def test_at_most_twenty_proposals_wait(memories: Memories, now: list[datetime]) -> None:
+    for number in range(25):
+        create(memories, f"Note {number} about nothing", valid_until="2026-05-02")
+    now[0] += timedelta(days=3)
+    assert len(memories.truth.tidy()) == 20
+    assert memories.truth.tidy() == []
+    memories.review.accept([memory.id for memory in waiting(memories)[:5]])
+    assert len(memories.truth.tidy()) == 5
