@@ -37,7 +37,7 @@ _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become pa
 # Words that connect "remember" with a fact that needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？؟]\W*$")
-_GREEK_ASKS = re.compile(r"[;;]\W*$")
+_GREEK_ASKS = re.compile(r";\W*$")  # in a folded text
 _NAME = re.compile(r"<(\w+)>")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 

@@ -140,7 +140,8 @@ def test_every_command_is_run_by_a_server_or_never() -> None:
     "arguments",
     [["create", "--jsonl", "-"], ["create", "--lines=x"], ["turns", "add", "a", "-"], ["restore",
     "./x.db"],
-     ["restore", "notes.backup"], ["review", "edit", "x"], ["export"], ["--help"], []],
+     ["restore", "notes.backup"], ["review", "edit", "x"], ["review"],
+     ["review", "--match", "x"], ["export"], ["--help"], []],
 )  # fmt: skip
 def test_commands_that_read_files_or_streams_need_their_own_process(arguments: list[str]) -> None:
     assert not client.is_warm(arguments)
