@@ -93,7 +93,7 @@ def select_recalled(
 def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
-    No writer gets more than `per_writer` until all others have had as many. The remaining space is
+    No writer gets more than `per_writer` until all others have got as many. The remaining space is
     then divided among the reader's own agents in the same way, and never goes to other writers.
 
     Args:
@@ -153,8 +153,8 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return the documents left out although worse ones are admitted, because their writers had
-    their share.
+    """Return the documents that were left out although worse ones are admitted, because their
+    writers had their share.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
     admitted = set(rows)

@@ -34,8 +34,8 @@ from memories.stores.records import SEARCHED, Collection
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-PAGE = 256  # indexes of turns that are read at once
-MAX_CONVERSATIONS = 10_000  # conversations whose last index is remembered
+PAGE = 256  # number of turns' indexes that are read at a time
+MAX_CONVERSATIONS = 10_000  # number of conversations whose last index is remembered
 
 _WINDOW = "window"
 
@@ -109,7 +109,7 @@ class ChromaMcpBackend:
         return load_config().redactor()
 
     def ensure_collections(self, names: Sequence[str]) -> None:
-        """Create the missing collections."""
+        """Create the collections if they are missing."""
         self._call_with(lambda session: _create_collections(session, names))
 
     def append(self, turn: HistoryTurn) -> str:
@@ -278,7 +278,7 @@ class ChromaMcpBackend:
             "collection_name": collection,
             "documents": [text],
             "ids": [document_id],
-            "metadatas": [without_none(metadata)],  # Chroma has no null
+            "metadatas": [without_none(metadata)],  # Chroma doesn't support null
         }
         try:
             self._call("add_documents", arguments)
@@ -297,7 +297,7 @@ class ChromaMcpBackend:
         return self._call_with(lambda session: session.call(tool, arguments))
 
     def _call_with(self, work: Callable[[Session], Value], *, retry: bool = True) -> Value:
-        """Run a call on the process; repeat it if the process had died."""
+        """Run a call on the process; repeat it if the process has died."""
         session = self._open_session()
         try:
             return work(session)

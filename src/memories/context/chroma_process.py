@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp import Client
 
 NAME = "chroma-mcp"
-COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts it
+COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable that contains the command to start it
 MAX_OUTPUT = 500  # characters of a program's output shown in an error
 
 _SERVER_DOWN = re.compile(
@@ -96,7 +96,7 @@ class Session:
             if isinstance(error, NotInstalled):
                 raise error
             reason = error or f"it did not answer in {patience.start:g} seconds"
-            raise Unreachable(f"{NAME} could not be started: {reason}") from error
+            raise Unreachable(f"cannot start {NAME}: {reason}") from error
 
     async def _live(self, connect: Connect) -> None:
         async with connect() as client:
@@ -168,7 +168,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
         except Exception as exc:
             output.seek(0)
             lines = [line.strip() for line in output if line.strip()]
-            reason = f"it ended at once: {_innermost(exc)}"
+            reason = f"it ended immediately: {_innermost(exc)}"
             if lines:
                 reason = _plain(lines[-1])
             raise Unreachable(reason) from exc

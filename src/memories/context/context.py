@@ -34,7 +34,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 RECALLED = 20  # turns to recall without a budget, or with a small one
 MAX_RECALLED = 200  # turns to recall with the largest budget
-TOKENS_PER_HIT = 30  # every this many tokens of budget recall one more turn
+TOKENS_PER_HIT = 30  # tokens of budget for each additional recalled turn
 MAX_REFITS = 3  # how many times unused space is filled again
 WORTH_REFITTING = 50  # unused space is filled if it exceeds the budget divided by this
 
@@ -66,7 +66,7 @@ class ContextBuilder:
             history_tail_n: The number of last turns, 1 to 1,000.
             memory_top_k: The maximum number of memories, 1 to 1,000.
             min_confidence: The lowest confidence of a memory, 0 to 1.
-            token_budget: The maximum number of tokens of the formatted context; None for no limit.
+            token_budget: The maximum number of tokens in the formatted context; None for no limit.
             count_tokens: Returns the number of tokens in a text for the model that reads it.
                 [default: an upper bound for today's tokenizers; see `estimate_tokens`]
             admission: What may enter a context unasked. [default: no texts that may be instructions
@@ -168,7 +168,7 @@ class ContextBuilder:
         return self._build(conversation, message, message)
 
     def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
-        """Build the context for a task, as `build_context` does, but without a message.
+        """Build the context for a task, like `build_context` but without a message.
 
         Args:
             query: The task.
@@ -192,7 +192,7 @@ class ContextBuilder:
         return self._build(None, message, message)
 
     def format_for_prompt(self, context: dict[str, Any]) -> str:
-        """Return a context as text for a prompt: fenced data, see `rendering`, then the message.
+        """Return a context as text for a prompt: fenced data (see `rendering`), then the message.
 
         Args:
             context: The result of `build_context`.
@@ -305,7 +305,7 @@ class ContextBuilder:
         return truncated
 
     def _cut_message(self, message: str) -> str:
-        """Return the message, cut if it alone exceeds the budget."""
+        """Return the message, cut if it exceeds the budget on its own."""
         budget = self.token_budget
         if budget is None or self._count_tokens(message) <= budget:
             return message
@@ -325,7 +325,7 @@ class ContextBuilder:
         room = budget - self._count_tokens(frame)
         fitted = fitter.fit(parts, room)
         size = self._total({**context, **fitted._asdict()})
-        # The whole has fewer tokens than the sum of its parts: use that space too.
+        # The complete text has fewer tokens than the sum of its parts: use that space too.
         for _ in range(MAX_REFITS):
             unused = budget - size
             if unused * WORTH_REFITTING < budget:

@@ -31,7 +31,7 @@ from memories.write.queue import files_of
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-_WINDOW, _CHANNEL, _TS = "window", "channel", "ts"  # tags
+_WINDOW, _CHANNEL, _TS = "window", "channel", "ts"  # names of tags
 _TYPE, _CONVERSATION = "type", "conversation_id"
 _LISTED = ("entities", "source", "tags")
 
@@ -58,8 +58,8 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The store's folder if it is a file, else the home folder. Each namespace has its own
-        files.
+        """The store's folder if the store is a file, else the home folder. Each namespace has its
+        own files.
         """
         return files_of(self.memories.config, self.memories.namespace)
 
@@ -89,7 +89,7 @@ class EngineBackend:
             self.memories.status()
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn, numbered by the store in the order of arrival."""
+        """Store a turn, which the store numbers in order of arrival."""
         draft = TurnDraft(
             turn.text,
             role=turn.role,
@@ -122,7 +122,7 @@ class EngineBackend:
         tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
         tags[_TYPE] = item.memory_type
         tags[_WINDOW] = None if window is None else _window_tag(window)
-        if parse_zoned_time(item.ts).utcoffset():  # a record keeps its time in UTC
+        if parse_zoned_time(item.ts).utcoffset():  # a record stores its time in UTC
             tags[_TS] = item.ts
         draft: dict[str, Any] = {
             "tags": without_none(tags),
@@ -176,7 +176,7 @@ class EngineBackend:
             return [self._turn_with_owner(turn) for turn in turns]
 
     def _memory_with_owner(self, hit: Hit) -> Document:
-        """Return the document of a recalled memory, with whose it is."""
+        """Return a recalled memory's document, including its owner."""
         document = memory_document(hit)
         document["shared"] = hit.memory.namespace != self.memories.namespace
         document["own"] = self._is_own(hit.memory)
@@ -233,7 +233,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _window_tag(window: str) -> str:
-    """Return the tag of a window: its name, or a hash if the name can't be a tag value."""
+    """Return a window's tag: its name, or a hash if the name can't be a tag value."""
     is_one_value = window.isprintable() and "," not in window and window == window.strip()
     if is_one_value and len(window) <= MAX_TAG_VALUE:
         return window
@@ -259,7 +259,7 @@ def _turn_document(turn: Turn) -> Document:
 
 
 def memory_document(hit: Hit) -> Document:
-    """Return the document of a recalled memory."""
+    """Return a recalled memory's document."""
     memory = hit.memory
     metadata = {
         "type": memory.tags.get(_TYPE, ""),

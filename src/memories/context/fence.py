@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from memories.models import Verdict
 
-MAX_SHOWN = 8_000  # characters of an item; a longer one notes how many were cut
-MAX_REASON = 160  # characters of the reason of a verdict
-MAX_NAME = 64  # characters of a speaker or a writer
+MAX_SHOWN = 8_000  # characters of an item; for a longer one, the number of cut characters is noted
+MAX_REASON = 160  # characters of a verdict's reason
+MAX_NAME = 64  # characters of a speaker's or a writer's name
 SHORT_ID = 13  # characters: the time in milliseconds at the start of a UUIDv7
 # `strftime` would use the language of the process.
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
@@ -78,7 +78,7 @@ def plain(text: str) -> str:
 
 
 def escaped(written: str) -> str:
-    """Return JSON, or a line of our own, with markup and invisible characters escaped."""
+    """Return JSON, or one of our lines, with markup and invisible characters escaped."""
     return unseen.make_visible(_MARKUP.sub(_escape_match, written), _escape)
 
 
@@ -89,7 +89,7 @@ def block(title: str, lines: Sequence[str], boundary: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines of a text without blank ones, with markup and invisible characters escaped.
+    """Return a text's lines without blank ones, with markup and invisible characters escaped.
 
     Single joiners, as in emoji, are removed; consecutive ones may hide something and are escaped.
     """

@@ -19,7 +19,7 @@ Pair = tuple[MemoryItem, float]
 MIN_SHOWN = 40  # characters; a shorter beginning of a turn is useless
 NEWEST = 60  # tokens that the newest turn gets, regardless of the share
 MIN_HITS = 10  # passages that should fit
-MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # characters of a passage of a long text
+MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # characters of a passage from a long text
 MIN_LAST_PASSAGE = 80  # characters of the last turn that fits
 _MARGIN = 0.92  # fraction of the characters that should fit, since tokens are not spread evenly
 _CHARACTERS_PER_TOKEN = 3.5  # a guess, for the length of passages
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return the parts of a context, which may lack recalled turns."""
+    """Return a context's parts; recalled turns may be missing."""
     return Parts(
         list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
     )
@@ -186,7 +186,7 @@ class Fitter:
         return self._shortened[key][1]
 
     def _size_of_turns(self, turns: Sequence[HistoryTurn]) -> int:
-        """Return the maximum number of tokens of turns, with their headings and gaps."""
+        """Return the maximum number of tokens for turns, with their headings and gaps."""
         previous: HistoryTurn | None = None
         total = 0
         for turn in rendering.sorted_turns(turns):

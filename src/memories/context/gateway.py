@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryGateway:
-    """Stores and finds turns and memories. It checks values and decides nothing.
+    """Stores and finds turns and memories. It checks values and makes no decisions.
 
     A turn that can't be stored is queued on disk, and stored in order when the memory answers
     again. A gateway may be shared by threads, and its memory by processes. It is a context manager.
@@ -55,7 +55,7 @@ class MemoryGateway:
         backend: Backend | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Prepare a gateway; everything is opened on first use.
+        """Initialize; everything is opened on first use.
 
         Args:
             mcp_endpoint: `memories` for our own engine with the store from the settings, a store's
@@ -87,7 +87,8 @@ class MemoryGateway:
         self._deadline.settle()
 
     def ensure_collections(self, names: list[str]) -> None:
-        """Create the collections `history` and `memory` if missing; then store the queued turns.
+        """Create the collections `history` and `memory` if they are missing; then store the queued
+        turns.
 
         Raises:
             ValueError: A name is invalid.
@@ -387,7 +388,7 @@ class MemoryGateway:
     # --- the queue ---
 
     def _append(self, turn: HistoryTurn) -> str:
-        """Store a turn after the queued ones of its conversation.
+        """Store a turn after its conversation's queued turns.
 
         Raises:
             MCPError: Some of the earlier turns are still queued.
@@ -418,7 +419,7 @@ class MemoryGateway:
         return drained
 
     def _append_queued(self, entry: Entry) -> str:
-        """Store a queued turn; an older program may have queued secrets that are removed now."""
+        """Store a queued turn; an older program may have queued secrets, which are now removed."""
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
         return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
@@ -447,7 +448,7 @@ class MemoryGateway:
     # --- values ---
 
     def _redactor(self) -> "Redactor":
-        """Return the backend's redactor; another program's backend may not have one."""
+        """Return the backend's redactor; another program's backend may lack one."""
         from memories.guard.redactor import Redactor  # only needed for writing
 
         redactor = getattr(self._backend, "redactor", None)
@@ -550,7 +551,7 @@ def new_message_id() -> str:
 
 
 def _generate_message_id(turn: HistoryTurn) -> str:
-    """Return a message id that is the same for turns that are equal in every field."""
+    """Return a message id that is the same for turns with equal fields."""
     parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts)
     return f"{_GENERATED}{digest(*parts, turn.channel or '')}"
 

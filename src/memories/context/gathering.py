@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 NEIGHBOURS = 1  # turns before and after a hit that are read
-# A neighbour of a hit ranks after this many worse hits, which answer more often (on LoCoMo).
+# A hit's neighbour ranks after this many worse hits, which answer more often (on LoCoMo).
 NEIGHBOURS_AFTER = 20
-HITS_WITH_NEIGHBOURS = 6  # best hits whose neighbours are read
+HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
 MAX_GAP = 8  # hits at most this far apart are read together
 Part = TypeVar("Part")
 
@@ -75,10 +75,10 @@ def gather(
         gateway: The gateway. Without `recall_history`, which the specification does not require, no
             earlier turns are recalled.
         request: How much to read.
-        conversation: The conversation; None for no last turns, and to recall turns of all
+        conversation: The conversation; None for no last turns, and to recall turns from all
             conversations.
         query: The question.
-        message: The message to answer, which may have been stored already.
+        message: The message to answer, which may already be stored.
     """
     reader = _Reader(gateway, request)
     if conversation is not None:
@@ -214,7 +214,7 @@ class _Reader:
     def _read_enough(
         self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return admitted documents, reading more while omitted ones take the place of wanted ones.
+        """Return admitted documents, reading more if omitted ones took the place of wanted ones.
 
         Args:
             read: Reads up to a number of documents; returns how many it read, and the admitted
@@ -245,7 +245,7 @@ class _Reader:
 def order_by_need(
     hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
 ) -> list[HistoryTurn]:
-    """Return hits, best first, interleaved with their neighbours, each once.
+    """Return hits, best first, interleaved with their neighbours, without repetitions.
 
     Args:
         hits: The turns that answer the question, best first.

@@ -30,7 +30,7 @@ def _utc_now() -> datetime:
 
 
 class Offered(NamedTuple):
-    """Result of offering a memory: its id, or the reason why it was not stored."""
+    """The result of offering a memory: its id, or the reason why it was not stored."""
 
     id: str | None
     reason: str = ""
@@ -53,10 +53,10 @@ class AgentMemory:
         policy: MemoryPolicy,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        """Assemble the parts; `start` creates them from the settings.
+        """Combine the parts; `start` creates them from the settings.
 
         Args:
-            gateway: Stores and finds.
+            gateway: Stores and finds turns and memories.
             builder: Builds contexts.
             policy: Decides which memories are stored. It should count with the gateway's
                 `count_window`.
@@ -187,10 +187,10 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> Offered:
-        """Store a memory as `remember` does, or return why not, for example because the text
-        exceeds 2,000 characters.
+        """Store a memory as `remember` does, or return why it was not stored, for example because
+        the text exceeds 2,000 characters.
 
-        Never raises.
+        This never raises.
         """
         if not self.policy.should_store(memory_type, confidence):
             logs.event(
@@ -242,8 +242,8 @@ class AgentMemory:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        """Return the memory's state, for a health check. Reads a little, stores nothing and never
-        raises.
+        """Return the memory's state, for a health check. It reads a little, stores nothing and
+        never raises.
 
         Returns:
             `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or the problem of that
@@ -286,7 +286,7 @@ def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
         except ConnectionError:
             if attempt == ATTEMPTS:
                 raise
-            gateway.settle()  # while a late attempt is running, the next one would fail at once
+            gateway.settle()  # while a late attempt is running, the next one would fail immediately
             pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
         else:
             return

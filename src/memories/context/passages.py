@@ -1,4 +1,4 @@
-"""Passages: the part of a long turn that answers a question best. Pure."""
+"""Passages: the part of a long turn that best answers a question. Pure."""
 
 import copy
 import re
@@ -9,8 +9,8 @@ from memories.languages.text import normal_form, query_terms
 
 CUT = "…"
 _MAX_ENDING = 3  # letters at the end of a word that may differ in its other forms
-_MIN_STEM = 4  # minimum letters that all forms of a word share
-# A sentence or a line, with the space behind it.
+_MIN_STEM = 4  # minimum number of letters that all forms of a word share
+# A sentence or a line, with the following space.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 
 
