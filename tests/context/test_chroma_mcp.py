@@ -441,7 +441,7 @@ def test_a_failed_start_is_raised_to_the_caller(
     backend: ChromaMcpBackend, chroma: FakeChroma
 ) -> None:
     chroma.connect_errors = [Unreachable("no")]
-    with pytest.raises(ConnectionError, match=": no"):
+    with pytest.raises(ConnectionError, match="cannot start chroma-mcp: no"):
         backend.ensure_collections(["history"])
     assert chroma.starts == 1
     backend.ensure_collections(["history", "extra"])
@@ -454,7 +454,7 @@ def test_an_agent_starts_it_five_times_in_all(
     monkeypatch.setattr("memories.context.gateway._open_backend", lambda _endpoint: backend)
     chroma.connect_errors = [Unreachable("no")] * 10
     pauses: list[float] = []
-    with pytest.raises(ConnectionError, match=": no"):
+    with pytest.raises(ConnectionError, match="cannot start chroma-mcp: no"):
         AgentMemory.start(load_config({}, environment={}), pause=pauses.append)
     assert (chroma.starts, pauses) == (ATTEMPTS, [0.5, 1.0, 2.0, 4.0])
 
