@@ -3,12 +3,10 @@
 import errno
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestError
@@ -16,6 +14,7 @@ from memories.languages import unseen
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
@@ -503,6 +502,7 @@ def edit_text(content: str, store: Callable[[str], None], *, instead: str) -> bo
         )
     import shutil
     import tempfile
+    from pathlib import Path  # only the editor needs it
 
     editor = _find_editor()
     folder = Path(tempfile.mkdtemp(prefix="memory-"))
@@ -561,6 +561,7 @@ def _run_editor(argv: Sequence[str]) -> None:
         ConfigError: The editor can't be started.
         RequestError: The editor failed.
     """
+    import signal
     import subprocess
 
     def ignore(*_: object) -> None:  # because the editor would inherit SIG_IGN
@@ -580,7 +581,7 @@ def _run_editor(argv: Sequence[str]) -> None:
         raise RequestError(f"the editor {argv[0]} ended with exit code {code}; nothing was changed")
 
 
-def _read_saved(file: Path, before: str) -> str | None:
+def _read_saved(file: "Path", before: str) -> str | None:
     """Return the saved text without the newline that editors add; None if nothing was changed.
 
     Raises:

@@ -113,7 +113,7 @@ def create_result(created: "Created") -> str:
 
 
 def _outcome(created: "Created", record: Memory) -> list[str]:
-    """Return what a create did, in parts."""
+    """Describe the outcome of a create, in parts."""
     name = safe(record.id[:CREATED_ID])
     verb = "stored" if created.stored else "already stored as"
     parts = [f"{verb} {name}"]
@@ -137,7 +137,7 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
 
 
 def _correction(created: "Created") -> str:
-    """Return what a create corrects, and the difference."""
+    """Describe what a create corrects."""
     corrected = f"corrects {safe((created.corrects or '')[:CREATED_ID])}"
     for similar in created.similar_to:
         if similar.id == created.corrects and similar.difference:
