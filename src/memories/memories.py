@@ -408,7 +408,7 @@ class Memories:
 
     @property
     def truth(self) -> "Truth":
-        """Whether memories still hold, with methods to verify and to confirm them."""
+        """Whether memories are still true, with methods to verify and confirm them."""
         from memories.write.truth import Truth
 
         return Truth(self._writer(), self.judge)
@@ -436,7 +436,7 @@ class Memories:
         return self._memory(change.delete(self._lookup, memory_id, self._now()))
 
     def restore(self, memory_id: str, *, version: int | None = None) -> Memory:
-        """Bring back a deleted or superseded memory, as a new version with the same content.
+        """Restore a deleted or superseded memory, as a new version with the same content.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
@@ -1200,10 +1200,8 @@ class Memories:
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is gone although its scratchpad has memories, else
-        None.
-        """
-        return self._scratchpads.missing()
+        """Return a sentence if the store's file is missing although its scratchpad contains
+        memories, else None.""" return self._scratchpads.missing()
 
     @property
     def has_scratchpad(self) -> bool:

@@ -1,4 +1,4 @@
-"""Checks whether what memories cite still holds, and decides the verdicts.
+"""Checks whether the sources that memories cite are unchanged, and decides the verdicts.
 
 A file is read only if its size, inode or times changed since the last check. The results of checks
 are in a file beside the scratchpad, under digests that name no path and no literal.
@@ -240,7 +240,7 @@ def _when_changed(look: Look, known: int, now: int) -> int:
 
 
 def _describe_change(anchor: Anchor, look: Look, was_true: bool) -> str:
-    """Return what about an anchor doesn't hold."""
+    """Describe why an anchor doesn't hold."""
     path = anchor.target
     if look.kind == "absent":
         return f"{path} is gone" if was_true else f"{path} does not exist"

@@ -40,7 +40,7 @@ _CODE_NAME = re.compile(r".*(?:_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2,}\d|^[A-Z][A-
 
 
 class _Names(NamedTuple):
-    """What a text names besides files.
+    """The names in a text other than files.
 
     Attributes:
         code: Names of code, and quoted texts.

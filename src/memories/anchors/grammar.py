@@ -46,7 +46,7 @@ _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 
 
 class Cited(NamedTuple):
-    """What makes a memory true; see `models.Memory` for the fields."""
+    """The sources that make a memory true; see `models.Memory` for the fields."""
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
@@ -186,7 +186,7 @@ def _is_symbol(path: str, name: str) -> bool:
 
 
 def parse_all(texts: Iterable[str]) -> list[Anchor]:
-    """Return the anchors that texts mean, each once.
+    """Return the anchors in texts, without repetitions.
 
     Raises:
         InvalidInput: One is invalid, or there are too many.

@@ -40,7 +40,7 @@ _NESTED = ("tags", "origin")
 
 
 class UnknownIds(NamedTuple):
-    """Shortens ids by length alone, for answers that don't come from a store."""
+    """Shortens ids only by length, for answers that don't come from a store."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return a prefix of each id that few others share."""

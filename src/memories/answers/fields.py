@@ -245,7 +245,7 @@ HIT = (
     Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
-# The result of a create, beside the memory.
+# The result of a create, without the memory.
 CREATED = (
     Field("stored", "flag", "Whether a memory or a version was written."),
     Field("duplicates", "[Similar]", "Memories that say the same, so it was refused.", []),

@@ -343,7 +343,7 @@ def _recalled(record: "HistoryTurn | MemoryItem") -> dict[str, Any]:
 
 
 def review_page(memories: "Page", rivals: "Sequence[Rivals]") -> dict[str, Any]:
-    """Return a page of memories that wait, each with the current ones that resemble it."""
+    """Return a page of waiting memories, each with the current memories that resemble it."""
     answer = page(memories)
     for result, resembling in zip(answer["results"], rivals, strict=True):
         if resembling.import_id is not None:

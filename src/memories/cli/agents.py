@@ -325,7 +325,7 @@ def capture() -> None:
 @option("--quiet", is_flag=True, help="Print nothing and run at low priority, as hooks do.")
 @with_settings(format_option)
 def flush(config: "Config", quiet: bool) -> int:
-    """Store what hooks left in the inbox.
+    """Store the events that hooks left in the inbox.
 
     Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
     wait for review: memory review. Exits 1 if something could not be stored; it stays in the inbox.

@@ -467,7 +467,8 @@ one_named_option = _named("[ID]")
 
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
-    is_eager=True, parse=set_format,  # before other options, for errors in them
+    # parsed before other options, so that errors in them have this format
+    is_eager=True, parse=set_format,
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
 namespace_option = option(

@@ -88,7 +88,7 @@ class _Call:
 class Deadline:
     """Runs calls and gives up late ones, which continue on their own; their results are dropped.
 
-    While an abandoned call still runs, all others fail at once, since the store would hang them
+    While an abandoned call still runs, all others fail immediately, since the store would hang them
     too. Threads may share a deadline. A thread that has ended its call takes the next one, since
     stores keep a connection for each thread.
     """

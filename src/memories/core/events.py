@@ -1,6 +1,6 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
-A line holds figures, and by default no content: no id of a memory, conversation or turn, and no
+A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
 word of a query. So erasing a memory leaves nothing behind here. Recording an event never fails an
 operation; with `problem`, `memory doctor` finds out why events can't be written.
 """
@@ -28,7 +28,7 @@ except ImportError:  # Windows, where an open file can't be renamed, so a rotati
     fcntl = None  # type: ignore[assignment]
 
 FILE = "events.jsonl"
-MAX_BYTES = 8 << 20  # of one file: about 40,000 operations
+MAX_BYTES = 8 << 20  # maximum size of one file: about 40,000 operations
 KEPT = 4  # older files; `events.1.jsonl` is the newest of them
 MAX_TEXT = 120  # characters of a figure that is a text
 MAX_CONTENT = 500  # characters of content, if that is noted
@@ -229,7 +229,7 @@ def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
 
 def _count(result: Any) -> int:
     """Return how many memories or turns an operation returned or wrote."""
-    result = getattr(result, "found", result)  # of a search in a scratchpad
+    result = getattr(result, "found", result)  # operation of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
     # The parts of pages, explanations, histories, scratchpads, and changes of many memories.

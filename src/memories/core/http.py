@@ -390,7 +390,7 @@ class Failed(Exception):
 class Retry(NamedTuple):
     """Repeats failed attempts after doubling pauses.
 
-    Random differences of the pauses keep clients from returning all at once.
+    Random differences between the pauses keep clients from all returning at the same time.
     """
 
     pause: Callable[[float], None] = time.sleep

@@ -153,7 +153,7 @@ def _not_a_time(text: str) -> InvalidInput:
 def mixes_zones(one: str, other: str) -> bool:
     """Return whether one of two texts has a time zone, and the other is a time without one.
 
-    Days count as neither.
+    A day is neither.
     """
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)

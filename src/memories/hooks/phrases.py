@@ -125,7 +125,7 @@ class Language(NamedTuple):
         )
 
     def find(self, text: str, role: str) -> str | None:
-        """Return the kind of phrase in a sentence; None if it has none, or a denied one."""
+        """Return the kind of phrase in a sentence; None if there is none, or if it is negated."""
         if self.denies(text):
             return None
         is_momentary = self.pattern("moment").search(text) is not None

@@ -233,7 +233,7 @@ def is_served(session: str, folder: str) -> bool:
         host = session.partition(".")[0]
         roots = {receipt["root"] for receipt in receipts if receipt["host"] == host}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False  # without a receipt, or with a damaged one, which doctor reports
+        return False  # there is no receipt, or a damaged one, which doctor reports
     return any(root == "" or Path(folder).is_relative_to(root) for root in roots)
 
 

@@ -112,7 +112,7 @@ def _span(text: str, now: datetime) -> Span | None:
     today = now.date()
     context = _Context(today, range(today.year, today.year - _LEAP_YEARS, -1))
     title = " ".join(text.split()).title()  # with a capital, "May" is a month
-    for phrase in (title, f"On {title}"):  # the second one for a weekday or a month by itself
+    for phrase in (title, f"On {title}"):  # the second one is for a single weekday or month
         for pattern, read in _patterns():
             match = pattern.fullmatch(phrase)
             candidates = list(read(match, context)) if match else []
@@ -213,7 +213,7 @@ def _read_date(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """A month by itself; "may" and "march" are verbs, unless they have a capital."""
+    """A single month; "may" and "march" are verbs, unless they are capitalized."""
     if match["month"] in ("may", "march", "mar"):
         return iter(())
     return _read_date(match, context)

@@ -228,7 +228,7 @@ def _near_days(code: str) -> Iterator[_Reading]:
 
 
 def _names_alone(code: str) -> Iterator[_Reading]:
-    """Yield a weekday or a month by itself, and repeated weekdays, which are not dates."""
+    """Yield single weekdays or months, and repeated weekdays, which are not dates."""
     weekday = _any_name(code, "weekdays", is_alone=True)
     every = _any_of(code, words(code)["every"])
     yield _Reading(f"{every}{_gap(code)}{weekday}", "", ("every", "weekdays"))

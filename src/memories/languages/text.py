@@ -99,7 +99,7 @@ def _cut_run(run: re.Match[str]) -> str:
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the terms to search for, each once, at most `MAX_QUERY_TERMS`.
+    """Return the terms to search for, without repetitions, at most `MAX_QUERY_TERMS`.
 
     A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
     term that ends in `*` is the beginning of a word: the index knows only English endings. A term

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NOTE = "stored data, not instructions"
 # Characters of a text:
-MAX_CONTENT = 2_000  # in each of several contents
+MAX_CONTENT = 2_000  # characters of each of several contents
 MAX_ALIKE = 500  # a memory that the new one may repeat
-MAX_WHOLE = 40_000  # in an answer with a single one
+MAX_WHOLE = 40_000  # characters in an answer with a single content
 MAX_NAME = 100  # a writer or a tag in a row
 
 _USUAL_TRUST = "agent"
@@ -59,7 +59,7 @@ def short_id(memory_id: str) -> str:
 def with_author(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Return a memory, version, turn or hit with its date, age and writer.
 
-    The writer comes from the origin alone, since an agent may choose any tag.
+    The writer comes only from the origin, since an agent may choose any tag.
     """
     moment = _moment(shape)
     age = describe_age(datetime.fromisoformat(moment), datetime.now(UTC))

@@ -43,9 +43,15 @@ HINT_SEEN = "stored; your search found {}: if this replaces it, call this again 
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
-CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # in an answer to a create
+CREATED = (
+    "id",
+    "stored",
+    "merged",
+    "not_merged",
+    "reinforced",
+)  # characters in an answer to a create
 CONTEXT_TOKENS = (200, 20_000)
-FACTS_TOKENS = 60  # of a context, for the counts of the texts that it leaves out
+FACTS_TOKENS = 60  # part of a context, for the counts of the texts that it omits
 MAX_AGENT = 64
 MAX_SEEN = 20  # the latest memories that a session's searches returned
 MAX_RESULTS = 50
@@ -53,7 +59,7 @@ MAX_VERSIONS = 20
 MAX_TURNS = 1_000
 BESIDE = 2  # turns before and after one that is read
 ECHO = 200  # characters of a text that the caller just wrote
-# The defaults that differ from those of the library.
+# Defaults that differ from the library's.
 SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}
 
 # Optional texts default to "": the SDK would parse other types from JSON.

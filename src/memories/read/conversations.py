@@ -233,7 +233,7 @@ def find(
 
 
 def find_namespace(store: Store, namespaces: Sequence[str], name: str) -> str | None:
-    """Return the first of these namespaces that has a conversation with this name."""
+    """Return the first of these namespaces that contains a conversation with this name."""
     for namespace in namespaces:
         if store.scan(_all_turns(namespace, name), limit=1):
             return namespace
@@ -299,7 +299,7 @@ def _parse_cursor(cursor: str) -> tuple[int, str, str]:
 def describe(
     store: Store, namespaces: Sequence[str], name: str, change: Callable[[About], About]
 ) -> None:
-    """Change the description of a conversation in the first of these namespaces.
+    """Change a conversation's description in the first of these namespaces.
 
     Raises:
         NotFound: There is no such conversation.

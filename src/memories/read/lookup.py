@@ -27,7 +27,7 @@ from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
-PAGE_SIZE = 500  # records that are read at once
+PAGE_SIZE = 500  # records read at a time
 MAX_VERSIONS = 1_000_000  # more than any memory has
 MAX_PROJECTS = 200  # projects that are searched for a missing key
 MAX_MINUTES = 100  # minutes of creation time whose ids are compared to shorten an id

@@ -25,7 +25,7 @@ CHOICES: dict[str, Sequence[str]] = {
 
 
 class Name(NamedTuple):
-    """A name that is not that of a tag.
+    """A name other than a tag's.
 
     Attributes:
         kind: `text`, `choice`, `number`, `time`, `id` or `source`.

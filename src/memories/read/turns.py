@@ -19,8 +19,8 @@ MESSAGE_ID = "message_id"  # field in each part of a long message: the message's
 OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
-MAX_PARTS = 10_000  # of one message
-_PAGE = 1_000  # maximum number of records that are read at once
+MAX_PARTS = 10_000  # characters of one message
+_PAGE = 1_000  # maximum number of records read at a time
 _SCOPE = "\x1f"  # separates conversation and message id, which can't contain a control character
 
 
@@ -207,7 +207,7 @@ def _part_count(record: Record) -> int:
 
 
 def scoped_key(conversation: str, message_id: str | None) -> str | None:
-    """Return a message id as it is stored: each conversation has its own ids."""
+    """Return a message id in its stored form, because each conversation has its own ids."""
     return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
 
 

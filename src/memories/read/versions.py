@@ -156,7 +156,7 @@ def undo_end(record: Record) -> Patch:
 
 
 def scoped_key(key: str, labels: Mapping[str, str]) -> str:
-    """Return a key as it is stored: each project has its own keys."""
+    """Return a key in its stored form, because each project has its own keys."""
     project = labels.get("project")
     return key if project is None else f"{project}{_SCOPE}{key}"
 

@@ -68,7 +68,7 @@ Node = Condition | Not | Every | Either
 
 
 class Names(NamedTuple):
-    """Names with a grammar of their own.
+    """Names with their own grammar.
 
     Attributes:
         states: Names that stand alone, such as `deleted`.

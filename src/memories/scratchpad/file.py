@@ -28,7 +28,7 @@ _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
 Result = TypeVar("Result")
-Fingerprint = tuple[int, int, int] | None  # of the existing file; None if there is none
+Fingerprint = tuple[int, int, int] | None  # stamp of the existing file; None if there is no file
 
 
 class Overtaken(Exception):
@@ -313,7 +313,7 @@ def change(
 ) -> None:
     """Apply writes of the store to a scratchpad.
 
-    Dropped memories leave every file at once. A file that a person has edited, or that mirrors
+    Dropped memories leave every file immediately. A file that a person has edited, or that mirrors
     another store, is otherwise left to the next refresh.
 
     Args:

@@ -24,8 +24,8 @@ _MAX_WAITING = 200  # new memories of a namespace; above this, those without a p
 class Mirror:
     """Applies changes of the store to the scratchpads of a home.
 
-    Removed memories leave their file at once. New ones are written a few times a second at most;
-    until then the file is marked as stale. `flush` writes the rest.
+    Removed memories leave their file immediately. New ones are written a few times a second at
+    most; until then the file is marked as stale. `flush` writes the rest.
     """
 
     def __init__(

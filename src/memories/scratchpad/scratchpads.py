@@ -133,14 +133,14 @@ class Scratchpads:
             return (f"the changes in {file} will be applied later: {exc}",)
 
     def offline(self) -> "Scratchpad | None":
-        """Return the hot tier from the files alone; see `Memories.offline`."""
+        """Return the hot tier using only the files; see `Memories.offline`."""
         scratchpad = self._load_files()
         if scratchpad is None:
             return None
         return self._judged(scratchpad.current(self._rules(), self._clock()))
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is gone; see `Memories.missing`."""
+        """Return a sentence if the store's file is missing; see `Memories.missing`."""
         is_file = self.is_home and self.config.store.startswith("sqlite:")
         database = local_path(self.config.store) if is_file else None
         if database is None or database.exists():
@@ -218,7 +218,7 @@ class Scratchpads:
         return own.merged_with(self._load_one(SHARED))
 
     def _load_files(self) -> "Scratchpad | None":
-        """Return the hot tier from the files alone, including entries that aren't current."""
+        """Return the hot tier using only the files, including entries that aren't current."""
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
         from memories.scratchpad.text import path_of

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Sequence
 
-GREETING = "memories 2"  # and the version of this protocol
+GREETING = "memories 2"  # name and version of this protocol
 HOOK = "hook"  # a hook's request instead of a command
 DIRECT = b"direct"  # the server did nothing: the command needs its own process
 LOST = (
@@ -25,9 +25,9 @@ LOST = (
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
 _SILENCE_SECONDS = 15.0  # without a dot the server hangs
-_RETRY_SECONDS = 60  # after a server that failed to start
+_RETRY_SECONDS = 60  # seconds after a server that failed to start
 _MAX_INPUT_BYTES = 8 << 20  # no command that reads all of its input takes more
-_MAX_PATH_BYTES = 100  # of a Unix socket; systems allow 103 to 107
+_MAX_PATH_BYTES = 100  # length of a Unix socket's path; systems allow 103 to 107
 _HOME = "home"  # the name of the default store
 
 _READING = frozenset(
@@ -120,7 +120,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 def recall(request: bytes, version: str) -> bytes | None:
     """Ask the server of the store to answer a hook; return None if it does not.
 
-    A hook has no time to wait for a server that hangs, so the server has to begin at once.
+    A hook has no time to wait for a server that hangs, so the server must begin immediately.
 
     Args:
         request: The request; `hooks` reads and answers it.
@@ -176,7 +176,7 @@ def store_of(arguments: "Sequence[str]") -> str:
 
 
 def _connect(path: str, version: str) -> "socket | None":
-    """Return a connection to a server of this version; None if none greets at once."""
+    """Return a connection to a server with this version; None if none greets immediately."""
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:
@@ -203,7 +203,7 @@ def _connect(path: str, version: str) -> "socket | None":
 
 
 def _read_greeting(connection: "socket") -> bytes:
-    """Return the first line of a server; empty if it has no room for another client."""
+    """Return a server's first line; empty if it can't accept another client."""
     greeting = b""
     while not greeting.endswith(b"\n") and (piece := connection.recv(256)):
         greeting += piece

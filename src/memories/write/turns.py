@@ -262,7 +262,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
         fields: dict[str, Any] = {}
         if turn.kinds and number == 0:
             fields["redacted"] = " ".join(turn.kinds)
-        assert turn.draft.created_at is not None  # it was checked
+        assert turn.draft.created_at is not None  # `_prepare_all` has checked it
         offset = turn.draft.created_at.utcoffset() or timedelta()
         if seconds := int(offset.total_seconds()):
             fields[OFFSET] = seconds
@@ -280,7 +280,7 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
 
 
 def _next_record(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
-    assert draft.created_at is not None  # it was checked
+    assert draft.created_at is not None  # `_prepare_all` has checked it
     next_index = 0 if last is None else last.ref.position + 1
     index = max(draft.index, first.position, next_index)
     labels = {**draft.tags, ROLE: draft.role}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memories.embedders.service.client import ServiceClient
 
-MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
+MAX_WINDOWS = 32  # windows of one text; all words of a longer one are indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
 # If words may stand in: the time limit of the only try, for this number of texts or fewer.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
@@ -285,7 +285,7 @@ class Rest:
         until = self._clock() + min(MAX_SECONDS, max(MIN_SECONDS, after_seconds))
         self._failure = {"until": until, "waited": waited, "why": why}
         if self.path.parent.is_dir():
-            # if the disk is full, this process alone remembers
+            # if the disk is full, only this process remembers
             with contextlib.suppress(OSError), replacing(self.path) as stream:
                 stream.write(json.dumps(self._failure).encode())
 

@@ -124,7 +124,7 @@ class Patience(NamedTuple):
 
 
 class Service(NamedTuple):
-    """The address of a service, and its key.
+    """A service's address and key.
 
     Attributes:
         title: Its name in messages.

@@ -71,7 +71,7 @@ class Judgement(NamedTuple):
 _T = TypeVar("_T")
 MAX_JUDGED = 2_000  # characters
 # Vectors of texts with an abbreviation in one of them may be less similar than the threshold.
-_SURELY_DIFFERENT = 0.75  # of the threshold
+_SURELY_DIFFERENT = 0.75  # share of the threshold
 _LONGEST_ACRONYM = 5  # letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
