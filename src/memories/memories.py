@@ -1200,8 +1200,10 @@ class Memories:
         return self._scratchpads.offline()
 
     def missing(self) -> str | None:
-        """Return a sentence if the store's file is missing although its scratchpad contains
-        memories, else None.""" return self._scratchpads.missing()
+        """Return a sentence if the store's file is missing but its scratchpad isn't empty; else
+        None.
+        """
+        return self._scratchpads.missing()
 
     @property
     def has_scratchpad(self) -> bool:

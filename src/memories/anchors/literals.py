@@ -10,7 +10,7 @@ from memories.anchors.budget import Budget
 
 # Signs between two words; `-`, `<`, `!`, `~` and `+` change the meaning of what follows.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # distance to a value in which its name is searched
+_MAX_PLACES = 50  # places of a value at which its name is searched
 _MAX_BEFORE = 120  # characters before a value, where its name may be
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 

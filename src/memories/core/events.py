@@ -229,7 +229,7 @@ def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
 
 def _count(result: Any) -> int:
     """Return how many memories or turns an operation returned or wrote."""
-    result = getattr(result, "found", result)  # operation of a search in a scratchpad
+    result = getattr(result, "found", result)  # the result of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
     # The parts of pages, explanations, histories, scratchpads, and changes of many memories.

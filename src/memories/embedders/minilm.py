@@ -96,7 +96,7 @@ _FILES = {
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
     f"{_NAME}.vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-_BYTES = 22_830_417  # precision of the weights
+_BYTES = 22_830_417  # size of the weights
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _LONG_WORD = 8  # letters

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.5  # wait for the model, which usually takes less, before searching by words
 LONGER = 10.0  # wait for the model if words find nothing
 AGAIN_SECONDS = 60.0  # until a failed model is loaded again
-LEAVING_SECONDS = (
-    60.0  # seconds for running calls after the client has left; longer than any call waits
-)
+# for running calls after the client has left; longer than any call waits
+LEAVING_SECONDS = 60.0
 LAST_SECONDS = 2.0  # then for refusing the remaining calls
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"

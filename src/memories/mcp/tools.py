@@ -43,15 +43,10 @@ HINT_SEEN = "stored; your search found {}: if this replaces it, call this again 
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
-CREATED = (
-    "id",
-    "stored",
-    "merged",
-    "not_merged",
-    "reinforced",
-)  # characters in an answer to a create
+# fields in an answer to a create
+CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 CONTEXT_TOKENS = (200, 20_000)
-FACTS_TOKENS = 60  # part of a context, for the counts of the texts that it omits
+FACTS_TOKENS = 60  # tokens of a context, for the counts of the texts that it omits
 MAX_AGENT = 64
 MAX_SEEN = 20  # the latest memories that a session's searches returned
 MAX_RESULTS = 50

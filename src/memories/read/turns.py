@@ -19,7 +19,7 @@ MESSAGE_ID = "message_id"  # field in each part of a long message: the message's
 OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
-MAX_PARTS = 10_000  # characters of one message
+MAX_PARTS = 10_000  # parts of one message
 _PAGE = 1_000  # maximum number of records read at a time
 _SCOPE = "\x1f"  # separates conversation and message id, which can't contain a control character
 

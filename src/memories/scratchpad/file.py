@@ -28,7 +28,7 @@ _LOCK = ".scratchpad.lock"
 _STALE, _REFRESHING = ".scratchpad.stale", ".scratchpad.taken"
 _COPIES = "scratchpad.edited*.yaml"
 Result = TypeVar("Result")
-Fingerprint = tuple[int, int, int] | None  # stamp of the existing file; None if there is no file
+Fingerprint = tuple[int, int, int] | None  # of the existing file; None if there is no file
 
 
 class Overtaken(Exception):

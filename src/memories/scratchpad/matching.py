@@ -29,9 +29,8 @@ from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
 MIN_SHARE = 1 / 3  # fraction of a question's significant words
-ENOUGH_WORDS = (
-    2  # with at least this many words, all of them found, the scratchpad answers without the store
-)
+# with at least this many words, all of them found, the scratchpad answers without the store
+ENOUGH_WORDS = 2
 MIN_STEM = 4  # minimum letters of a word that may have another ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights in a score
 

@@ -44,7 +44,7 @@ ACTIONS = (
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import")
 _PAGE = 250
 _MAX_CONVERSATIONS = 100_000  # whose names are looked up
-_MAX_POSITIONS = 1_000_000  # characters of one item
+_MAX_POSITIONS = 1_000_000  # positions in one item
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ANY = -1  # stands for every position of a memory or a conversation
 
@@ -314,7 +314,7 @@ class _ChainCheck:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._hashes: dict[int, list[bytes]] = {}  # positions of the entries, by number
+        self._hashes: dict[int, list[bytes]] = {}  # of the entries, by number
         self._written: set[int] = set()  # hashes of the addresses of written records
         self._salts: list[str] = []
         self._last: Record | None = None
