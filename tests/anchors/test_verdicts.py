@@ -14,6 +14,7 @@ from memories.anchors.judge import cache_of
 from memories.config import load_config
 from memories.errors import InvalidInput
 from memories.guard.origin import Place
+from memories.transfer.sources.markdown import find_cited, parse
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -308,3 +309,12 @@ def test_the_command_verifies_a_repository(project: Path) -> None:
     answer = run("verify", "--project", ".")
     assert answer.returncode == 1
     assert "docker-compose.yml no longer contains 5433" in answer.stdout
+
+
+def test_the_frontmatter_of_a_page_names_the_anchors_of_its_statements() -> None:
+    page = parse("---\nanchors: [compose.yml::5433]\nvalid_until: 2026-12-31\n---\nPort 5433.\n")
+    assert find_cited(page.fields) == {
+        "anchors": ("compose.yml::5433",),
+        "valid_until": "2026-12-31",
+    }
+    assert find_cited(parse("Port 5433.").fields) == {}

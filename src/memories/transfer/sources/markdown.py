@@ -92,13 +92,29 @@ def read_file(reader: Reader, file: Path) -> Iterator[Item]:
     page = parse(_without_notation(text) if is_vault else text)
     time = find_time(page.fields, file)
     tags = page_tags(reader, page.fields, file)
+    cited = find_cited(page.fields)
     for passage in page.passages:
         if reason := _find_reason_to_skip(passage.text):
             reader.skip(reason)
             continue
         own = dict(tags)
         add_tag(own, "heading", " > ".join(passage.headings))
-        yield Draft(with_headings(passage), tags=own, created_at=time)
+        yield Draft(with_headings(passage), tags=own, created_at=time, **cited)
+
+
+def find_cited(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the frontmatter of a page says about the truth of its statements: `anchors`,
+    `valid_until` and `recheck`.
+    """
+    anchors = fields.get("anchors")
+    cited: dict[str, Any] = {
+        name: str(fields[name]) for name in ("valid_until", "recheck") if fields.get(name)
+    }
+    if isinstance(anchors, str):
+        anchors = [anchors]
+    if isinstance(anchors, list) and anchors:
+        cited["anchors"] = tuple(map(str, anchors))
+    return cited
 
 
 def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str, str]:
