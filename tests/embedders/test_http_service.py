@@ -940,7 +940,7 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
     assert all(
         name == name.lower() and model.window_bytes >= 640 for name, model in models().items()
     )
-    with pytest.raises(ConfigError, match="which is not a name"):
+    with pytest.raises(ConfigError, match="which is not a valid name"):
         open_embedder("openai:a\nb", settings())
 
 

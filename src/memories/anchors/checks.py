@@ -1,7 +1,7 @@
 """Checks whether the sources that memories cite are unchanged, and decides the verdicts.
 
 A file is read only if its size, inode or times changed since the last check. The results of checks
-are in a file beside the scratchpad, under digests that name no path and no literal.
+are in a file next to the scratchpad, under digests that reveal neither paths nor literals.
 """
 
 import contextlib

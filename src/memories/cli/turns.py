@@ -100,7 +100,7 @@ def add(
 
     CONTENT is the turn's text, or - to read many turns from standard input: one JSON object per
     line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
-    reported as stored, known (its message id exists with the same content) or refused (with another
+    reported as stored, known (its message id exists with the same content) or refused (with other
     content); if one is refused the others are stored and the exit code is 1.
     """
     if content != "-":

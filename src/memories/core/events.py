@@ -303,7 +303,7 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
 
 
 def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
-    """Permanently remove events, such as an erased namespace's.
+    """Permanently remove events, for example those of an erased namespace.
 
     Args:
         home: The folder of the settings.

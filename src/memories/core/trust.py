@@ -27,7 +27,7 @@ class Dotenv(NamedTuple):
         approved: Whether the user has approved this content.
         doubt: Why not even harmless settings should be taken from it, as part of a sentence;
             else empty.
-        changed: Whether it was approved with another content.
+        changed: Whether it was approved with other content.
     """
 
     values: dict[str, str]

@@ -414,7 +414,7 @@ def _is_listed(index: Path, name: bytes) -> bool:
 
 
 def _object_folders(objects: Path, left: list[int]) -> Iterator[Path]:
-    """Yield a folder of objects, and the folders from which it borrows."""
+    """Yield an object folder, and the folders from which it borrows objects."""
     left[0] -= 1
     if left[0] < 0:
         return

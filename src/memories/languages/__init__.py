@@ -1,4 +1,5 @@
-"""Detects the language of a text; has words for times, numbers and negation in twenty languages.
+"""Detects the language of a text; contains words for times, numbers and negation in twenty
+languages.
 
 Each `.txt` file in this folder describes a language, one line per kind of words. A new language is
 a new file, and its script or its code below. `_` stands for a space, `|` separates words with one
@@ -78,7 +79,7 @@ _FOLDS = _Folds(
 _FOLDS[ord("ł")] = "l"
 _FOLDS[ord("ß")] = "ss"
 _FOLDS[ord("ـ")] = ""
-_FOLDS[0x93C] = ""  # a dot below letters of Devanagari
+_FOLDS[0x93C] = ""  # a dot below Devanagari letters
 _FOLDS.update(dict.fromkeys(range(0x591, 0x5C8), ""))  # points of Hebrew
 _FOLDS.update(dict.fromkeys(range(0x64B, 0x653), ""))  # vowels of Arabic
 

@@ -303,7 +303,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return the units of time by their names, each with the number in a name like "two days"."""
+    """Return the units of time by name, each with the number in names such as "two days"."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:

@@ -308,9 +308,7 @@ class Tools:
     def list_conversations(
         self, since: str = "", limit: int = 10, cursor: Cursor = ""
     ) -> CallToolResult:
-        """List conversations by name, the one with the latest turn first, with how many turns and
-        when.
-        """
+        """List conversations by name, latest turn first, with their number of turns and times."""
         _check_limit(limit)
         page = self.memories.list_conversations(
             limit=limit, cursor=cursor or None, since=since or None
@@ -413,7 +411,9 @@ class Tools:
     ) -> CallToolResult:
         """Append messages to a conversation, in order, so that they are found later."""
         if len(turns) > MAX_TURNS:
-            raise InvalidInput(f"turns has {len(turns)} messages; send at most {MAX_TURNS} at once")
+            raise InvalidInput(
+                f"turns contains {len(turns)} messages; send at most {MAX_TURNS} at a time"
+            )
         now = datetime.now(UTC)
         drafts = []
         for message in turns:

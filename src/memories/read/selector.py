@@ -158,8 +158,7 @@ def select_all(collection: Collection, instant: Instant) -> Selector:
 
 
 def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
-    """Return the filter to read, and the test for each record, to list the selected records of a
-    filter.
+    """Return a filter and a test for each record that together list the selected records.
 
     Raises:
         InvalidInput: The expression names a state, and the filter asks for another one.

@@ -175,7 +175,7 @@ def aging_fields(entry: Entry) -> dict[str, Any]:
 
 
 def anchor_fields(entry: Entry) -> dict[str, Any]:
-    """Return the fields of an entry's record that say what makes it true."""
+    """Return the fields of an entry's record that contain its sources."""
     from memories.core.times import to_millis
 
     fields: dict[str, Any] = {}

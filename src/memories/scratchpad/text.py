@@ -65,11 +65,11 @@ def read_text(file: Path) -> str | None:
 
 def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidInput(f"{file} is not a regular file; remove it, and it is written again")
+        raise InvalidInput(f"{file} is not a regular file; remove it to have it rewritten")
     if os.name != "posix":
         return
     if status.st_uid not in (os.geteuid(), 0):
-        raise InvalidInput(f"{file} belongs to another user; remove it, and it is written again")
+        raise InvalidInput(f"{file} belongs to another user; remove it to have it rewritten")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         from memories.core.trust import (
             others_may_write,

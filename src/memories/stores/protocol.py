@@ -1,6 +1,6 @@
 """The store protocol, with every rule for a backend.
 
-A store stores complete records and finds candidates. The layers above it make all decisions.
+A store keeps complete records and finds candidates. The layers above it make all decisions.
 """
 
 import contextlib

@@ -229,7 +229,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
         config: Where it is, and its key.
 
     Raises:
-        ConfigError: A setting is missing or not acceptable.
+        ConfigError: A setting is missing or invalid.
     """
     return HTTPEmbedder(choose(name, config), config)
 

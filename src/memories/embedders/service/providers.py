@@ -256,12 +256,14 @@ def choose(name: str, config: Config) -> Chosen:
         config: The settings.
 
     Raises:
-        ConfigError: A setting is missing or not acceptable.
+        ConfigError: A setting is missing or invalid.
     """
     provider = PROVIDERS[name.partition(":")[0]]
     model = name.partition(":")[2].strip() or provider.model
     if len(model) > 200 or not model.isprintable():
-        raise ConfigError(f'EMBEDDER has the model "{shown(model)}", which is not a name; check it')
+        raise ConfigError(
+            f'EMBEDDER names the model "{shown(model)}", which is not a valid name; check it'
+        )
     url = _url(config.embedder_url or provider.url, provider, config)
     key, key_from = _key(provider, url, config)
     size, shorter = _find_size(model, config.embedder_dimensions)

@@ -62,7 +62,7 @@ class Principal(NamedTuple):
 
     @property
     def everywhere(self) -> int:
-        """The access level in the whole store."""
+        """The access level in the entire store."""
         return tokens.LEVELS.get(self.grants.get(tokens.ALL, ""), 0)
 
     def home(self, default: str) -> str:

@@ -17,7 +17,7 @@ def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - each application cho
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a folder called `memories` with text files, as the tool sees it."""
+    """Return whether a path is a folder called `memories` with text files, as the tool sees it."""
     if not sample.is_folder or sample.path.name != "memories" or ".obsidian" in sample.names:
         return False
     is_other = sample.path.parent.name in (".serena", ".codex")

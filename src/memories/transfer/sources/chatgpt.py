@@ -36,7 +36,7 @@ def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - an export may be any
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is an export: a folder, an archive, or its file of conversations."""
+    """Return whether a path is an export: a folder, an archive, or its file of conversations."""
     if sample.has("mapping", "current_node") or sample.has("mapping", "title"):
         return True
     is_export = "chat.html" in sample.names or "message_feedback.json" in sample.names

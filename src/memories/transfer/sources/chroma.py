@@ -44,7 +44,7 @@ def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - a server may keep it
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a server's folder or its database."""
+    """Return whether a path is a server's folder or its database."""
     if "chroma.sqlite3" in sample.names:
         return True
     return {"collections", "embeddings", "embedding_metadata"} <= sample.tables.keys()

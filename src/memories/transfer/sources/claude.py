@@ -24,7 +24,7 @@ def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - an export may be any
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is an export, or one of its files."""
+    """Return whether a path is an export, or one of its files."""
     if sample.has("chat_messages") or sample.has("conversations_memory"):
         return True
     if sample.has("prompt_template", "uuid"):

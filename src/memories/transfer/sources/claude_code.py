@@ -31,7 +31,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a session, or a folder that has sessions."""
+    """Return whether a path is a session, or a folder that contains sessions."""
     return any({"sessionId", "uuid", "type"} <= line.keys() for line in sample.lines)
 
 

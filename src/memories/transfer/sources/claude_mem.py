@@ -28,7 +28,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, or the folder of it."""
+    """Return whether a path is the program's database, or its folder."""
     if "claude-mem.db" in sample.names:
         return True
     return {"memory_session_id", "project"} <= sample.tables.get("observations", set())

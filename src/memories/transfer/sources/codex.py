@@ -26,7 +26,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a session, or a folder that has sessions."""
+    """Return whether a path is a session, or a folder that contains sessions."""
     if sample.has("timestamp", "type", "payload"):
         return True
     return sample.has("id", "timestamp", "instructions")  # versions before September 2025

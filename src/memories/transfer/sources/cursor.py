@@ -33,7 +33,9 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, a transcript, or a folder of them."""
+    """Return whether a path is the program's database, a transcript, or a folder that contains
+    one.
+    """
     if _TABLE in sample.tables or "state.vscdb" in sample.names:
         return True
     if sample.is_folder:

@@ -29,7 +29,9 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, its export, or the folder `.engram` of a repository."""
+    """Return whether a path is the program's database, its export, or the folder `.engram` of a
+    repository.
+    """
     if "engram.db" in sample.names or {"manifest.json", "chunks"} <= sample.names:
         return True
     if {"topic_key", "normalized_hash"} <= sample.tables.get("observations", set()):

@@ -22,7 +22,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a chat, or a folder that has chats."""
+    """Return whether a path is a chat, or a folder that contains chats."""
     return sample.has("sessionId", "projectHash")
 
 

@@ -18,7 +18,7 @@ def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - no program keeps suc
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is a text file by its name; its content can be anything."""
+    """Return whether a path is a text file by its name; its content can be anything."""
     return sample.path.suffix.lower() == ".txt" and b"\0" not in sample.start
 
 

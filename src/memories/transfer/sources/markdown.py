@@ -64,7 +64,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is Markdown, or a folder with some."""
+    """Return whether a path is a Markdown file, or a folder that contains one."""
     if not sample.is_folder:
         return any(fnmatch(sample.path.name, pattern) for pattern in FILES)
     has_page = any(fnmatch(name, pattern) for name in sample.names for pattern in FILES)

@@ -31,7 +31,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, or the folder of it."""
+    """Return whether a path is the program's database, or its folder."""
     if "sqlite_vec.db" in sample.names:
         return True
     return {"content_hash", "memory_type", "created_at_iso"} <= sample.tables.get("memories", set())

@@ -25,7 +25,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is the database, or JSON of memories with an owner or a hash."""
+    """Return whether a path is the database, or JSON of memories with an owner or a hash."""
     if {"memory_id", "new_memory"} <= sample.tables.get("history", set()):
         return True
     if sample.has("results"):

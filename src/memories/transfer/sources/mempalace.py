@@ -30,7 +30,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is the folder of a palace, or one of its databases."""
+    """Return whether a path is the folder of a palace, or one of its databases."""
     folder = sample.path if sample.is_folder else sample.path.parent
     if not sample.is_folder and sample.path.name not in FILES:
         return False

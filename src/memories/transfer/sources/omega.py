@@ -24,7 +24,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, or the folder of it."""
+    """Return whether a path is the program's database, or its folder."""
     if "omega.db" in sample.names:
         return True
     return {"node_id", "content"} <= sample.tables.get("memories", set())

@@ -58,7 +58,7 @@ def locate(home: Path) -> Iterable[Path]:
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether it is its database, or a folder that has its sessions."""
+    """Return whether a path is the program's database, or a folder that contains its sessions."""
     if "opencode.db" in sample.names or {"session", "message", "part"} <= sample.names:
         return True
     return {"session", "message", "part"} <= sample.tables.keys()
@@ -139,7 +139,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
 
 
 def _is_hidden(part: Mapping[str, Any]) -> bool:
-    """Return whether the program wrote a part of a prompt, or the part has no text."""
+    """Return whether the program wrote a part of a prompt, or the part contains no text."""
     return bool(part.get("synthetic") or part.get("ignored") or not clean(part.get("text")))
 
 
