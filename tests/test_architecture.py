@@ -63,11 +63,11 @@ ORDER = {
     "memories.write.compare": "vocabulary < reading < grammar word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
-    "memories.transfer": """lines pages stats < audit export intake migrate sources < importing foreign <
+    "memories.transfer": """lines pages stats < audit bundle export intake migrate sources < importing foreign <
         backup < doctor""",
-    "memories.transfer.sources": """items database < fields reader sample < markdown < anthropic basic_memory chatgpt chroma claude
-        claude_code claude_mem codex csv_rows cursor engram gemini jsonl lines mcp_memory_service
-        mem0 mempalace okf omega opencode server_memory""",
+    "memories.transfer.sources": """items database < fields reader sample < markdown < anthropic
+        basic_memory chatgpt chroma claude claude_code claude_mem codex csv_rows cursor engram
+        gemini jsonl lines mcp_memory_service mem0 mempalace okf omega opencode server_memory""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < degraded gathering < context < memory""",
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
@@ -76,7 +76,8 @@ ORDER = {
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
     "memories.cli": """output complete < text app < options < backup bulk < anchors search turns stores
-        status serve identities < review < agents connect memories transfer""",
+        bundle status serve identities < review < agents connect memories
+        transfer""",
     "memories.mcp": "answers identity < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai",

@@ -119,11 +119,16 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
 
 
 @command(
-    epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl"
+    epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl\n"
+    "memory export --markdown notes"
 )
 @option(
     "--output", "-o", "file", metavar="FILE",
     help="Write to FILE, completely or not at all. [default: standard output]",
+)  # fmt: skip
+@option(
+    "--markdown", "folder", metavar="FOLDER",
+    help="Write memories as Markdown files into FOLDER instead, one file each.",
 )  # fmt: skip
 @where_option
 @option(
@@ -135,22 +140,35 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
 def export(
     config: "Config",
     file: str | None,
+    folder: str | None,
     where: str | None,
     scope: str | None,
     vectors: bool,
     all_namespaces: bool,
     no_shared: bool,
 ) -> None:
-    """Write all memories and turns as JSON lines.
+    """Write all memories and turns as JSON lines, or memories as Markdown.
 
     It contains every version and every field, including deleted memories, and memory import reads
     it. With --where, only memories whose latest version matches the expression, and turns that
     match.
+
+    With --markdown, each memory is a file that you can read, edit and keep in git: memory import
+    FOLDER brings them back, and texts that you edited as new versions.
     """
     from memories.transfer.export import export as run
 
+    if folder is not None:
+        if file or vectors or scope not in (None, "memories"):
+            raise InvalidInput(
+                "--markdown writes memories only; leave out --output, --vectors, --in"
+            )
+        scope = "memories"
+
     namespaces = namespaces_of(config, all_namespaces, no_shared)
-    selector = None if where is None else _selector(where, scope or "all", config)
+    selector: Any = _select_memories if folder is not None else None
+    if where is not None:
+        selector = _selector(where, scope or "all", config)
 
     def write(stream: IO[bytes]) -> int:
         with open_store(config.store, None, config) as store, ProgressBar() as bar:
@@ -164,6 +182,9 @@ def export(
                 progress=bar,
             )
 
+    if folder is not None:
+        _write_markdown(write, Path(folder))
+        return
     if file is None or file == "-":
         _write_to_output(write)
         return
@@ -175,6 +196,21 @@ def export(
         count = write(stream)
     record_change(f"{count} records were exported to {file}")
     emit({"exported": count, "output": file}, partial(str, f"Exported {count} records to {file}."))
+
+
+def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
+    """Write an export into a folder of Markdown files."""
+    from memories.transfer import bundle
+
+    begin_change()
+    with (
+        temporary_copy(write) as copy,
+        name_place(str(folder), "some files may be missing; run it again"),
+    ):
+        count = bundle.write(folder, (line.decode() for line in copy))
+    record_change(f"{count} memories were exported to {folder}")
+    answer = {"exported": count, "output": str(folder)}
+    emit(answer, partial(str, f"Exported {count} memories to {folder}/{bundle.INDEX}."))
 
 
 def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
@@ -207,6 +243,11 @@ def _own_key() -> bytes | None:
         return None
 
 
+def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
+    """Yield the records of memories, and none of turns."""
+    return records if collection == "memory" else iter(())
+
+
 def _selector(
     where: str, scope: str, config: "Config"
 ) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
@@ -220,10 +261,10 @@ def _selector(
     for kind in collections_of(scope):
         selectors[kind] = parse(where, kind, instant, any_state=kind is Collection.MEMORY)
 
-    def select(kind: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-        if kind not in selectors:
+    def select(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
+        if collection not in selectors:
             return iter(())
-        return with_versions(selectors[kind], records)
+        return with_versions(selectors[collection], records)
 
     return select
 

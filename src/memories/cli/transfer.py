@@ -6,6 +6,7 @@ import shlex
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -95,7 +96,8 @@ def import_(
         return _list_sources()
     name, paths = _find_source(source, path)
     if name is None:
-        return _import_export(
+        run = _import_bundle if Path(source).is_dir() else _import_export
+        return run(
             config,
             source,
             dry_run=dry_run,
@@ -134,6 +136,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     Raises:
         InvalidInput: The source is unknown, or has no files in the usual places.
     """
+    from memories.transfer.bundle import is_bundle
     from memories.transfer.sources import locate, recognize
 
     if source in SOURCES and path is not None:
@@ -151,7 +154,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     file = None
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening it says why
         file = Path(source).resolve(strict=True)
-    if file is None or source in ("", "-") or _is_export(file):
+    if file is None or source in ("", "-") or is_bundle(file) or _is_export(file):
         return None, []
     return recognize(file), [file]
 
@@ -323,6 +326,7 @@ def _import_export(
     into: str | None,
     redact: bool,
     namespaces: Sequence[str] | None,
+    edited: int | None = None,
 ) -> int:
     """Import a file that `memory export` wrote; return the exit code."""
     from memories.config import registers
@@ -360,11 +364,32 @@ def _import_export(
                 dry_run=dry_run,
                 intake=intake,
             )
-    return _report_import(config, imported, import_id, dry_run=dry_run)
+    return _report_import(config, imported, import_id, dry_run=dry_run, edited=edited)
+
+
+def _import_bundle(config: "Config", folder: str, **terms: Any) -> int:
+    """Import a folder that `memory export --markdown` wrote: edits of texts, and new memories."""
+    from memories.cli.bundle import apply_edits
+
+    applied = apply_edits(
+        config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"]
+    )
+    if applied is None:
+        return 1
+    lines, edited = applied
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        return _import_export(config, file.name, edited=edited, **terms)
 
 
 def _report_import(
-    config: "Config", imported: "Imported", import_id: str | None, *, dry_run: bool
+    config: "Config",
+    imported: "Imported",
+    import_id: str | None,
+    *,
+    dry_run: bool,
+    edited: int | None,
 ) -> int:
     """Print the result of an import; return the exit code."""
     from memories.scratchpad.file import mark_all_stale
@@ -373,9 +398,13 @@ def _report_import(
         count = imported.imported
         record_change(f"{count} records were imported; running it again leaves those unchanged")
     mark_all_stale(config.home)
+    if edited is not None:
+        imported.unchecked = False  # each file has a digest of its own
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
     answer = store_shapes.import_result(imported, import_id, dry_run=dry_run)
+    if edited is not None:
+        answer["edited"] = edited
     emit(answer, partial(_render_import, imported, answer))
     return 1 if imported.conflict_count else 0
 
@@ -386,6 +415,9 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     if dry_run:
         verb, wait = "Would import", "would wait"
     lines = [f"{verb} {imported.imported} records; {imported.known} were already there."]
+    if answer.get("edited"):
+        count = amount(answer["edited"], "edited text", "edited texts")
+        lines.append(f"{count} {'would become' if dry_run else 'became'} new versions.")
     if answer["pending"]:
         lines.append(
             f"{answer['pending']} memories {wait} for review, since nothing proves that this file "

@@ -6,6 +6,7 @@ from typing import Any
 
 from memories.models import Draft
 from memories.read.turns import TurnDraft
+from memories.transfer.sources import markdown
 from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
@@ -149,12 +150,6 @@ def _read_memories(memories: Mapping[str, Any], projects: Mapping[str, str]) -> 
 
 
 def _split(text: object, tags: Mapping[str, str]) -> Iterator[Item]:
-    """Yield the paragraphs and list items of Markdown, with their heading where they are short."""
-    heading = ""
-    for block in clean(text).replace("\n- ", "\n\n- ").replace("\n* ", "\n\n* ").split("\n\n"):
-        statement = block.strip().lstrip("-* ").strip()
-        if block.startswith("#") or (block.startswith("**") and block.endswith("**")):
-            heading = block.strip("#* \n")
-        elif statement:
-            is_short = heading and len(statement) < 60
-            yield Draft(f"{heading}: {statement}" if is_short else statement, tags=tags)
+    """Yield the statements of a memory, which is Markdown."""
+    for passage in markdown.parse(clean(text)).passages:
+        yield Draft(markdown.with_headings(passage), tags=dict(tags))

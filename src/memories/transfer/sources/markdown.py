@@ -33,6 +33,7 @@ _SHORT = 60  # characters; a shorter statement is given its headings
 _MAX_FRONTMATTER_LINES = 64
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
 _QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
+_BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
 _LINK = re.compile(r"!?\[[^\]]*\]\([^)]*\)|!?\[\[[^\]]*\]\]|<?https?://\S+")
 _LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
 _EMBED = re.compile(r"!\[\[[^\]]*\]\]|%%.*?%%", re.DOTALL)
@@ -157,33 +158,44 @@ def parse(text: str) -> Page:
 
     fields, body = split_frontmatter(text)
     lines = body.split("\n")
-    headings: list[str] = []
+    headings: list[str] = []  # one for each level, empty if there is none
+    above: tuple[str, ...] = ()
     passages: list[Passage] = []
     introduction = previous = ""
     for token in _blocks(MarkdownIt("commonmark").enable("table").parse(body)):
         start, end = token.map or (0, 0)
         source = "\n".join(lines[start:end]).strip("\n")
-        if token.type == "heading_open":
-            level = int(token.tag[1])
-            headings = [*headings[: level - 1], one_line(source.strip("#=- \n"))]
+        if level := _find_level(token, source):
+            padded = [*headings, *[""] * 7]
+            headings = [*padded[: level - 1], one_line(source.strip("#=-*_: \n"))]
+            above = tuple(filter(None, headings))
         elif token.type == "blockquote_open":
-            passages.append(Passage(clean(_QUOTE.sub("", source)), tuple(headings)))
+            passages.append(Passage(clean(_QUOTE.sub("", source)), above))
         elif token.type == "paragraph_open":
-            passages.append(Passage(clean(source), tuple(headings)))
+            passages.append(Passage(clean(source), above))
         elif token.type == "list_item_open":
             if previous == "paragraph_open" and _is_introduction(passages[-1]):
                 introduction = one_line(passages.pop().text.removesuffix(":"))
-            above = (*headings, introduction) if introduction else tuple(headings)
-            passages.append(Passage(_dedent(source), above))
+            own = (*above, introduction) if introduction else above
+            passages.append(Passage(_dedent(source), own))
         elif token.type != "html_block":
-            if previous in ("", "heading_open"):
-                passages.append(Passage(source, tuple(headings)))
+            if previous in ("", "heading"):
+                passages.append(Passage(source, above))
             else:
                 last = passages[-1]
                 passages[-1] = last._replace(text=f"{last.text}\n\n{source}")
         introduction = introduction if token.type == "list_item_open" else ""
-        previous = previous if token.type == "html_block" else token.type
+        if token.type != "html_block":
+            previous = "heading" if level else token.type
     return Page(fields, [passage for passage in passages if clean(passage.text)])
+
+
+def _find_level(token: "Token", source: str) -> int:
+    """Return the level of a heading, a line in bold type counting as the lowest; 0 for others."""
+    if token.type == "heading_open":
+        return int(token.tag[1])
+    is_bold = token.type == "paragraph_open" and _BOLD_LINE.fullmatch(source.strip())
+    return 7 if is_bold else 0
 
 
 def _is_introduction(passage: Passage) -> bool:

@@ -1,0 +1,74 @@
+"""Edits in a folder of Markdown become new versions, after a look at the differences."""
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memories.cli.options import open_memory
+from memories.cli.output import amount, begin_change, confirm, is_terminal, note, record_change
+from memories.errors import MemoriesError
+from memories.transfer import bundle
+
+if TYPE_CHECKING:
+    from memories.memories import Memories
+    from memories.models import Memory
+    from memories.settings import Config
+
+
+def apply_edits(
+    config: "Config", folder: Path, *, dry_run: bool, redact: bool
+) -> tuple[list[str], int] | None:
+    """Store the edited texts of a folder as new versions; a person is asked first.
+
+    Args:
+        config: The settings.
+        folder: A folder that `memory export --markdown` wrote.
+        dry_run: Only show the differences.
+        redact: Whether secrets are removed.
+
+    Returns:
+        The lines of an export with the other memories of the folder, and the number of edits; None
+        if the person said no.
+    """
+    contents = bundle.read(folder)
+    lines = list(contents.lines)
+    edited: list[tuple[Memory, str]] = []
+    with open_memory(config, shared=False) as memories:
+        for edit in contents.edits:
+            memory = _find_memory(memories, edit.memory_id)
+            if memory is None:
+                lines += edit.lines
+            elif bundle.digest(memory.content) == edit.digest:
+                edited.append((memory, edit.text))
+                note(_describe_edit(memory, edit.text))
+            elif memory.content != edit.text:
+                note(
+                    f"{memory.id} is left as it is: it has changed since the export, and its file "
+                    "was edited; update one of them by hand"
+                )
+        if dry_run or not edited:
+            return lines, len(edited)
+        question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
+        if is_terminal() and not confirm(question, otherwise="Nothing was changed."):
+            return None
+        begin_change()
+        for memory, text in edited:
+            memories.update(memory.id, text, redact=redact, if_version=memory.version)
+            record_change(f"{memory.id} was updated; running it again does the rest")
+    return lines, len(edited)
+
+
+def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
+    """Return a memory of the own namespace; None if there is none."""
+    try:
+        memory = memories.get(memory_id)
+    except MemoriesError:
+        return None
+    return memory if memory.namespace == memories.namespace else None
+
+
+def _describe_edit(memory: "Memory", text: str) -> str:
+    """Return the difference between a memory and its edited text."""
+    before, after = memory.content.splitlines(), text.splitlines()
+    lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
+    return "\n".join([f"{memory.id} was edited:", *lines])

@@ -1,0 +1,298 @@
+"""A folder of Markdown with one file for each memory, in the Open Knowledge Format 0.2, and back.
+
+The text of a file is the current text of its memory. Its frontmatter lists all versions as the
+lines of an export, the last one without its text. So the folder comes back as the export that it
+was made from, and a text that somebody edited is recognized by its digest.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.core.disk import replacing
+from memories.errors import InvalidInput
+from memories.guard.validate import shown
+from memories.models import PENDING
+from memories.transfer.lines import header_line
+
+INDEX = "index.md"
+_GENERATOR = "memoriae"
+_LINKS = "\n\n<!-- links -->\n"
+_LINKS_AT_END = re.compile(rf"{_LINKS}Corrects \[[^\]\n]*\]\([^)\n]*\)\n?\Z")
+_MAX_FILE_BYTES = 67_108_864
+_WITHOUT_PROJECT = "notes"
+# What YAML reads as a line break, or not at all.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+class Edit(NamedTuple):
+    """A memory whose text was edited in its file.
+
+    Attributes:
+        namespace: The namespace of the memory.
+        memory_id: Its id.
+        text: The edited text.
+        digest: The digest of the text that was exported.
+        lines: The lines of its versions, the last one with the edited text.
+    """
+
+    namespace: str
+    memory_id: str
+    text: str
+    digest: str
+    lines: Sequence[str]
+
+
+class Bundle(NamedTuple):
+    """What a folder contains.
+
+    Attributes:
+        lines: The lines of the export, without edited memories.
+        edits: The edited memories.
+    """
+
+    lines: Sequence[str]
+    edits: Sequence[Edit]
+
+
+def digest(text: str) -> str:
+    """Return the digest by which an edit of a text is recognized."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def is_bundle(folder: Path) -> bool:
+    """Return whether a folder was written by `write`."""
+    try:
+        start = (folder / INDEX).read_bytes()[:4_096]
+    except OSError:
+        return False
+    return f"\ngenerator: {_GENERATOR}\n".encode() in start.partition(b"\n---\n")[0] + b"\n"
+
+
+# --- writing
+
+
+def write(folder: Path, lines: Iterable[str]) -> int:
+    """Write the memories of an export into a folder; return how many.
+
+    Files of an earlier export into the same folder are replaced, and removed if their memory is
+    gone.
+
+    Args:
+        folder: A folder that is empty, missing, or written by this function.
+        lines: The lines of an export of memories, with the header and the last line.
+
+    Raises:
+        InvalidInput: The folder has other files, or edits that have not been imported.
+    """
+    last_line = ""
+    versions: list[dict[str, Any]] = []
+    for line in lines:
+        shape = json.loads(line)
+        if "end" in shape:
+            last_line = line.strip()
+        elif "format" not in shape:
+            versions.append(shape)
+    memories = [list(rows) for _, rows in groupby(versions, key=_owner)]
+    former = _refuse_loss(folder, {_owner(rows[-1]): rows[-1]["text"] for rows in memories})
+    paths = {_owner(rows[-1]): path for rows, path in zip(memories, _paths(memories), strict=True)}
+    for rows in memories:
+        path = paths[_owner(rows[-1])]
+        _write_file(folder / path, _render(rows, path, paths))
+        former.discard(folder / path)
+    _write_file(folder / INDEX, _render_index(memories, paths, last_line))
+    for file in former:
+        file.unlink()
+    return len(memories)
+
+
+def _owner(shape: Mapping[str, Any]) -> tuple[str, str]:
+    return shape["namespace"], shape["group"]
+
+
+def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path]:
+    """Return the files of an earlier export in the folder.
+
+    Args:
+        folder: The folder.
+        texts: The current texts of the memories to write.
+
+    Raises:
+        InvalidInput: The folder has something that would be lost.
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return set()
+    if not is_bundle(folder):
+        raise InvalidInput(
+            f"{shown(str(folder))} has files of another origin; name an empty or new folder"
+        )
+    for edit in read(folder).edits:
+        if texts.get((edit.namespace, edit.memory_id)) != edit.text:
+            raise InvalidInput(
+                f"the text of {edit.memory_id} was edited in {shown(str(folder))}; bring edits in "
+                f"first: memory import {shown(str(folder))}"
+            )
+    return set(_files(folder))
+
+
+def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a path for each memory: namespace, project, and the beginning of its first text.
+
+    The first text stays when a memory is updated, so its file stays, too. Memories that are deleted
+    or wait for review have folders of their own.
+    """
+    for rows in memories:
+        first, last = rows[0], rows[-1]
+        project = last.get("labels", {}).get("project") or _WITHOUT_PROJECT
+        if "ended_at" in last:
+            project = "pending" if last.get("ended_by") == PENDING else "deleted"
+        name = _slug(first["text"])[:48].strip("-") or "memory"
+        number = last["group"].replace("-", "")[-12:]
+        yield f"{_slug(last['namespace'])}/{_slug(project)}/{name}-{number}.md"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[\W_]+", "-", text[:200].lower()).strip("-")
+
+
+def _render(
+    rows: Sequence[Mapping[str, Any]], path: str, paths: Mapping[tuple[str, str], str]
+) -> str:
+    """Return the file of a memory."""
+    last = dict(rows[-1])
+    text = last["text"]
+    last["text"] = None
+    labels = last.get("labels", {})
+    tags = [f"{key}={value}" for key, value in labels.items() if not key.startswith("=")]
+    head = {
+        "type": labels.get("type") or "memory",
+        "title": _title(text),
+        "timestamp": last["created_at"],
+        "tags": tags,
+        "id": last["group"],
+        "digest": digest(text),
+    }
+    lines = [f"{name}: {_dump(value)}" for name, value in head.items()]
+    lines += ["versions:", *(f"- {_dump(row)}" for row in (*rows[:-1], last))]
+    links = ""
+    corrected = str(last.get("fields", {}).get("corrects", ""))
+    target = paths.get((last["namespace"], corrected))
+    if target:
+        relative = os.path.relpath(target, Path(path).parent)
+        links = f"{_LINKS}Corrects [{corrected}]({relative})"
+    return "\n".join(["---", *lines, "---", "", f"{text}{links}", ""])
+
+
+def _title(text: str) -> str:
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first if len(first) <= 80 else f"{first[:79]}…"
+
+
+def _render_index(
+    memories: Sequence[Sequence[Mapping[str, Any]]],
+    paths: Mapping[tuple[str, str], str],
+    last_line: str,
+) -> str:
+    """Return the index: links to all files by their folders, and the last line of the export."""
+    lines = [
+        "---",
+        'okf_version: "0.2"',
+        f"generator: {_GENERATOR}",
+        f"end: {last_line}",
+        "---",
+        "# Memories",
+    ]
+    entries = sorted((paths[_owner(rows[-1])], _title(rows[-1]["text"])) for rows in memories)
+    for folder, group in groupby(entries, key=lambda entry: entry[0].rpartition("/")[0]):
+        lines += ["", f"## {folder}", ""]
+        for path, title in group:
+            label = re.sub(r"([\\\[\]])", r"\\\1", title)
+            lines.append(f"- [{label}]({path})")
+    return "\n".join([*lines, ""])
+
+
+def _dump(value: object) -> str:
+    """Return JSON that YAML reads as the same value."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _write_file(file: Path, content: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as stream:
+        stream.write(content.encode("utf-8", "surrogatepass"))
+
+
+# --- reading
+
+
+def read(folder: Path) -> Bundle:
+    """Read a folder that `write` wrote, and that people may have edited.
+
+    Raises:
+        InvalidInput: A file can't be read as it was written; the message says which and why.
+    """
+    memories: list[tuple[tuple[str, str], list[str]]] = []
+    edits: list[Edit] = []
+    for file in _files(folder):
+        head, text = _parse(file)
+        versions = head.get("versions")
+        if not isinstance(versions, list) or not all(isinstance(row, dict) for row in versions):
+            raise InvalidInput(
+                f"{shown(file.name)} has no list of versions; restore its frontmatter"
+            )
+        versions[-1]["text"] = text
+        lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in versions]
+        namespace, memory_id = str(versions[-1].get("namespace")), str(versions[-1].get("group"))
+        if head.get("digest") == digest(text):
+            memories.append(((namespace, memory_id), lines))
+        else:
+            edits.append(Edit(namespace, memory_id, text, str(head.get("digest")), lines))
+    memories.sort()
+    lines = [header_line(None), *(line for _, lines in memories for line in lines)]
+    last_line, _ = _parse(folder / INDEX)
+    if edits:
+        lines[0] = header_line(None).replace('"version":2', '"version":1')
+    else:
+        lines.append(json.dumps(last_line.get("end"), separators=(",", ":")))
+    return Bundle(lines, edits)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of memories in a folder; links are not followed."""
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = Path(base, name)
+            is_page = name.endswith(".md") and file != folder / INDEX
+            if is_page and file.is_file() and not file.is_symlink():
+                yield file
+
+
+def _parse(file: Path) -> tuple[dict[str, Any], str]:
+    """Return the frontmatter of a file, and the text after it without links."""
+    import yaml
+
+    if file.stat().st_size > _MAX_FILE_BYTES:
+        raise InvalidInput(f"{shown(file.name)} is larger than any memory")
+    try:
+        content = file.read_bytes().decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{shown(file.name)} is not UTF-8; save it as UTF-8") from None
+    head, separator, body = content.removeprefix("---\n").partition("\n---\n")
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        is_complete = separator and content.startswith("---\n")
+        fields = yaml.load(head, loader) if is_complete else None  # noqa: S506 - both are safe loaders
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        reason = str(exc).splitlines()[0]
+        raise InvalidInput(f"{shown(file.name)} has damaged frontmatter: {reason}") from exc
+    if not isinstance(fields, dict):
+        raise InvalidInput(f"{shown(file.name)} has no frontmatter; restore it")
+    text = body.removeprefix("\n").removesuffix("\n")
+    return fields, _LINKS_AT_END.sub("", text)

@@ -1,0 +1,138 @@
+"""`memory export --markdown FOLDER` and back: the folder comes back equal, and edits as versions."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memories import Memories
+from memories.transfer import bundle
+
+Command = Callable[..., Any]
+TEXTS = (
+    "Deploys happen on Tuesdays.",
+    "本番環境へのデプロイは木曜日です。\n二行目 👩‍👧",
+    "Релиз — во вторник: «да».",
+    "يعمل الخادم على المنفذ 8443.",
+    "---\nkey: value\n---\n# not a heading of ours\n",
+    "<!-- links -->\nCorrects [x](y)",
+    "  spaces around, \\ and \"quotes\"\ttab\x7f\u2028\ufeff",
+)  # fmt: skip
+
+
+@pytest.fixture
+def filled(memory: Command) -> Iterator[Command]:
+    """Memories with versions, tags, keys, a correction and a deleted one."""
+    with Memories() as memories:
+        ids = [memories.create(text).memory.id for text in TEXTS]
+        memories.update(ids[0], "Deploys happen on Thursdays.", tags={"project": "shop"})
+        memories.create("The port is 1.", key="port")
+        memories.create("Deploys happen on Fridays.", supersedes=ids[0])
+        memories.delete(ids[3])
+    yield memory
+
+
+def test_a_folder_comes_back_equal(
+    filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "out")
+    answer = filled("export", "--markdown", folder).json
+    assert answer == {"exported": len(TEXTS) + 2, "output": folder}
+    before = filled("export").out
+    monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "other"))
+    filled("import", folder, "--trusted")
+    after = filled("export").out
+    assert after.splitlines()[:-1] == before.splitlines()[:-1]
+
+
+def test_files_are_valid_in_the_open_knowledge_format(filled: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    for file in folder.rglob("*.md"):
+        head = file.read_text().removeprefix("---\n").partition("\n---\n")[0]
+        fields = yaml.safe_load(head)
+        assert fields.get("type") or fields["okf_version"] == "0.2", file
+    index = (folder / "index.md").read_text()
+    assert all(file.name in index for file in folder.rglob("*.md") if file.name != "index.md")
+
+
+def test_an_edited_text_becomes_a_version_and_its_difference_is_shown(
+    filled: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    [file] = [file for file in folder.rglob("*.md") if "\n\nThe port is 1.\n" in file.read_text()]
+    file.write_text(file.read_text().replace("\n\nThe port is 1.\n", "\n\nThe port is 2.\n"))
+
+    preview = filled("import", str(folder), "--dry-run")
+    assert (preview.json["edited"], preview.json["imported"]) == (1, 0)
+    assert "-The port is 1.\n+The port is 2." in preview.err
+    assert filled("get", "--key", "port").json["content"] == "The port is 1."
+
+    assert filled("import", str(folder)).json["edited"] == 1
+    memory = filled("get", "--key", "port").json
+    assert (memory["content"], memory["version"]) == ("The port is 2.", 2)
+    assert filled("import", str(folder)).json["edited"] == 0
+    filled("export", "--markdown", str(folder))
+    assert bundle.read(folder).edits == []
+
+
+def test_an_edit_of_a_memory_that_has_changed_since_is_left_alone(
+    filled: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    [file] = [file for file in folder.rglob("*.md") if "\n\nThe port is 1.\n" in file.read_text()]
+    file.write_text(file.read_text().replace("\n\nThe port is 1.\n", "\n\nThe port is 2.\n"))
+    memory_id = filled("get", "--key", "port").json["id"]
+    filled("update", memory_id, "The port is 3.")
+    answer = filled("import", str(folder))
+    assert (answer.json["edited"], "has changed since the export" in answer.err) == (0, True)
+    assert filled("get", "--key", "port").json["content"] == "The port is 3."
+
+
+def test_edits_and_other_files_are_not_overwritten(filled: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    file = next(iter(folder.rglob("*deploys-happen-on-fridays*.md")))
+    file.write_text(file.read_text().replace("Fridays.\n", "Sundays.\n"))
+    refused = filled("export", "--markdown", str(folder))
+    assert (refused.code, "bring edits in first" in refused.error) == (2, True)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.md").write_text("Mine.")
+    refused = filled("export", "--markdown", str(other))
+    assert (refused.code, "files of another origin" in refused.error) == (2, True)
+    assert [path.name for path in other.iterdir()] == ["thesis.md"]
+
+
+def test_the_file_of_a_forgotten_memory_is_removed(filled: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    filled("forget", "--key", "port", "--yes")
+    filled("export", "--markdown", str(folder))
+    assert not [file for file in folder.rglob("*.md") if "The port is" in file.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda text: text.replace("---\n", "", 1), "no frontmatter"),
+        (lambda text: text.replace("versions:", "versions: 3\nold:"), "no list of versions"),
+        (lambda text: text.replace('title: "', "title: ["), "damaged frontmatter"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    filled: Command, tmp_path: Path, damage: Callable[[str], str], problem: str
+) -> None:
+    folder = tmp_path / "out"
+    filled("export", "--markdown", str(folder))
+    file = next(iter(folder.rglob("*fridays*.md")))
+    file.write_text(damage(file.read_text()))
+    answer = filled("import", str(folder))
+    assert answer.code == 2
+    assert problem in answer.error
+    assert file.name in answer.error
