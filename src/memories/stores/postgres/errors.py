@@ -140,7 +140,7 @@ def translate_errors(masked_url: str) -> Iterator[None]:
         raise translation(exc, masked_url) from exc
     except UnicodeError as exc:
         raise StoreError(
-            f"{masked_url} can't hold this text, which is not valid Unicode; nothing was written"
+            f"{masked_url} can't store this text, which is not valid Unicode; nothing was written"
         ) from exc
 
 
@@ -186,7 +186,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         Interrupted,
         "{masked_url}: a table of the store is missing or was just replaced ({detail}); try again",
     ),
-    ("DataError", StoreError, "{masked_url} can't hold a value ({detail}); nothing was written"),
+    ("DataError", StoreError, "{masked_url} can't store a value ({detail}); nothing was written"),
 )
 
 
