@@ -158,10 +158,15 @@ def is_latin(text: str) -> bool:
 
 def coverage(text: str, words: Sequence[str]) -> float:
     """Return the share of these words that a text has, 0 to 1, ignoring endings and accents."""
-    indexed = _strip_marks(index_text(text))
-    haystack = f" {' '.join(_words(indexed))} {indexed}"
+    haystack = _haystack(text)
     stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
+
+
+@functools.lru_cache(256)  # the best hits of a search are compared with each other
+def _haystack(text: str) -> str:
+    indexed = _strip_marks(index_text(text))
+    return f" {' '.join(_words(indexed))} {indexed}"
 
 
 def words_in(text: str) -> set[str]:

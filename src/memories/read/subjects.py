@@ -5,6 +5,8 @@ This is a guess, so it only decides what a writer is shown and which of two near
 What is refused, and what is linked as a correction, is decided in `write.compare`.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memories.languages import announces_change
@@ -18,6 +20,7 @@ SHARED_WORDS = 1.2
 CHANGE = 0.8
 REPLACES = 1.3  # the least score of a text that may replace another
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
+MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
 MAX_CHARACTERS = 2_000
 
 
@@ -40,7 +43,19 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
         closeness = (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
         if closeness < UNRELATED:
             return 0.0
-    shared = coverage(new, query_terms(old))
+    shared = coverage(new, _terms(old))
     if closeness is None:
         closeness = shared
     return closeness + SHARED_WORDS * shared + CHANGE * announces_change(new)
+
+
+def has_words_of(new: str, old: str) -> bool:
+    """Return whether a newer text announces a change, or has so many words of an older one that it
+    may replace it. This needs no vectors, which take longer.
+    """
+    return announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+
+
+@functools.lru_cache(256)  # a text is compared with several others
+def _terms(text: str) -> Sequence[str]:
+    return tuple(query_terms(text))

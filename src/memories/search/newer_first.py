@@ -7,19 +7,14 @@ only their order changes.
 
 from collections.abc import Sequence
 from itertools import islice, permutations
-from typing import TYPE_CHECKING
 
-from memories.read.subjects import REPLACES, score_replacement
+from memories.read.subjects import REPLACES, has_words_of, score_replacement
 from memories.search.candidates import Gathered, Query
 from memories.search.ranking import BEYOND_LIMIT, Ranked
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Record, Ref
+from memories.stores.records import Collection, Record
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-EXAMINED = 8  # hits, the best first
+EXAMINED = 6  # hits, the best first
 NEAR = 0.45  # the least share of the older hit's score that the newer one must have
 
 
@@ -40,14 +35,13 @@ def put_newer_first(
         return list(ranked)
     records = [gathered.candidates[place.row].record for place in best]
     ages = [gathered.features[place.row].age_days for place in best]
-    vectors = {} if query.embedder is None else store.vectors([record.ref for record in records])
     ordered = list(ranked)
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
         is_near = best[new].score >= NEAR * best[old].score
         if not is_below or not is_near or ages[new] >= ages[old]:
             continue
-        if _may_replace(query, records[new], records[old], vectors):
+        if _may_replace(store, query, records[new], records[old]):
             ordered.remove(best[new])
             ordered.insert(ordered.index(best[old]), best[new])
     return _limit(ordered, limit) if ordered != list(ranked) else ordered
@@ -65,15 +59,16 @@ def _is_examined(place: Ranked, gathered: Gathered) -> bool:
     return is_memory and not is_fixed and place.dropped in ("", BEYOND_LIMIT)
 
 
-def _may_replace(
-    query: Query, newer: Record, older: Record, vectors: "dict[Ref, NDArray[np.float32]]"
-) -> bool:
+def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bool:
     if "corrected_by" in newer.fields or newer.ref.namespace != older.ref.namespace:
         return False
     if newer.labels.get("project") != older.labels.get("project"):
         return False
+    if not has_words_of(newer.text, older.text):
+        return False
     similarity = space = None
-    if newer.ref in vectors and older.ref in vectors and query.embedder is not None:
+    vectors = {} if query.embedder is None else store.vectors([newer.ref, older.ref])
+    if len(vectors) == 2 and query.embedder is not None:
         similarity = float((vectors[newer.ref] @ vectors[older.ref].T).max())
         space = query.embedder.space
     return score_replacement(newer.text, older.text, similarity, space) >= REPLACES
