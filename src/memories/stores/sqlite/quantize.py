@@ -5,6 +5,7 @@ A fixed rotation first spreads a vector's length evenly over its numbers. Then i
 equally informative.
 """
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, cast
 
@@ -151,10 +152,14 @@ class Quantizer:
         owners, joined = windows_of(codes, self.code_bytes)
         rotated = self.numbers(joined)
         rotated /= np.maximum(np.linalg.norm(rotated, axis=1, keepdims=True), 1e-12)
-        rotation = self.rotate(np.eye(self.dimension, dtype=np.float32))
-        rounded = np.rint((rotated @ rotation.T) * 2**24) + 0.0  # avoids -0.0
+        rounded = np.rint((rotated @ self._rotation.T) * 2**24) + 0.0  # avoids -0.0
         vectors = (rounded / 2**24).astype(np.float32)
         return np.split(vectors, np.searchsorted(owners, np.arange(1, len(codes))))
+
+    @functools.cached_property
+    def _rotation(self) -> "NDArray[np.float32]":
+        """The rotation as a matrix, shape (dimension, dimension)."""
+        return self.rotate(np.eye(self.dimension, dtype=np.float32))
 
     def _split(self, codes: bytes) -> "tuple[NDArray[np.float32], NDArray[Any]]":
         table = np.frombuffer(codes, dtype=np.int8).reshape(-1, self.code_bytes)
