@@ -106,6 +106,9 @@ def ask() -> Ask:
     return run
 
 
+EMPTY = (None, "", [], {})  # what an answer leaves out since
+
+
 def before(user: Path) -> dict[str, Any]:
     """Return what the earlier version answered."""
     return dict(json.loads((user / "answers.json").read_text()))
@@ -117,7 +120,7 @@ def missing(then: Any, now: Any, where: str = "") -> list[str]:
     """
     if isinstance(then, dict) and isinstance(now, dict):
         pairs = [
-            (f".{key}", value, now.get(key, ...))
+            (f".{key}", value, now.get(key, value if value in EMPTY else ...))
             for key, value in then.items()
             if key not in PASSING
         ]

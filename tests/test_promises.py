@@ -39,17 +39,17 @@ PROMISES = {
     "**It is fast from a cold shell**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
-    "`memory forget` removes every": ["test_forget_leaves_no_byte"],
-    "reads bob's memories and the shared ones, writes bob's": [
+    "`memory forget` removes every byte": ["test_forget_leaves_no_byte"],
+    "an agent reads only its own memories and the shared ones": [
         "test_an_agent_never_sees_the_memories_of_another"
     ],
-    "`memory migrate --to URL` moves everything": ["test_a_migration_is_verified"],
-    "`memory backup` copies a store in use and verifies the copy": [
-        "test_a_backup_is_verified_and_restores"
-    ],
+    "`memory migrate` verify each copy": ["test_a_migration_is_verified"],
+    "`memory backup` and": ["test_a_backup_is_verified_and_restores"],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
-    "a page to anyone who has a token": ["test_a_person_searches_on_the_page"],
-    "`memory disconnect` undoes": ["test_disconnect_restores_the_settings_of_the_host"],
+    "`memory serve` prints a link to a page": ["test_a_person_searches_on_the_page"],
+    "`memory disconnect claude-code` restores": [
+        "test_disconnect_restores_the_settings_of_the_host"
+    ],
 }
 
 WRITER = """

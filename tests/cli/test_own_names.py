@@ -79,7 +79,8 @@ def is_home(node: ast.AST) -> bool:
 def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
     """Yield what stands behind the home wherever a path is put together."""
     for file, tree in trees().items():
-        if "connect" in file.parts and file.stem == "hosts":
+        is_of_user = "sources" in file.parts or file.stem in ("hosts", "installation", "conflicts")
+        if is_of_user:
             continue  # the home of the user, not ours
         for node in ast.walk(tree):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and is_home(node.left):

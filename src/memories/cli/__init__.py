@@ -87,7 +87,11 @@ COMMANDS = {
         "Find problems in a store, and their remedies.",
     ),
     "log": ("status", "Store and settings", "Show who changed what and when, and verify the log."),
-    "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
+    "export": (
+        "stores",
+        "Store and settings",
+        "Write memories and turns as JSON lines, or as Markdown.",
+    ),
     "import": (
         "transfer",
         "Store and settings",

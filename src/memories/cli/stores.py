@@ -128,7 +128,7 @@ def name_place(place: str, consequence: str) -> Iterator[None]:
 )  # fmt: skip
 @option(
     "--markdown", "folder", metavar="FOLDER",
-    help="Write memories as Markdown files into FOLDER instead, one file each.",
+    help="Write memories as Markdown files into FOLDER, one file each. [default: JSON lines]",
 )  # fmt: skip
 @where_option
 @option(
@@ -147,7 +147,7 @@ def export(
     all_namespaces: bool,
     no_shared: bool,
 ) -> None:
-    """Write all memories and turns as JSON lines, or memories as Markdown.
+    """Write memories and turns as JSON lines, or as Markdown.
 
     It contains every version and every field, including deleted memories, and memory import reads
     it. With --where, only memories whose latest version matches the expression, and turns that

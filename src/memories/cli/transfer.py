@@ -30,6 +30,7 @@ from memories.cli.stores import (
 from memories.errors import InvalidInput
 from memories.guard.validate import namespace, shown
 from memories.models import SHARED
+from memories.transfer.bundle import is_bundle
 from memories.transfer.sources import INCLUDE, SOURCES, Reading
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def import_(
         return _list_sources()
     name, paths = _find_source(source, path)
     if name is None:
-        run = _import_bundle if Path(source).is_dir() else _import_export
+        run = _import_bundle if is_bundle(Path(source)) else _import_export
         return run(
             config,
             source,
@@ -136,7 +137,6 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     Raises:
         InvalidInput: The source is unknown, or has no files in the usual places.
     """
-    from memories.transfer.bundle import is_bundle
     from memories.transfer.sources import locate, recognize
 
     if source in SOURCES and path is not None:

@@ -69,7 +69,7 @@ def is_bundle(folder: Path) -> bool:
     """Return whether a folder was written by `write`."""
     try:
         start = (folder / INDEX).read_bytes()[:4_096]
-    except OSError:
+    except (OSError, ValueError):
         return False
     return f"\ngenerator: {_GENERATOR}\n".encode() in start.partition(b"\n---\n")[0] + b"\n"
 

@@ -127,7 +127,7 @@ def test_every_setting_goes_with_a_command() -> None:
 
 def test_every_command_is_run_by_a_server_or_never() -> None:
     never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export",
-    "import", "migrate",
+    "import", "migrate", "review",
              "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect",
              "disconnect",
              "projects"}  # fmt: skip
