@@ -111,7 +111,9 @@ class Found(NamedTuple):
 def modules() -> dict[str, Any]:
     """Return the modules of the package by their files."""
     files = [
-        file.relative_to(SOURCE) for file in sorted(SOURCE.rglob("*.py")) if file.stem != "__main__"
+        file.relative_to(SOURCE)
+        for file in sorted(SOURCE.rglob("*.py"))
+        if file.stem != "__main__" and file.parts[-2:] != ("hermes", "provider.py")  # needs Hermes
     ]
     names = [
         ".".join(("memories", *file.with_suffix("").parts)).removesuffix(".__init__")

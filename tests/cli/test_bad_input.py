@@ -216,7 +216,7 @@ TABLE = [
     Bad("29", ("search", "q", "--projekt", "x"), None, 2, "No such option"),
     Bad("29", ("serch", "q"), None, 2, "No such command"),
     Bad("29", ("search",), None, 2, "Missing argument"),
-    Bad("29", ("update", UNKNOWN, "text", "more"), None, 2, "unexpected extra argument"),
+    Bad("29", ("update", UNKNOWN, "text", "more"), None, 2, "put the text in quotes"),
     Bad("29", ("list", "--limit"), None, 2, "requires an argument"),
     refused(
         "29",

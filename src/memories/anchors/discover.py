@@ -36,7 +36,7 @@ _NAME = re.compile(r"[^\W\d][\w$]*(?:[-.][^\W\d][\w$]*)*(?:\(\))?")
 _ASSIGNED = re.compile(r"[\w\])`\"'](?:\s*=\s*|\s*:\s+|\s+is\s+)[`\"']?([\w./+-]*\w)")
 _NO_NAMES = frozenset("value values default defaults the and see set with from for".split())
 # Signs of a name of code: an underscore, a capital after a small letter, a dot, a hyphen, a call.
-_CODE_NAME = re.compile(r".*(?:_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2,}\d|^[A-Z][A-Z_]{3,}$)")
+_CODE_NAME = re.compile(r"_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2}\d|^[A-Z]{4,}$")
 
 
 class _Names(NamedTuple):
@@ -119,7 +119,7 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
     words: list[str] = []
     for match in _NAME.finditer(text):
         name = match[0]
-        if _CODE_NAME.match(name):
+        if _CODE_NAME.search(name):
             code.append(name)
         elif len(name) > 2 and name.lower() not in _NO_NAMES:
             words.append(name)

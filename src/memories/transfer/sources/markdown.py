@@ -34,10 +34,10 @@ _MAX_FRONTMATTER_LINES = 64
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
 _QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
-_LINK = re.compile(r"!?\[[^\]]*\]\([^)]*\)|!?\[\[[^\]]*\]\]|<?https?://\S+")
+_LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)|!?\[\[[^\[\]]*\]\]|<?https?://\S+")
 _LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
-_EMBED = re.compile(r"!\[\[[^\]]*\]\]|%%.*?%%", re.DOTALL)
-_NOTE_LINK = re.compile(r"\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
+_EMBED = re.compile(r"!\[\[[^\[\]]*\]\]|%%.*?%%", re.DOTALL)
+_NOTE_LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]+)\]\]")
 _BLOCK_ID = re.compile(r"\s\^[\w-]+$", re.MULTILINE)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
