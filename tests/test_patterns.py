@@ -70,6 +70,11 @@ GENERAL = (
 
 # Patterns that are made of a name or a row of a table, by where: what to try in their place.
 COMPUTED = {
+    "anchors/literals.py: contains": "words of a memory, tried on a file of at most 1 MB",
+    "anchors/literals.py: names_before": "words of a memory, tried on a file of at most 1 MB",
+    "anchors/symbols.py: _defines_part": "of symbols.txt, tried on a file of at most 1 MB",
+    "config.py: save_setting": "of the name of a setting, tried on the user's config.toml",
+    "languages/__init__.py: _change_words": "of languages/*.txt",
     "languages/dates.py: _patterns": "_READERS",
     "languages/days.py: _translate_days": "of a language's words, tried on the first _MAX_READ characters",
     "languages/days.py: _when": days._when("de").pattern,
