@@ -35,7 +35,7 @@ NAMES = frozenset(MODULES)
 # Qdrant need the layer for documents, which they are drivers of, and files the SQLite store that is
 # its index.
 ORDER = {
-    "memories": """errors < languages < guard < models < settings < core < anchors < config < stores < embedders < read <
+    "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",

@@ -154,13 +154,7 @@ def words(code: str) -> Mapping[str, Sequence[str]]:
 
 
 def _read(code: str) -> str:
-    from memories.errors import SystemFault
-
-    file = Path(__file__).with_name(f"{code}.txt")
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as exc:  # such as too many open files
-        raise SystemFault(f"cannot read {file}: {exc.strerror}") from exc
+    return Path(__file__).with_name(f"{code}.txt").read_text(encoding="utf-8")
 
 
 def _lines(text: str) -> Mapping[str, Sequence[str]]:

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memories.errors import SystemFault
 from memories.languages import announces_change
 from memories.languages.text import coverage, query_terms
 
@@ -53,7 +54,10 @@ def has_words_of(new: str, old: str) -> bool:
     """Return whether a newer text announces a change, or has so many words of an older one that it
     may replace it. This needs no vectors, which take longer.
     """
-    return announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+    try:
+        return announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+    except OSError as exc:  # a list of words, for example with too many open files
+        raise SystemFault(f"cannot read {exc.filename}: {exc.strerror}") from exc
 
 
 @functools.lru_cache(256)  # a text is compared with several others
