@@ -34,6 +34,14 @@ def filled(memory: Command) -> Iterator[Command]:
     yield memory
 
 
+def export_and_edit(memory: Command, folder: Path) -> None:
+    """Export to a folder, and edit the text of the memory with the key `port` in it."""
+    memory("export", "--markdown", str(folder))
+    before, after = "\n\nThe port is 1.\n", "\n\nThe port is 2.\n"
+    [file] = [file for file in folder.rglob("*.md") if before in file.read_text()]
+    file.write_text(file.read_text().replace(before, after))
+
+
 def test_a_folder_comes_back_equal(
     filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,9 +70,7 @@ def test_an_edited_text_becomes_a_version_and_its_difference_is_shown(
     filled: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
-    filled("export", "--markdown", str(folder))
-    [file] = [file for file in folder.rglob("*.md") if "\n\nThe port is 1.\n" in file.read_text()]
-    file.write_text(file.read_text().replace("\n\nThe port is 1.\n", "\n\nThe port is 2.\n"))
+    export_and_edit(filled, folder)
 
     preview = filled("import", str(folder), "--dry-run")
     assert (preview.json["edited"], preview.json["imported"]) == (1, 0)
@@ -83,9 +89,7 @@ def test_an_edit_of_a_memory_that_has_changed_since_is_left_alone(
     filled: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
-    filled("export", "--markdown", str(folder))
-    [file] = [file for file in folder.rglob("*.md") if "\n\nThe port is 1.\n" in file.read_text()]
-    file.write_text(file.read_text().replace("\n\nThe port is 1.\n", "\n\nThe port is 2.\n"))
+    export_and_edit(filled, folder)
     memory_id = filled("get", "--key", "port").json["id"]
     filled("update", memory_id, "The port is 3.")
     answer = filled("import", str(folder))
@@ -122,6 +126,7 @@ def test_the_file_of_a_forgotten_memory_is_removed(filled: Command, tmp_path: Pa
     [
         (lambda text: text.replace("---\n", "", 1), "no frontmatter"),
         (lambda text: text.replace("versions:", "versions: 3\nold:"), "no list of versions"),
+        (lambda text: text.replace("versions:", "versions: []\nold:"), "no list of versions"),
         (lambda text: text.replace('title: "', "title: ["), "damaged frontmatter"),
     ],
 )

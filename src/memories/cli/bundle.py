@@ -1,6 +1,7 @@
 """Edits in a folder of Markdown become new versions, after a look at the differences."""
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def apply_edits(
     config: "Config", folder: Path, *, dry_run: bool, redact: bool
-) -> tuple[list[str], int] | None:
+) -> tuple[Iterator[str], int] | None:
     """Store the edited texts of a folder as new versions; a person is asked first.
 
     Args:
@@ -27,17 +28,17 @@ def apply_edits(
         redact: Whether secrets are removed.
 
     Returns:
-        The lines of an export with the other memories of the folder, and the number of edits; None
+        The lines of an export with all other memories of the folder, and the number of edits; None
         if the person said no.
     """
     contents = bundle.read(folder)
-    lines = list(contents.lines)
+    missing: list[str] = []  # lines of edited memories that the store doesn't have
     edited: list[tuple[Memory, str]] = []
     with open_memory(config, shared=False) as memories:
         for edit in contents.edits:
             memory = _find_memory(memories, edit.memory_id)
             if memory is None:
-                lines += edit.lines
+                missing += edit.lines
             elif bundle.digest(memory.content) == edit.digest:
                 edited.append((memory, edit.text))
                 note(_describe_edit(memory, edit.text))
@@ -47,7 +48,7 @@ def apply_edits(
                     "was edited; update one of them by hand"
                 )
         if dry_run or not edited:
-            return lines, len(edited)
+            return contents.to_export(missing), len(edited)
         question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
         if is_terminal() and not confirm(question, otherwise="Nothing was changed."):
             return None
@@ -55,7 +56,7 @@ def apply_edits(
         for memory, text in edited:
             memories.update(memory.id, text, redact=redact, if_version=memory.version)
             record_change(f"{memory.id} was updated; running it again does the rest")
-    return lines, len(edited)
+    return contents.to_export(missing), len(edited)
 
 
 def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":

@@ -166,7 +166,9 @@ def export(
         scope = "memories"
 
     namespaces = namespaces_of(config, all_namespaces, no_shared)
-    selector: Any = _select_memories if folder is not None else None
+    selector: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None
+    if folder is not None:
+        selector = _select_memories
     if where is not None:
         selector = _selector(where, scope or "all", config)
 

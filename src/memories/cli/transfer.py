@@ -6,8 +6,7 @@ import shlex
 import shutil
 import stat
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -319,7 +318,7 @@ def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _import_export(
     config: "Config",
-    file: str,
+    file: str | IO[bytes],
     *,
     dry_run: bool,
     trusted: bool,
@@ -377,10 +376,12 @@ def _import_bundle(config: "Config", folder: str, **terms: Any) -> int:
     if applied is None:
         return 1
     lines, edited = applied
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-        file.flush()
-        return _import_export(config, file.name, edited=edited, **terms)
+    with temporary_copy(lambda stream: _write_lines(stream, lines)) as export:
+        return _import_export(config, export, edited=edited, **terms)
+
+
+def _write_lines(stream: IO[bytes], lines: Iterable[str]) -> None:
+    stream.writelines(f"{line}\n".encode("utf-8", "surrogatepass") for line in lines)
 
 
 def _report_import(
@@ -398,8 +399,6 @@ def _report_import(
         count = imported.imported
         record_change(f"{count} records were imported; running it again leaves those unchanged")
     mark_all_stale(config.home)
-    if edited is not None:
-        imported.unchecked = False  # each file has a digest of its own
     if imported.unchecked:
         note(f"Note: {store_shapes.HINT_UNCHECKED}.")
     answer = store_shapes.import_result(imported, import_id, dry_run=dry_run)
@@ -468,7 +467,7 @@ def _with_log(store: "Store", config: "Config", writer: "Callable[[], Origin] | 
 
 
 @contextlib.contextmanager
-def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
+def _readable(file: str | IO[bytes]) -> Iterator[Callable[[str], Iterator[bytes]]]:
     """Yield a function that reads a file's lines from the first one, with a progress bar."""
     from memories.transfer.lines import MAX_LINE_BYTES
 
@@ -487,7 +486,10 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
 
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(ProgressBar())
-        stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
+        if isinstance(file, str):
+            stream = sys.stdin.buffer if file == "-" else stack.enter_context(_open_file(file))
+        else:
+            stream = file
         if not stream.seekable():  # a pipe, which the import reads twice
             copy = partial(shutil.copyfileobj, stream, length=CHUNK_BYTES)
             stream = stack.enter_context(temporary_copy(copy))

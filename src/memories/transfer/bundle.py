@@ -18,7 +18,7 @@ from memories.core.disk import replacing
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.models import PENDING
-from memories.transfer.lines import header_line
+from memories.transfer.lines import Tally, header_line
 
 INDEX = "index.md"
 _GENERATOR = "memoriae"
@@ -52,12 +52,30 @@ class Bundle(NamedTuple):
     """What a folder contains.
 
     Attributes:
-        lines: The lines of the export, without edited memories.
+        lines: The lines of all memories but the edited ones, in the order of an export.
         edits: The edited memories.
+        last_line: The last line of the export that the folder was made from.
     """
 
     lines: Sequence[str]
     edits: Sequence[Edit]
+    last_line: str
+
+    def to_export(self, lines: Sequence[str]) -> Iterator[str]:
+        """Yield an export with more lines.
+
+        As long as nothing was edited, it is the one that the folder was made from: its last line
+        proves who wrote it.
+
+        Args:
+            lines: Lines of edited memories that are not in the store.
+        """
+        header = header_line(None)
+        tally = Tally(header)
+        for line in (*self.lines, *lines):
+            tally.add(line)
+        last_line = tally.last_line() if self.edits else self.last_line
+        yield from (header, *self.lines, *lines, last_line)
 
 
 def digest(text: str) -> str:
@@ -242,7 +260,8 @@ def read(folder: Path) -> Bundle:
     for file in _files(folder):
         head, text = _parse(file)
         versions = head.get("versions")
-        if not isinstance(versions, list) or not all(isinstance(row, dict) for row in versions):
+        is_list = isinstance(versions, list) and all(isinstance(row, dict) for row in versions)
+        if not versions or not is_list:
             raise InvalidInput(
                 f"{shown(file.name)} has no list of versions; restore its frontmatter"
             )
@@ -254,13 +273,9 @@ def read(folder: Path) -> Bundle:
         else:
             edits.append(Edit(namespace, memory_id, text, str(head.get("digest")), lines))
     memories.sort()
-    lines = [header_line(None), *(line for _, lines in memories for line in lines)]
-    last_line, _ = _parse(folder / INDEX)
-    if edits:
-        lines[0] = header_line(None).replace('"version":2', '"version":1')
-    else:
-        lines.append(json.dumps(last_line.get("end"), separators=(",", ":")))
-    return Bundle(lines, edits)
+    index, _ = _parse(folder / INDEX)
+    last_line = json.dumps(index.get("end"), separators=(",", ":"))
+    return Bundle([line for _, lines in memories for line in lines], edits, last_line)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -35,14 +35,9 @@ def locate(home: Path) -> Iterable[Path]:
 def recognize(sample: Sample) -> bool:
     """Return whether a note, or one of the first notes in a folder, has a permalink."""
     if not sample.is_folder:
-        return sample.path.suffix == ".md" and _has_permalink(sample)
+        return sample.path.suffix == ".md" and b"\npermalink:" in sample.frontmatter
     notes = islice(sample.path.rglob("*.md"), _LOOKED_AT)
-    return any(_has_permalink(Sample(note)) for note in notes)
-
-
-def _has_permalink(sample: Sample) -> bool:
-    start = sample.start[:4_096]
-    return start.startswith(b"---") and b"\npermalink:" in start.partition(b"\n---")[0]
+    return any(b"\npermalink:" in Sample(note).frontmatter for note in notes)
 
 
 def read(reader: Reader) -> Iterator[Item]:

@@ -1,6 +1,5 @@
 """Observations, summaries and prompts of claude-mem, in its SQLite database."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,15 @@ from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import open_copy
 from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, Message, clean, moment, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    moment,
+    one_line,
+    parse_json,
+    strings,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -54,7 +61,7 @@ def read(reader: Reader) -> Iterator[Item]:
 def _read_observation(reader: Reader, row: Mapping[str, Any]) -> Iterator[Item]:
     title = one_line(row["title"])
     body = clean(row["narrative"]) or clean(row["text"])
-    facts = [one_line(fact) for fact in _list(row["facts"])]
+    facts = [one_line(fact) for fact in strings(parse_json(row["facts"]))]
     content = "\n".join(filter(None, (": ".join(filter(None, (title, body))), *facts)))
     if not content:
         reader.skip("observations without text")
@@ -62,7 +69,7 @@ def _read_observation(reader: Reader, row: Mapping[str, Any]) -> Iterator[Item]:
     tags: dict[str, str] = {}
     add_tag(tags, "project", row["merged_into_project"] or row["project"])
     add_tag(tags, "type", row["type"])
-    for concept in _list(row["concepts"]):
+    for concept in strings(parse_json(row["concepts"])):
         add_tag(tags, concept, "true")
     yield Draft(content, tags=tags, created_at=moment(row["created_at_epoch"]))
 
@@ -85,11 +92,3 @@ def _read_prompt(row: Mapping[str, Any]) -> Iterator[Item]:
         time = moment(row["created_at_epoch"])
         turn = TurnDraft(text, "user", created_at=time, message_id=f"claude-mem:{row['id']}")
         yield Message(f"claude-mem:{session}", turn)
-
-
-def _list(value: object) -> list[Any]:
-    try:
-        values = json.loads(value) if isinstance(value, str) else None
-    except (ValueError, RecursionError):
-        values = None
-    return values if isinstance(values, list) else []

@@ -1,6 +1,5 @@
 """Chats of Cursor: its database of all chats, and the transcripts of its command."""
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +8,16 @@ from typing import Any
 
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, name_of, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    dicts,
+    moment,
+    name_of,
+    one_line,
+    parse_object,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -51,15 +59,7 @@ def read(reader: Reader) -> Iterator[Item]:
             continue
         with open_copy(file) as database:
             for row in database.rows(_TABLE, ("key", "value"), (), _CHATS):
-                yield from _read_chat(reader, database, _object(row["value"]))
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    try:
-        parsed = json.loads(value) if isinstance(value, str | bytes) else None
-    except (ValueError, RecursionError):
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {}
+                yield from _read_chat(reader, database, parse_object(row["value"]))
 
 
 def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> Iterator[Item]:
@@ -73,7 +73,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
     prefix = f"bubbleId:{chat_id}"
     bubbles: dict[str, Mapping[str, Any]] = {}
     for row in database.rows(_TABLE, ("key", "value"), (), _BUBBLES, prefix, prefix):
-        bubble = _object(row["value"])
+        bubble = parse_object(row["value"])
         names = ("type", "text", "createdAt", "modelInfo")
         bubbles[row["key"].rpartition(":")[2]] = {name: bubble.get(name) for name in names}
     bubbles |= _inline_bubbles(chat)

@@ -1,9 +1,10 @@
 """Items of a source: messages of conversations, and drafts of memories."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memories.models import Draft
 from memories.read.turns import TurnDraft
@@ -87,8 +88,29 @@ def name_of(*parts: object) -> str:
     return f"sha:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
+def parse_json(text: object) -> object:
+    """Return a JSON value kept as text, such as in a column of a table; None if it isn't JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str | bytes) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def parse_object(text: object) -> Mapping[str, Any]:
+    """Return a JSON object kept as text; empty if it isn't one."""
+    value = parse_json(text)
+    return value if isinstance(value, dict) else {}
+
+
 def dicts(value: object) -> list[Mapping[str, object]]:
     """Return the objects in a JSON array; empty if it isn't one."""
     if not isinstance(value, list):
         return []
     return [part for part in value if isinstance(part, dict)]
+
+
+def strings(value: object) -> list[str]:
+    """Return the strings in a JSON array; empty if it isn't one."""
+    if not isinstance(value, list):
+        return []
+    return [part for part in value if isinstance(part, str)]

@@ -120,8 +120,7 @@ def find_cited(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str, str]:
     """Return the tags of all statements of a page."""
-    by_name = {str(name).lower(): value for name, value in fields.items()}
-    tags = to_tags(by_name)
+    tags = to_tags(fields)
     add_tag(tags, "project", reader.project(str(file.parent)))
     add_tag(tags, "file", reader.below(file))
     return tags
@@ -129,9 +128,8 @@ def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str
 
 def find_time(fields: Mapping[str, Any], file: Path) -> datetime | None:
     """Return the time of a page: as it says, or of the day that is its name."""
-    by_name = {str(name).lower(): value for name, value in fields.items()}
     for name in ("modified", "updated", *TIME_NAMES):
-        if time := moment(str(by_name[name]) if name in by_name else None):
+        if time := moment(str(fields[name]) if name in fields else None):
             return time
     if _DAY.fullmatch(file.stem):
         return moment(file.stem)
@@ -227,7 +225,9 @@ def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
             except (yaml.YAMLError, ValueError, RecursionError):
                 fields = None
             rest = "\n".join(lines[number + 1 :])
-            return (fields if isinstance(fields, dict) else {}), rest
+            if not isinstance(fields, dict):
+                return {}, rest
+            return {str(name).lower(): value for name, value in fields.items()}, rest
     return {}, text
 
 

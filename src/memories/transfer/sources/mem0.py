@@ -9,7 +9,7 @@ from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.fields import add_tag, to_tags
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line
+from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line, strings
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -88,8 +88,7 @@ def _read_memory(reader: Reader, memory: Mapping[str, Any]) -> Iterator[Item]:
     tags = to_tags(metadata) if isinstance(metadata, dict) else {}
     for name in _OWNERS:
         add_tag(tags, name.removesuffix("_id"), memory.get(name))
-    categories = memory.get("categories")
-    for category in categories if isinstance(categories, list) else ():
+    for category in strings(memory.get("categories")):
         add_tag(tags, category, "true")
     time = moment(memory.get("updated_at")) or moment(memory.get("created_at"))
     yield Draft(text, tags=tags, created_at=time, key=one_line(memory.get("id")) or None)

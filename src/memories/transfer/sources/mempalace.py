@@ -1,6 +1,5 @@
 """Drawers and facts of MemPalace: its palace on Chroma or SQLite, and its knowledge graph."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from memories.models import Draft
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, moment, one_line
+from memories.transfer.sources.items import Item, clean, moment, one_line, parse_object
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -51,7 +50,7 @@ def read(reader: Reader) -> Iterator[Item]:
                 columns = ("id", "document", "metadata_json")
                 for row in database.rows("documents", columns, (), _DOCUMENTS):
                     yield from _read_drawer(
-                        row["id"], row["document"], _object(row["metadata_json"])
+                        row["id"], row["document"], parse_object(row["metadata_json"])
                     )
 
 
@@ -87,11 +86,3 @@ def _read_facts(reader: Reader, database: Database) -> Iterator[Item]:
         yield Draft(
             text, tags={"type": "relation"}, created_at=time, key=one_line(row["id"]) or None
         )
-
-
-def _object(text: object) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}

@@ -24,15 +24,11 @@ def recognize(sample: Sample) -> bool:
     """Return whether the index names a version of the format, or all first files have a type."""
     if not sample.is_folder:
         return False
-    if b"\nokf_version:" in Sample(sample.path / "index.md").start[:4_096]:
+    if b"\nokf_version:" in Sample(sample.path / "index.md").frontmatter:
         return True
     files = [file for file in sample.path.rglob("*.md") if file.name not in _RESERVED]
     first = list(islice(files, _LOOKED_AT))
-    return bool(first) and all(_has_type(Sample(file).start[:4_096]) for file in first)
-
-
-def _has_type(start: bytes) -> bool:
-    return start.startswith(b"---") and b"\ntype:" in start.partition(b"\n---")[0]
+    return bool(first) and all(b"\ntype:" in Sample(file).frontmatter for file in first)
 
 
 def read(reader: Reader) -> Iterator[Item]:

@@ -1,6 +1,5 @@
 """Memories of OMEGA, in its SQLite database."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from memories.models import Draft
 from memories.transfer.sources.database import open_copy
 from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, moment, one_line
+from memories.transfer.sources.items import Item, clean, moment, one_line, parse_object, strings
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -50,11 +49,6 @@ def _tags(reader: Reader, row: dict[str, Any]) -> dict[str, str]:
     if row["event_type"] != "memory":
         add_tag(tags, "type", row["event_type"])
     add_tag(tags, "agent", row["agent_type"])
-    try:
-        metadata = json.loads(row["metadata"] or "{}")
-    except (ValueError, TypeError, RecursionError):
-        metadata = None
-    words = metadata.get("tags") if isinstance(metadata, dict) else None
-    for word in words if isinstance(words, list) else ():
+    for word in strings(parse_object(row["metadata"]).get("tags")):
         add_tag(tags, word, "true")
     return tags

@@ -1,6 +1,5 @@
 """Sessions of opencode, in its SQLite database or, in older versions, in JSON files."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.items import Item, Message, clean, moment, one_line
+from memories.transfer.sources.items import Item, Message, clean, moment, one_line, parse_object
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -87,23 +86,25 @@ def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
     parts: dict[str, list[Mapping[str, Any]]] = {}
     columns = ("id", "message_id", "data")
     for row in database.rows("part", columns, (), _TEXT_PARTS, session_id):
-        parts.setdefault(row["message_id"], []).append({**_object(row["data"]), "id": row["id"]})
+        parts.setdefault(row["message_id"], []).append(
+            {**parse_object(row["data"]), "id": row["id"]}
+        )
     columns = ("id", "time_created", "data")
     for row in database.rows("message", columns, (), _OF_SESSION, session_id):
-        yield _Message(row["time_created"], _object(row["data"]), parts.get(row["id"], ()))
+        yield _Message(row["time_created"], parse_object(row["data"]), parts.get(row["id"], ()))
 
 
 def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the messages of a session whose file stands beside those of its messages and parts."""
-    fields = _object(reader.text(file))
+    fields = parse_object(reader.text(file))
     directory, parent = fields.get("directory"), fields.get("parentID")
     session = _Session(file.stem, one_line(fields.get("title")), directory, parent)
     storage = file.parent.parent.parent
     messages: list[_Message] = []
     for message_file in sorted((storage / "message" / file.stem).glob("msg_*.json")):
-        data = _object(reader.text(message_file))
+        data = parse_object(reader.text(message_file))
         part_files = sorted((storage / "part" / message_file.stem).glob("prt_*.json"))
-        parts = [_object(reader.text(part_file)) for part_file in part_files]
+        parts = [parse_object(reader.text(part_file)) for part_file in part_files]
         times = data.get("time")
         created_at = times.get("created") if isinstance(times, dict) else None
         texts = [part for part in parts if part.get("type") == "text"]
@@ -141,14 +142,6 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
 def _is_hidden(part: Mapping[str, Any]) -> bool:
     """Return whether the program wrote a part of a prompt, or the part contains no text."""
     return bool(part.get("synthetic") or part.get("ignored") or not clean(part.get("text")))
-
-
-def _object(text: object) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text) if isinstance(text, str | bytes) else None
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
 
 
 def _has_ended(data: Mapping[str, Any]) -> bool:

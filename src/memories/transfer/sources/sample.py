@@ -19,6 +19,7 @@ _MAX_DEPTH = 200
 _MAX_LINES = 50
 _MAX_LINE_BYTES = 1_048_576
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_MAX_FRONTMATTER_BYTES = 4_096
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -48,6 +49,12 @@ class Sample:
                 return stream.read(_MAX_BYTES)
         except OSError:
             return b""
+
+    @property
+    def frontmatter(self) -> bytes:
+        """The beginning of a Markdown file's frontmatter; empty if it has none."""
+        start = self.start[:_MAX_FRONTMATTER_BYTES]
+        return start.partition(b"\n---")[0] if start.startswith(b"---") else b""
 
     @property
     def is_database(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from memories.models import Draft
 from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, one_line
+from memories.transfer.sources.items import Item, clean, one_line, strings
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -52,9 +52,6 @@ def _read_entity(line: Mapping[str, Any], changed: datetime) -> Iterator[Item]:
     tags = {"time": "inferred"}
     add_tag(tags, "entity", name)
     add_tag(tags, "type", line.get("entityType"))
-    observations = line.get("observations")
-    for observation in observations if isinstance(observations, list) else ():
-        text = clean(observation)
-        if text:
-            content = text if text.startswith(name) else f"{name}: {text}"
-            yield Draft(content, tags=tags, created_at=changed)
+    for text in filter(None, map(clean, strings(line.get("observations")))):
+        content = text if text.startswith(name) else f"{name}: {text}"
+        yield Draft(content, tags=tags, created_at=changed)
