@@ -1,11 +1,12 @@
 """Of two near hits about the same subject, the newer one comes first."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from clock import MovingClock
 from memories import Memories
 
 OLD = "The staging database runs on Postgres 14."
@@ -13,17 +14,9 @@ NEW = "We upgraded staging to Postgres 16 last night."
 QUESTION = "Which Postgres version does staging run?"
 
 
-class Clock:
-    now = datetime(2026, 1, 5, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        self.now += timedelta(hours=1)
-        return self.now
-
-
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    with Memories(f"sqlite:///{tmp_path}/m.db", clock=Clock()) as opened:
+    with Memories(f"sqlite:///{tmp_path}/m.db", clock=MovingClock(timedelta(hours=1))) as opened:
         yield opened
 
 

@@ -4,11 +4,12 @@ removed.
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from clock import MovingClock
 from memories import Draft, Memories
 from memories.errors import RequestError
 from memories.stores import open_store
@@ -23,17 +24,11 @@ DATA = Path(__file__).parents[1] / "data"
 OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 7070))
 
 
-class Clock:
-    now = datetime(2026, 1, 5, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        self.now += timedelta(days=1)
-        return self.now
-
-
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=Clock()) as opened:
+    with Memories(
+        f"sqlite:///{tmp_path}/m.db", embedder="none", clock=MovingClock(timedelta(days=1))
+    ) as opened:
         yield opened
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clock import MovingClock
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
 
@@ -16,15 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-
-class Clock:
-    """A clock that goes on by a day whenever it is read."""
-
-    now = datetime(2026, 5, 1, 9, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        self.now += timedelta(days=1)
-        return self.now
+START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 
 
 class Interrupted(FakeEmbedder):
@@ -43,7 +36,11 @@ class Interrupted(FakeEmbedder):
 def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
     tmp_path: Path,
 ) -> None:
-    clock, embedder, url = Clock(), Interrupted(), f"sqlite:///{tmp_path}/m.db"
+    clock, embedder, url = (
+        MovingClock(timedelta(days=1), START),
+        Interrupted(),
+        f"sqlite:///{tmp_path}/m.db",
+    )
     with (
         Memories(url, embedder="fake", clock=clock) as other,
         Memories(url, embedder=embedder, clock=clock) as memories,

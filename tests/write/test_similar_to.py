@@ -1,11 +1,12 @@
 """A create names the memories that the new one may replace, and no others."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from clock import MovingClock
 from memories import Draft, Memories
 
 OLD = "Anna leads the payments team."
@@ -18,17 +19,9 @@ OTHERS = (
 )
 
 
-class Clock:
-    now = datetime(2026, 1, 5, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        self.now += timedelta(hours=1)
-        return self.now
-
-
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
-    with Memories(f"sqlite:///{tmp_path}/m.db", clock=Clock()) as opened:
+    with Memories(f"sqlite:///{tmp_path}/m.db", clock=MovingClock(timedelta(hours=1))) as opened:
         opened.create_many(OTHERS)
         yield opened
 

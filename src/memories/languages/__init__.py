@@ -192,7 +192,7 @@ def announces_change(text: str) -> bool:
 def _change_words(code: str) -> re.Pattern[str]:
     patterns = [
         re.escape(entry).replace("_", " ").replace(r"\*", r"\w*")
-        for entry in _lines(fold(_read("changes")))[code]
+        for entry in words("changes")[code]
     ]
     either = "|".join(patterns)
     return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")

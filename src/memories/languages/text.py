@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
-_MAX_COVERED = 50_000  # characters of a text in which words are looked for
 _MAX_READ = 16_384  # characters of a text that terms are taken from
 _LONGEST = 64  # letters of a word that has other forms, and words of a phrase
 _MAX_ENDINGS, _MIN_STEM = 2, 4  # endings that are removed from a word, and letters that remain
@@ -159,7 +158,7 @@ def is_latin(text: str) -> bool:
 
 def coverage(text: str, words: Sequence[str]) -> float:
     """Return the share of these words that a text has, 0 to 1, ignoring endings and accents."""
-    haystack = _haystack(text[:_MAX_COVERED])
+    haystack = _haystack(text)
     stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
 

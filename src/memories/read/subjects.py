@@ -22,7 +22,7 @@ CHANGE = 0.8
 REPLACES = 1.3  # the least score of a text that may replace another
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
 MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
-MAX_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000  # of a text; longer ones replace nothing
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
@@ -47,16 +47,27 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
     shared = coverage(new, _terms(old))
     if closeness is None:
         closeness = shared
-    return closeness + SHARED_WORDS * shared + CHANGE * announces_change(new)
+    return closeness + SHARED_WORDS * shared + CHANGE * _announces_change(new)
 
 
 def has_words_of(new: str, old: str) -> bool:
     """Return whether a newer text announces a change, or has so many words of an older one that it
     may replace it. This needs no vectors, which take longer.
     """
+    if max(len(new), len(old)) > MAX_CHARACTERS:
+        return False
+    return _announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+
+
+def _announces_change(text: str) -> bool:
+    """Return whether a text announces a change.
+
+    Raises:
+        SystemFault: The list of words can't be read, for example with too many open files.
+    """
     try:
-        return announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
-    except OSError as exc:  # a list of words, for example with too many open files
+        return announces_change(text)
+    except OSError as exc:
         raise SystemFault(f"cannot read {exc.filename}: {exc.strerror}") from exc
 
 
