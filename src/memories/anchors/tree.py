@@ -1,8 +1,8 @@
-"""Reads files inside a working tree, and nothing outside it, whatever the tree contains.
+"""Reads files inside a working tree, and never outside it, even in a hostile tree.
 
-Each folder of a path is opened from the one before it, without following symbolic links, so a link
-that is put in place in the meantime is not followed either. Mount points, devices, pipes and
-sockets are not opened, and a file of more than a megabyte is not read. Nothing is executed.
+It opens each folder of a path relative to its parent and follows no symbolic links, so a link that
+appears in the meantime can't lead out. It doesn't open mount points, devices, pipes or sockets, and
+doesn't read files of more than a megabyte. Nothing is executed.
 """
 
 import os

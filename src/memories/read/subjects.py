@@ -1,8 +1,8 @@
-"""Whether one text may replace another: both are about the same subject, and only one can be
-current.
+"""Guesses whether one text may replace another: both are about the same subject, and only one can
+be current.
 
-This is a guess, so it only decides what a writer is shown and which of two near hits comes first.
-What is refused, and what is linked as a correction, is decided in `write.compare`.
+A guess only decides which memories a writer sees and which of two near hits comes first.
+`write.compare` decides which texts are refused and which are linked as corrections.
 """
 
 import functools

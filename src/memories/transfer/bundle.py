@@ -1,8 +1,9 @@
-"""A folder of Markdown with one file for each memory, in the Open Knowledge Format 0.2, and back.
+"""Writes each memory as a Markdown file, and reads the files back.
 
-The text of a file is the current text of its memory. Its frontmatter lists all versions as the
-lines of an export, the last one without its text. So the folder comes back as the export that it
-was made from, and a text that somebody edited is recognized by its digest.
+The folder is a bundle in the Open Knowledge Format 0.2. Below its frontmatter, a file has the
+current text of a memory. The frontmatter lists all versions as lines of an export; only the last
+one lacks its text. The folder can thus be turned back into the same export. A digest shows whether
+someone edited the text.
 """
 
 import hashlib
@@ -31,14 +32,14 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 class Edit(NamedTuple):
-    """A memory whose text was edited in its file.
+    """A memory whose text someone edited in its file.
 
     Attributes:
         namespace: The namespace of the memory.
         memory_id: Its id.
         text: The edited text.
         digest: The digest of the text that was exported.
-        lines: The lines of its versions, the last one with the edited text.
+        lines: The lines of its versions; the last one has the edited text.
     """
 
     namespace: str
@@ -49,7 +50,7 @@ class Edit(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """What a folder contains.
+    """The memories in a folder.
 
     Attributes:
         lines: The lines of all memories but the edited ones, in the order of an export.

@@ -1,4 +1,4 @@
-"""Anchors of what is written: given by the writer, or found in the text; see `anchors`."""
+"""Gives new memories their anchors: those of the writer, else those found in the text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

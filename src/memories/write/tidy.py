@@ -25,7 +25,7 @@ from memories.write.links import link_correction, unlink
 from memories.write.writer import Writer
 
 FIELD = "tidy"
-TYPE = "tidy"  # the tag `type` of a proposal that is no memory to keep
+TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
 _PAGE = 500
 _MAX_COMPARED = 2_000  # newest memories that are compared with the others
@@ -41,10 +41,10 @@ class Suggestion(NamedTuple):
 
     Attributes:
         kind: `same`, `contradiction`, `changed`, `expired`, `todo`, `unread` or `repeated`.
-        text: What is proposed, and the evidence.
-        certainty: How certain it is, 0 to 1.
-        action: What accepting it does: `delete` or `link`, with the ids and versions; empty to keep
-            the text as a memory.
+        text: The proposal and its evidence.
+        certainty: From 0 to 1.
+        action: What happens when it is accepted: `delete` or `link`, with ids and versions; empty
+            to keep the text as a memory.
         source: The turn from which a memory is proposed.
     """
 
@@ -104,10 +104,11 @@ def _store(writer: Writer, suggestion: Suggestion) -> str:
 
 
 def apply(writer: Writer, record: Record) -> str | None:
-    """Do what a proposal says, in a transaction; return the id of the memory that it was about.
+    """Carry out a proposal in a transaction, unless its memory has changed since.
 
-    Nothing is done if the memory has changed since; None if the record is no such proposal, but a
-    memory to keep.
+    Returns:
+        The id of the memory that the proposal is about; None if the record only proposes a memory
+        to keep.
     """
     action = json.loads(record.fields.get(FIELD, "{}"))
     if not action:

@@ -1,4 +1,4 @@
-"""Sources: files of other programs, read as a stream of messages and statements.
+"""Reads the files of other programs as a stream of messages and statements.
 
 Each module is one source. It has a docstring whose first line says what it reads, and
 
@@ -6,9 +6,9 @@ Each module is one source. It has a docstring whose first line says what it read
 - `locate(home)`, which returns where its program keeps them on a machine;
 - `recognize(sample)`, which returns whether a file or folder is one of its own;
 - `read(reader)`, which yields messages (`items.Message`) and statements (`Draft`) in order, and
-  calls `reader.skip` for all that it leaves out. It may be called twice, and must yield the same.
+  calls `reader.skip` for everything else. A second call must yield the same items.
 
-`reader.include` has the names of `INCLUDE` for which the user asked.
+`reader.include` contains the names of `INCLUDE` that the user asked for.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -146,8 +146,8 @@ def with_headings(passage: Passage) -> str:
 def parse(text: str) -> Page:
     """Split a page into its frontmatter and passages.
 
-    A passage is a paragraph or quote, or a list item with what is nested in it. Code and tables
-    belong to the passage before them, since they rarely say enough on their own.
+    A passage is a paragraph, a quote, or a list item with all its nested items. Code and tables
+    are added to the passage before them, since they rarely make sense on their own.
 
     Args:
         text: The page in CommonMark.
@@ -197,7 +197,7 @@ def _find_level(token: "Token", source: str) -> int:
 
 
 def _is_introduction(passage: Passage) -> bool:
-    """Return whether a paragraph only says what the list after it is about."""
+    """Return whether a paragraph only introduces the list after it."""
     return passage.text.endswith(":") and len(passage.text) <= _SHORT
 
 
@@ -244,7 +244,7 @@ def _dedent(source: str) -> str:
 
 
 def _find_reason_to_skip(text: str) -> str:
-    """Return what a passage is that says nothing, in the plural; empty if it says something."""
+    """Return why a passage is left out, as a noun in the plural; empty if it is worth keeping."""
     if text.startswith("[x] "):
         return "finished tasks"
     if _LOCAL_LINK.match(text):

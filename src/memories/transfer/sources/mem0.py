@@ -51,7 +51,7 @@ def read(reader: Reader) -> Iterator[Item]:
 
 
 def _read_changes(reader: Reader, database: Database) -> Iterator[Item]:
-    """Yield what the last change of each memory made of it."""
+    """Yield each memory with the text of its last change."""
     last: dict[str, Mapping[str, Any]] = {}
     optional = ("created_at", "updated_at", "is_deleted")
     for change in database.rows("history", _CHANGES, optional, "ORDER BY rowid"):
