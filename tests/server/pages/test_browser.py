@@ -252,7 +252,7 @@ def test_what_is_written_before_a_page_listens_is_shown(site: Site, opened: Open
         route.continue_()
 
     page.route("**/api/changes*", late, times=1)
-    page.reload()
+    page.reload(wait_until="commit")  # the assertion waits for the rest
     page.locator("article", has_text="kettle").wait_for()
 
 
