@@ -18,7 +18,7 @@ Moment = datetime | str
 SHARED = "shared"
 PENDING = "pending"  # `ended_by` of a memory that awaits review: it was never current
 SESSION = "session"  # the type of a session note
-SESSION_KEY = "session/"  # the prefix of the key of a session note that hooks wrote
+SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000

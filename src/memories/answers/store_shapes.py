@@ -208,7 +208,7 @@ def kind_counts(counts: "Counts") -> dict[str, Any]:
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:
-    """Return the result of a backup of the store at a URL, and how many turns are still queued."""
+    """Return the result of backing up the store at a URL, and how many turns are still queued."""
     return {
         "backup": str(backup.file),
         "verified": True,

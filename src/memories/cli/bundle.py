@@ -45,7 +45,7 @@ def apply_edits(
             elif memory.content != edit.text:
                 note(
                     f"{memory.id} is left as it is: it has changed since the export, and its file "
-                    "was edited; update one of them by hand"
+                    "was edited; update one of them yourself"
                 )
         if dry_run or not edited:
             return contents.to_export(missing), len(edited)

@@ -295,7 +295,7 @@ class Document:
         return "  "
 
     def _indent_at(self, at: int) -> str:
-        """Return the indent of the line of a position."""
+        """Return the indent of the line that contains a position."""
         line = self.text[self.text.rfind("\n", 0, at) + 1 : at]
         return line[: len(line) - len(line.lstrip(" \t"))]
 

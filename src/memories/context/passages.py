@@ -15,7 +15,7 @@ _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n
 
 
 def stems(query: str) -> list[str]:
-    """Return the stems of the words of a question, by which other forms of them are recognized."""
+    """Return the stems of a question's words, which match other forms of them."""
     words = (term.rstrip("*") for term in query_terms(query))
     return list(dict.fromkeys(word[: max(_MIN_STEM, len(word) - _MAX_ENDING)] for word in words))
 

@@ -1,6 +1,6 @@
 """Files that threads and processes share: durable writes, atomic replacement, locks; and forks.
 
-It knows nothing of the format of a store.
+It doesn't know any store's format.
 """
 
 import contextlib

@@ -98,7 +98,7 @@ def _uuid(millis: int, bits: int) -> str:
 
 
 def id_prefix(moment: datetime) -> str:
-    """Return the beginning of the ids of a millisecond; those of later ones are greater."""
+    """Return the prefix of all ids made in a millisecond; later ids are greater."""
     return hyphenated(f"{_millis(moment):012x}")
 
 

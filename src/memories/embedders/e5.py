@@ -230,7 +230,7 @@ class E5:
 
 
 def altered_files() -> list[Path]:
-    """Read all files of the model; return those that are missing or changed."""
+    """Read all files of the model; return the missing and changed ones."""
     return runtime.find_altered(_folder(), _FILES)
 
 

@@ -173,7 +173,7 @@ class MiniLM:
 
 
 def altered_files() -> list[Path]:
-    """Read all files of the packaged model; return those that are missing or changed."""
+    """Read all files of the packaged model; return the missing and changed ones."""
     return runtime.find_altered(_WEIGHTS, _FILES)
 
 

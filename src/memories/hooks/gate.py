@@ -39,7 +39,7 @@ THRESHOLD = -2.45
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
-BM25_OF_A_WORD = 2.5  # about that of a word that one in ten texts of a larger store has
+BM25_OF_A_WORD = 2.5  # about what a word in one of ten texts of a larger store adds
 _INTERCEPT, _NEED, _SIZE = -3.84, 0.362, 0.383
 _MEANING, _BEHIND, _WORDS, _SPELLING = 0.164, 0.238, 0.183, 2.71
 _EVERYWHERE = -1.35

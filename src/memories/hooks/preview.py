@@ -197,7 +197,7 @@ def _line_of_entry(entry: "Entry", reason: str, *, is_shown: bool) -> Line:
 
 
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
-    """Return the memories that were shown, those that passed the gate, and those near it."""
+    """Return the memories that were shown, passed the gate, or came near it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
     lines: list[Line] = []
     left_out: list[Line] = []

@@ -1,4 +1,4 @@
-"""The place where a program works, which is part of the origin of its writes; see `Memories`."""
+"""Where a program runs, which is part of its writes' origin; see `Memories`."""
 
 import time
 from collections.abc import Callable

@@ -310,7 +310,7 @@ def _not_a_copy(ref: Ref) -> RequestError:
 
 
 class Reembedded(NamedTuple):
-    """Result of a change of the embedder.
+    """Result of changing the embedder.
 
     Attributes:
         embedded: How many records were embedded.

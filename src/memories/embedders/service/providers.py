@@ -199,7 +199,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in Cohere's shape; those of Ollama have no types."""
+    """Return the vectors of an answer in Cohere's shape; Ollama's vectors have no types."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]

@@ -232,6 +232,6 @@ def _read_settings(hermes_home: Any) -> dict[str, Any]:
 
 
 def _namespace_of(platform: str, user_id: str) -> str:
-    """Return the namespace of a user of a chat service, who shares no memory with the others."""
+    """Return the namespace of one user of a chat service; users share no memories."""
     digest = hashlib.blake2b(f"{platform}/{user_id}".encode(), digest_size=12).hexdigest()
     return f"{HOST}-{digest}"

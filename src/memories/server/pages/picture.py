@@ -60,7 +60,7 @@ class _Timeline(NamedTuple):
     span_count: int
 
     def span_of(self, day: date) -> int:
-        """Return the number of the span of a day."""
+        """Return the number of the span that contains a day."""
         return (day - self.first).days // self.days_of_span
 
     def begin_of(self, span: int) -> date:

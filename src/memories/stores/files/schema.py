@@ -60,7 +60,7 @@ def file_name(collection: Collection, namespace: str) -> str:
 
 
 def stem(namespace: str) -> str:
-    """Return the common prefix of the names of a namespace's files."""
+    """Return the common prefix of a namespace's file names."""
     if not namespace:
         return "%"
     escaped = ""

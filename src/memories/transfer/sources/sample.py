@@ -68,7 +68,7 @@ class Sample:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the entries of the folder or of the ZIP archive."""
+        """The names of the entries in the folder or ZIP archive."""
         import zipfile
 
         try:
