@@ -99,7 +99,7 @@ CASES = {
         queue,
         "_append",
     ),
-    "reads: count": Case(flush_reads, "accesses-ff575877.lock", Counting, "touch"),
+    "reads: count": Case(flush_reads, "accesses.lock", Counting, "touch"),
     "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad_file, "replacing"),
     "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
     "scratchpad: refresh": Case(

@@ -36,7 +36,7 @@ def test_only_the_store_is_written(tmp_path: Path) -> None:
     # Figures, the queue of reads and the scratchpad are the memory's own; all of it is in the one
     # folder.
     own = re.compile(
-        r"store/(memories\.db(\.lock)?|events\.jsonl|accesses-\S+|shared/(\.?scratchpad\S*|metadata\.json))"
+        r"store/(memories\.db(\.lock)?|events\.jsonl|accesses[-.]\S+|shared/(\.?scratchpad\S*|metadata\.json))"
     )
     assert [file for file in files if not own.fullmatch(file)] == []
 

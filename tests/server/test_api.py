@@ -39,6 +39,7 @@ from memories.server.app import Options, build
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import claims, open_store
+from memories.transfer import migrate
 from memories.write.create import Created
 from memories.write.writer import Similar
 
@@ -228,6 +229,23 @@ def test_what_an_operator_has_to_mend_is_no_internal_error(
         if "/a/file" in told["detail"]:
             failures.append(f"{error!r}: the answer names a file: {told}")
     assert failures == []
+
+
+class _OtherModel(FakeEmbedder):
+    space = FakeEmbedder.space._replace(model="other/1")
+
+
+def test_a_server_started_before_reembed_says_that_it_must_be_restarted(
+    owner: TestClient, config: Config
+) -> None:
+    create(owner)
+    store = open_store(config.store, _OtherModel.space, config)
+    migrate.reembed(store, _OtherModel(), progress=lambda *_: None)
+    store.close()
+    answer = owner.get("/api/memories", params={"q": "deploys"})
+    assert (answer.status_code, answer.json()["kind"]) == (503, "EmbedderMismatch")
+    assert "created by other/1" in answer.json()["detail"]
+    assert "started before memory reembed must be restarted" in answer.json()["detail"]
 
 
 # --- versions

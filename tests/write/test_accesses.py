@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from memories import Memories
+from memories.core import disk
 from memories.stores import open_store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.write import accesses
@@ -217,6 +218,23 @@ def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
         assert [
             each.accesses for each in store.scan(Filter(Collection.MEMORY, ("shared",)), limit=9)
         ] == [1]
+
+
+def test_many_stores_share_one_lock_and_leave_none_behind(home: Path, tmp_path: Path) -> None:
+    """An earlier version made a lock for each store; thousands lay in a folder of many stores."""
+    home.mkdir(parents=True, exist_ok=True)
+    former = [home / f"accesses-{number:08x}.lock" for number in range(3)]
+    for lock in former:
+        lock.touch()
+    with disk.try_lock(former[0], 0):  # a program of that version counts its reads
+        for number in range(4):
+            url = f"sqlite:///{tmp_path}/{number}.db"
+            with Memories(url, embedder="none", channel="cli") as memories:
+                memories.get(made(memories))
+                memories.status()
+        assert [path for path in former if path.exists()] == former[:1]
+    assert queued(home) == []
+    assert {path.name for path in home.glob("accesses*")} == {former[0].name, "accesses.lock"}
 
 
 _READER = """

@@ -174,8 +174,8 @@ def handle(call: HookCall) -> Outcome:
         runs.record_run(home, call.host, call.event, _describe(exc))
         folder = event.folder if event else None
         return Outcome(failed=True, follow_up=FollowUp(call, folder, Reply(), type(exc).__name__))
-    if handler.may_capture() and call.event not in _RECALL_EVENTS:
-        return Outcome(answer)  # the flusher records the figures
+    if call.event not in _RECALL_EVENTS:
+        return Outcome(answer)  # nothing was recalled; the flusher records the figures of captures
     is_degraded = reply.context is not None and reply.context.error
     result = "degraded" if is_degraded else "ok"
     return Outcome(answer, follow_up=FollowUp(call, event.folder, reply, result))

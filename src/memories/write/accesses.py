@@ -32,6 +32,7 @@ except ImportError:  # Windows, where an open file can't be renamed
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # bytes above which reads are not counted
 _HEAD = 128  # bytes at the beginning of a file that identify it
+_LOCK = "accesses.lock"  # one for all stores: a flush that finds it held is done by the next write
 _ATTEMPTS = 3  # attempts to find the file to append to while other processes move it
 
 
@@ -108,10 +109,11 @@ class Accesses:
             return
         with (
             contextlib.suppress(OSError, MemoriesError),
-            try_lock(self._waiting.with_suffix(".lock"), 0) as held,
+            try_lock(self._waiting.with_name(_LOCK), 0) as held,
         ):
             if not held:
                 return
+            self._remove_former_locks()
             if not self._taken.exists():
                 self._waiting.rename(self._taken)
             with open_file(self._taken) as stream:
@@ -123,6 +125,13 @@ class Accesses:
             batch = f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
             if not refs or store.touch(refs, batch):
                 self._taken.unlink()
+
+    def _remove_former_locks(self) -> None:
+        """Remove the locks of earlier versions, which made one for each store and kept it."""
+        for lock in self._waiting.parent.glob("accesses-*.lock"):
+            with try_lock(lock, 0) as held:
+                if held:
+                    lock.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> int:
         """Append a line, and return how many bytes wait then."""

@@ -122,8 +122,11 @@ def failed(exc: Exception) -> Response:
             more: dict[str, Any] = {"kind": public_kinds[0].__name__, "exit_code": code}
             if matches := getattr(exc, "matches", ()):
                 more["matches"] = list(matches)
+            detail = str(exc)
+            if isinstance(exc, errors.EmbedderMismatch):
+                detail += "; a server that was started before memory reembed must be restarted"
             is_temporary = isinstance(exc, _TEMPORARY)
-            return problem(status, str(exc), more, **(_RETRY if is_temporary else {}))
+            return problem(status, detail, more, **(_RETRY if is_temporary else {}))
     if isinstance(exc, ClientDisconnect):
         return problem(400, "the client disconnected before its request was complete")
     if isinstance(exc, OSError):
