@@ -37,7 +37,7 @@ NAMES = frozenset(MODULES)
 ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
-        integrations < server langgraph skins < __main__""",
+        integrations < server langgraph < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "budget tree < literals symbols < grammar < checks discover < judge",
@@ -47,15 +47,15 @@ ORDER = {
     "memories.stores.http": "store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
-    "memories.stores.postgres": """schema errors driver url < transaction < connection query < counts < rewrite vectors <
+    "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <
         search listen claims < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
         store""",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver < local rest < folder < store",
-    "memories.stores.files": "connection schema < log < index < local < check move < store",
+    "memories.stores.files": "connection schema < log < index < local < move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
-    "memories.embedders.service": "cache providers < client < embedder",
+    "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector verification < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings newer_first results < search",
     "memories.write": """compare queue quota accesses < suspicion waiting links anchoring < change turns many < forget
@@ -72,13 +72,13 @@ ORDER = {
         chroma_process fitting < chroma_mcp < gateway < degraded gathering < context < memory""",
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
-    "memories.hooks": """files gate linear sentences < session inbox host_events < switch runs recall_strategy <
+    "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
     "memories.cli": """output complete < text app < options < backup bulk < anchors search turns stores
         bundle status serve identities < review < agents connect memories
         transfer""",
-    "memories.mcp": "answers identity < tools < server < stdio",
+    "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai",
     "memories.integrations.amplifier": "session < context tool < capture",
@@ -88,7 +88,6 @@ ORDER = {
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
         search_routes openapi < memory_routes conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",
-    "memories.skins": "agents_session amplifier anthropic_tool",
 }
 # Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further
 # out: what is there is opened by its name. Only the class `Memories` may use ring 2, since it has a
@@ -97,7 +96,7 @@ RING_2 = (
     "answers", "cli", "connect", "context", "hooks", "identity", "mcp", "scratchpad", "transfer", "warm", "__main__",
 )  # fmt: skip
 RING_3 = (
-    "embedders.e5", "embedders.service", "integrations", "langgraph", "server", "skins",
+    "embedders.e5", "embedders.service", "integrations", "langgraph", "server",
     "stores.chroma", "stores.documents", "stores.files", "stores.http", "stores.postgres", "stores.qdrant",
 )  # fmt: skip
 CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
@@ -157,7 +156,6 @@ ABOVE_ALL = (
     "integrations",
     "server",
     "langgraph",
-    "skins",
     "__main__",
 )  # may import names from `memories`
 
@@ -260,7 +258,7 @@ def test_no_import_leads_to_an_outer_ring() -> None:
 def test_each_optional_folder_can_be_deleted_by_itself() -> None:
     users = {
         "stores.documents": ("stores.chroma", "stores.qdrant"),
-        "integrations": ("langgraph", "skins"),
+        "integrations": ("langgraph",),
     }
     wrong = []
     for file, module in zip(FILES, MODULES, strict=True):

@@ -1,4 +1,4 @@
-"""Fit the weights of `hooks/linear.py`: `worth.json` and `need.json`.
+"""Fit the weights of `hooks/gate.py`: `worth.json` and `need.json`.
 
 Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt` or
 of `bench/histories`, to `bench/prompts.txt`, or to the packaged model.
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
 from bench import agents_memory, capture
 from memories.embedders import open_embedder
-from memories.hooks import linear
+from memories.hooks import gate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER
 
@@ -66,10 +66,10 @@ def fit(name: str, examples: Iterable[tuple[str, bool]], average: float = 0.0) -
         "intercept": round(intercept - average, 3),
         "weights": [round(float(weight), 3) for weight in weights],
     }
-    (linear.FOLDER / f"{name}.json").write_text(json.dumps(fields) + "\n", encoding="utf-8")
+    (gate.FOLDER / f"{name}.json").write_text(json.dumps(fields) + "\n", encoding="utf-8")
     print(f"{name}: {len(texts)} texts, {int(is_true.sum())} of them positive")
 
 
 if __name__ == "__main__":
-    fit(linear.WORTH, worthy_sentences())
-    fit(linear.NEED, needy_prompts(), AVERAGE_NEED)
+    fit(gate.WORTH, worthy_sentences())
+    fit(gate.NEED, needy_prompts(), AVERAGE_NEED)

@@ -8,7 +8,7 @@ from hooks.conftest import Hook
 from memories import Memories, TurnDraft
 from memories.embedders import open_embedder
 from memories.guard.origin import Place
-from memories.hooks import gate, linear
+from memories.hooks import gate
 
 SHOP, API = "github.com/fjell/storefront", "github.com/fjell/orders-api"
 FACTS = (
@@ -180,7 +180,7 @@ def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone()
     assert embedder is not None
 
     def need(prompt: str, model: str = embedder.space.model) -> float:
-        return linear.rate_need(model, embedder.embed(prompt)[0])
+        return gate.rate_need(model, embedder.embed(prompt)[0])
 
     assert need("which port does the payment service use") > 0.5
     assert need("thanks, that was all") < -0.5

@@ -13,7 +13,7 @@ import pytest
 
 from memories import Memories
 from memories.hooks import session
-from memories.mcp.identity import ServerSession
+from memories.mcp.stdio import ServerSession
 
 Hook = Callable[..., Any]
 Call = Callable[..., str]

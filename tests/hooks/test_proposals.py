@@ -7,7 +7,7 @@ import pytest
 from memories.embedders import open_embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.hooks import phrases
-from memories.hooks.linear import worth_rater
+from memories.hooks.gate import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import repeats
 

@@ -1,5 +1,5 @@
 """The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
-for. Pure.
+for, and rates vectors of the packaged model.
 
 A search orders what it finds, but always finds something. The gate estimates the log-odds that a
 prompt needs a text, in any language, and admits what reaches a threshold:
@@ -8,7 +8,7 @@ prompt needs a text, in any language, and admits what reaches a threshold:
                 + 0.164 × meaning + 0.238 × behind + 0.183 × words + 2.71 × spelling
                 - 1.35 × everywhere
 
-    need        how likely it is that the prompt needs anything; see `linear`. 0 if it is unknown.
+    need        how likely it is that the prompt needs anything: `rate_need`. 0 if it is unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
                 A byte means about the same in all scripts.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
@@ -26,11 +26,22 @@ of those prompts has 87 bytes, so a longer one gains nothing. docs/benchmarks.md
 both halves.
 """
 
+import functools
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.languages.text import coverage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.embedders import Embedder
+
 
 MAX_MEMORIES = 5  # that a prompt recalls
 THRESHOLD = -2.45
@@ -122,3 +133,51 @@ def names_project(prompt: str, project: str) -> bool:
         return False
     whole_word = rf"(?<![a-z0-9_-]){re.escape(name)}(?![a-z0-9_-])"
     return re.search(whole_word, prompt.casefold()) is not None
+
+
+# --- Two scores that are linear in a vector of the packaged model: intercept + weights · vector.
+#
+# `worth.json` and `need.json` have the weights of logistic regressions; `tools/linear_scores.py`
+# fits them. Vectors of another model have neither score.
+
+Rate = Callable[[str], float]
+FOLDER = Path(__file__).parent
+WORTH, NEED = "worth", "need"
+
+
+class _Fit(NamedTuple):
+    model: str
+    intercept: float
+    weights: "NDArray[np.float32]"
+
+    def score(self, vector: "NDArray[np.float32]") -> float:
+        return self.intercept + float(vector @ self.weights)
+
+
+def worth_rater(embedder: "Embedder | None") -> Rate | None:
+    """Return a function from a sentence to its worth; None for an embedder of another space.
+
+    The worth is the log-odds that an English sentence of a user matters in later sessions.
+    """
+    if embedder is None or embedder.space.model != _read(WORTH).model:
+        return None
+    return lambda sentence: _read(WORTH).score(embedder.embed(sentence)[0])
+
+
+def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
+    """Return the need of a prompt with this vector; 0 if another model made it.
+
+    The need is the log-odds that a prompt needs something that an agent was told earlier, less
+    those of an average prompt.
+    """
+    fit = _read(NEED)
+    return fit.score(vector) if model == fit.model else 0.0
+
+
+@functools.cache
+def _read(name: str) -> _Fit:
+    import numpy as np
+
+    fields = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    weights = np.array(fields["weights"], dtype=np.float32)
+    return _Fit(fields["model"], fields["intercept"], weights)

@@ -2,7 +2,7 @@
 
 A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
 phrase from `languages/phrases`: a standing instruction, a habit of the team, a decision, a word
-about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `linear`: it
+about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `gate`: it
 may need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
 denials and instructions for the moment are left out in all languages.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories import languages
-from memories.hooks.linear import Rate
+from memories.hooks.gate import Rate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import ASSISTANT, TOOL, USER
 
@@ -145,7 +145,8 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Returns the worth of an English sentence; see `linear`. Without it, phrases decide.
+        rate: Returns the worth of an English sentence; see `gate.worth_rater`. Without it, phrases
+            decide.
     """
     by_content: dict[str, Candidate] = {}
     sentences = split_sentences(text)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from memories.context.policy import MemoryPolicy, window_key
 from memories.core.disk import open_file
 from memories.errors import InvalidInput, NotFound
-from memories.hooks.linear import worth_rater
+from memories.hooks.gate import worth_rater
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session

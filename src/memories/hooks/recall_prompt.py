@@ -19,7 +19,7 @@ from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
 from memories.guard.validate import MAX_QUERY_CHARACTERS
-from memories.hooks import gate, linear, session
+from memories.hooks import gate, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
 from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
@@ -352,7 +352,7 @@ def _make_gate(result: SearchResult) -> gate.Gate:
     vector = query.vector(query.text) if query.is_readable("") else None
     if query.embedder is None or vector is None:
         return gate.Gate(query.text)
-    return gate.Gate(query.text, linear.rate_need(query.embedder.space.model, vector))
+    return gate.Gate(query.text, gate.rate_need(query.embedder.space.model, vector))
 
 
 def _find_best(result: SearchResult) -> float | None:

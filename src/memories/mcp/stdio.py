@@ -1,4 +1,5 @@
-"""`memory mcp` on standard input and output: searches by words until the model is loaded."""
+"""`memory mcp` on standard input and output: searches by words until the model is loaded, in the
+namespace of the host's session."""
 
 import functools
 import json
@@ -9,10 +10,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 from mcp.server import MCPServer
@@ -31,8 +33,8 @@ from mcp_types import (
 from memories.embedders import Embedder
 from memories.errors import EmbedderError, InvalidInput
 from memories.guard.validate import read_json
+from memories.hooks import files, session
 from memories.identity.place import here
-from memories.mcp.identity import ServerSession
 from memories.mcp.server import UNREADABLE, serve_tools
 from memories.mcp.tools import MAX_SEEN, Caller, Tools
 from memories.memories import Memories
@@ -40,6 +42,7 @@ from memories.settings import Config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
 
 # Seconds:
 PATIENCE = 0.5  # wait for the model, which usually takes less, before searching by words
@@ -62,6 +65,54 @@ _LONE_SURROGATE = re.compile(
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # strings, even open ones, and brackets
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _logger = logging.getLogger(__name__)
+
+
+# The variables in which hosts pass a session's id, and the host as hooks call it.
+VARIABLES = {
+    "CLAUDE_CODE_SESSION_ID": "claude-code",
+    "CODEX_THREAD_ID": "codex",
+    "GEMINI_SESSION_ID": "gemini",
+}
+EARLIER_SECONDS = 60.0  # a session's first hook may run before its server starts
+
+
+class ServerSession(NamedTuple):
+    """The place and the time at which a server started, by which it finds the host's session.
+
+    A prompt such as "start as bob" switches a session; its hooks note that in the session's file.
+    The server reads the same file before each call, so that hooks and tools agree. It finds the
+    file by the session's id, where the host passes it in a variable of the environment. Otherwise,
+    or if that session has ended (a host may clear the conversation and keep the server), it takes
+    the session that was last active in the server's folder since the server started.
+
+    Attributes:
+        home: The home with the session files.
+        folder: The server's working folder, without links.
+        environment: Its environment variables.
+        since: When it started, less `EARLIER_SECONDS`, in seconds since 1970.
+    """
+
+    home: str
+    folder: str
+    environment: Mapping[str, str]
+    since: float
+
+    @classmethod
+    def begin(cls, home: str) -> "ServerSession":
+        """Return the session of a server that starts now."""
+        folder = str(Path.cwd().resolve())
+        return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS)
+
+    def namespace(self) -> str | None:
+        """Return the namespace that the session switched to; None if it switched to none."""
+        for variable, host in VARIABLES.items():
+            session_id = self.environment.get(variable)
+            if session_id:
+                state = session.read(self.home, files.session_name(host, session_id))
+                if state.folder is not None and not state.ended:
+                    return state.namespace
+        name = session.find_latest(self.home, self.folder, since=self.since)
+        return None if name is None else session.read(self.home, name).namespace
 
 
 def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> None:

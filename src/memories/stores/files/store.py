@@ -3,17 +3,19 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memories.errors import MemoriesError, StoreError
 from memories.settings import Config
-from memories.stores.damage import Damaged
-from memories.stores.files.check import check, repair
+from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.files.connection import Folder
+from memories.stores.files.index import NO_LIMIT, FileState
 from memories.stores.files.local import LocalFiles
+from memories.stores.files.log import fold, parse
 from memories.stores.files.move import Mover, OpenStore
+from memories.stores.files.schema import file_name
 from memories.stores.protocol import OnThisDisk, Store
 from memories.stores.records import (
     Candidate,
@@ -27,11 +29,14 @@ from memories.stores.records import (
     Space,
     StoreInfo,
     TurnQuery,
+    immutable_parts,
+    mutable_parts,
 )
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 _log = logging.getLogger(__name__)
 FORMAT = 2
@@ -272,12 +277,12 @@ class FilesStore:
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`; only a person can repair unreadable lines."""
         store = self._larger_store()
-        return check(self._files, deep=deep) if store is None else [*store.check(deep=deep)]
+        return check_files(self._files, deep=deep) if store is None else [*store.check(deep=deep)]
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
         store = self._larger_store()
-        return repair(self._files) if store is None else store.repair()
+        return repair_files(self._files) if store is None else store.repair()
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
@@ -322,3 +327,64 @@ def _is_in(ref: Ref, where: Filter) -> bool:
 
 def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
     raise StoreError(f"{url} can't be opened from here; open the folder by its URL, files:///…")
+
+
+# --- checks
+
+
+def check_files(files: LocalFiles, *, deep: bool) -> list[Finding]:
+    """Return unreadable lines and errors in the index; a deep check also compares both."""
+    findings: list[Finding] = []
+    for collection in Collection:
+        for namespace in files.list_namespaces(collection):
+            findings += _check_file(files, collection, namespace, deep=deep)
+    if files.has_index():
+        reported = {finding.ref for finding in findings} - {None}
+        remedy = f"remove {files.folder.inner}, which loses no memory, and run: memory reembed"
+        for finding in files.index.check(deep=deep):
+            if finding.ref not in reported:
+                findings.append(finding._replace(remedy=remedy, ref=None))
+    return findings
+
+
+def _check_file(
+    files: LocalFiles, collection: Collection, namespace: str, *, deep: bool
+) -> Iterator[Finding]:
+    name = file_name(collection, namespace)
+    parsed = parse(files.folder.read(name)[1], collection, namespace)
+    sound: list[Record] = []
+    for record in fold(parsed.events).records.values():
+        problem = find_problem(record)
+        if problem:
+            yield damaged_record(record.ref, f"it {problem}")
+        else:
+            sound.append(record)
+    if parsed.damage:
+        yield files.damage_finding(name, parsed.damage)
+    elif deep:
+        state = files.index.read_states([name]).get(name, FileState())
+        if state.stamp == files.folder.stamp(name):
+            where = Filter(collection, (namespace,), state="any")
+            expected = _contents(sound)
+            indexed = _contents(files.index.scan(where, limit=NO_LIMIT))
+            refs = expected.keys() | indexed.keys()
+            count = sum(expected.get(ref) != indexed.get(ref) for ref in refs)
+            if count:
+                problem = f"the index of {name} differs from its lines in {count} places"
+                yield Finding(problem, "run: memory doctor --fix", derived=True)
+
+
+def _contents(records: Iterable[Record]) -> dict[Ref, Any]:
+    return {record.ref: (immutable_parts(record), mutable_parts(record)) for record in records}
+
+
+def repair_files(files: LocalFiles) -> list[str]:
+    """Read all files again, and rebuild derived parts of the index; return the rebuilt parts."""
+    if not any(finding.derived for finding in check_files(files, deep=True)):
+        return []
+    repaired = files.index.repair()
+    with files.transaction() as work:
+        for collection in Collection:
+            for namespace in files.list_namespaces(collection):
+                files.read_file(file_name(collection, namespace), work.index)
+    return [*repaired, "the index of the files"]

@@ -1,1 +1,0 @@
-"""Former places of what is in `memories.integrations`; they go with the next release."""

@@ -1,5 +1,0 @@
-"""The former place of `memories.integrations.openai`."""
-
-from memories.integrations.openai import MemoriesSession
-
-__all__ = ["MemoriesSession"]
