@@ -42,7 +42,7 @@ ORDER = {
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "budget tree < literals symbols < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
-    "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire <
+    "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
@@ -56,9 +56,9 @@ ORDER = {
     "memories.stores.files": "connection schema < log < index < local < move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "providers < client < embedder",
-    "memories.read": "subjects turns versions where < lookup names < selector verification < conversations listing",
+    "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates noise < surroundings newer_first results < search",
-    "memories.write": """compare queue quota accesses < suspicion waiting links anchoring < change turns many < forget
+    "memories.write": """compare queue accesses < suspicion waiting links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary < reading < grammar word_order < duplicates < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
@@ -104,7 +104,7 @@ MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 # of the one class with a method for each verb, most of which are three lines long
-MAX_OF_MEMORIES = 790
+MAX_OF_MEMORIES = 736
 
 
 @functools.cache

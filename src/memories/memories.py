@@ -135,7 +135,6 @@ class Memories:
             store = open_store(self._url, self._embedders.space, self.config)
         check_namespace(self.namespace, store, self.config)
         self._raw_store, self._channel = store, channel
-        self._accesses: Accesses | None = None
         self._open_transactions = 0
         self._lookup = Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
@@ -150,17 +149,12 @@ class Memories:
         self._client = client
         self._agent = client[0] if client else self.config.identity
         self._origins: dict[str | None, Origin] = {}
-        admit = None
-        if self.config.namespace_quota is not None:
-            from memories.write.quota import admission
-
-            admit = admission(self.config.namespace_quota)
         self._store = LoggedStore(
             self._raw_store,
             self._channel,
             self._clock,
             self._origin,
-            admit=admit,
+            quota=self.config.namespace_quota,
             on_change=self._scratchpads.tell,
             backups=self._backups,
         )
@@ -474,18 +468,15 @@ class Memories:
         except InvalidInput:
             raise
         except RequestError as exc:
-            if not isinstance(exc, NotFound) and not self._has_forgotten(memory_id):
-                raise
+            if not isinstance(exc, NotFound):
+                entries = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
+                if all(entry.namespace != self.namespace for entry in entries):
+                    raise
             finished = forget.finish(self._store, parse_id(memory_id), self._lookup.own.where())
             if finished is None:
                 raise
             return finished
         return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
-
-    def _has_forgotten(self, memory_id: str) -> bool:
-        """Return whether the log records the erasure of a memory in our own namespace."""
-        entries = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
-        return any(entry.namespace == self.namespace for entry in entries)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -727,7 +718,7 @@ class Memories:
 
         where, limit = self._turns_of(conversation_id, filters), self._limit(limit)
         stored = tail(self._store, where, limit)
-        return [*stored, *self._queued_turns(where, conversation_id)][-limit:]
+        return [*stored, *self._waiting_in(where, conversation_id)][-limit:]
 
     def turns(
         self,
@@ -755,8 +746,8 @@ class Memories:
         stored = page(self._store, where, start, limit)
         if len(stored) == limit:
             return stored
-        queued = self._queued_turns(where, conversation_id)
-        return [*stored, *(turn for turn in queued if turn.index >= start)][:limit]
+        waiting = self._waiting_in(where, conversation_id)
+        return [*stored, *(turn for turn in waiting if turn.index >= start)][:limit]
 
     def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
         """Return the queued turns, oldest first: turns that agents added while the store did not
@@ -768,11 +759,9 @@ class Memories:
         Args:
             conversation_id: Only turns of this conversation.
         """
-        from memories.read.turns import conversation_id as checked_id
         from memories.write.waiting import waiting_turns
 
-        name = None if conversation_id is None else checked_id(conversation_id)
-        return waiting_turns(self._queue(), self.namespace, name)
+        return waiting_turns(self._queue(), self.namespace, conversation_id)
 
     def conversations(
         self,
@@ -897,15 +886,7 @@ class Memories:
         Args:
             as_of: Only the namespaces that were not empty at this time, with their sizes then.
         """
-        names = {
-            *self._store.namespaces(Collection.MEMORY),
-            *self._store.namespaces(Collection.HISTORY),
-        }
-        moment = self._past(as_of)
-        counts = [self._lookup.count_namespace(name, moment) for name in sorted(names)]
-        if moment is None:
-            return tuple(counts)
-        return tuple(count for count in counts if count.memory_count or count.turn_count)
+        return self._lookup.count_namespaces(self._past(as_of))
 
     def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
         """Return every version of a memory, oldest first; deleted memories are found too.
@@ -919,17 +900,7 @@ class Memories:
         """
         moment = self._past(as_of)
         records = self._lookup.versions(memory_id, moment)
-        memory = self._memory(records[-1], moment)
-        return History(
-            memory.id,
-            tuple(map(versions.to_version, records)),
-            memory.supersedes,
-            memory.superseded_by,
-            memory.namespace,
-            memory.pending,
-            memory.corrects,
-            memory.corrected_by,
-        )
+        return versions.to_history(records, self._memory(records[-1], moment))
 
     def list(  # noqa: PLR0913 - the same filters as search
         self,
@@ -1044,24 +1015,19 @@ class Memories:
         self, query: str, filters: "SearchFilters", *, offline: bool
     ) -> "Explanation":
         search = functools.partial(self._search_tier, query, filters)
-        if not offline or not self.has_scratchpad:
+        if not offline:
             return self._judge_hits(search(), filters)
-        try:
-            explanation = self._run_in_time(search)
-        except StoreError as exc:
-            answer = self._search_offline(query, filters)
-            if answer is None:
-                raise
-            explanation = answer._replace(tier="hot", error=str(exc))
+        fallback = functools.partial(self._search_offline, query, filters)
+        explanation, error = self.ask_store(search, fallback)
+        if error is not None:
+            explanation = explanation._replace(tier="hot", error=error)
         return self._judge_hits(explanation, filters)
 
     def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
         """Search the scratchpad, the store, or both, depending on the filter `tier`."""
-        from memories.search.filters import TIERS
+        from memories.search.filters import tier_of
 
-        tier = filters.get("tier") or "deep"
-        if tier not in TIERS:
-            raise InvalidInput(f'tier must be deep, hot or auto, not "{validate.shown(str(tier))}"')
+        tier = tier_of(filters)
         if tier != "deep":
             matches = self._scratchpads.search(query, filters)
             if tier == "hot" or matches.enough:
@@ -1097,7 +1063,9 @@ class Memories:
     def count_reads(self, records: "Sequence[Record]") -> None:
         """Count memories as read now."""
         self._count_access(records)
-        self._scratchpads.promote(self._with_waiting_accesses(records))
+        if records and self.config.count_accesses:
+            records = self._accesses.include_waiting(records)
+        self._scratchpads.promote(records)
         if self.config.reinforce_on_retrieval:
             from memories.write.change import reset_decay
 
@@ -1236,21 +1204,16 @@ class Memories:
 
     def _run_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
         """Return the answer of a call that uses the store, within `memory_timeout_seconds`."""
-        from memories.core.deadline import DEADLINE, Deadline, MemoryTimeout
+        from memories.core.deadline import MemoryTimeout, run_within
 
         missing = self.missing()
         if missing:
             raise StoreError(missing)
-        shared, seconds = DEADLINE.get(), self.config.memory_timeout_seconds
-        deadline = Deadline(seconds) if shared is None else shared(seconds)
         try:
-            return deadline.run(ask)
+            return run_within(self.config.memory_timeout_seconds, ask)
         except MemoryTimeout as exc:
             self.abandon()
             raise StoreUnreachable(str(exc)) from exc
-        finally:
-            if shared is None:
-                deadline.close()
 
     def abandon(self) -> None:
         """Leave the store open on `close`, because an abandoned call still uses it."""
@@ -1355,7 +1318,7 @@ class Memories:
     def close(self) -> None:
         """Close the store, unless it was passed in; waiting reads are counted first."""
         is_one_command = self._channel in ("cli", "hook")
-        if self._accesses is not None and not is_one_command:
+        if "_accesses" in vars(self) and not is_one_command:
             self.flush_accesses()
         self._scratchpads.flush()
         if self._owns_store:
@@ -1414,15 +1377,8 @@ class Memories:
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.writer import Writer
 
-        return Writer(
-            self._lookup,
-            self.embedder,
-            self._now(),
-            self.config.decay_half_life_hours,
-            self.config.min_confidence,
-            force,
-            self._redactor(redact),
-        )
+        redactor = self._redactor(redact)
+        return Writer(self._lookup, self.embedder, self._now(), self.config, force, redactor)
 
     def _redactor(self, redact: bool) -> "Redactor | None":
         return self.config.redactor() if redact else None
@@ -1455,8 +1411,7 @@ class Memories:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
 
     def _judged_memory(self, record: Record) -> Memory:
-        [memory] = self.judge([self._memory(record)])
-        return memory
+        return self.judge([self._memory(record)])[0]
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))
@@ -1472,7 +1427,7 @@ class Memories:
     def flush_accesses(self) -> None:
         """Count the waiting reads, unless a transaction is open; writes and `status` do so too."""
         if self.config.count_accesses and not self._open_transactions:
-            self._waiting_accesses().flush(self._store)
+            self._accesses.flush(self._store)
 
     def _flush_before(self, where: str | None) -> None:
         """Count the waiting reads if an expression uses access counts."""
@@ -1482,23 +1437,15 @@ class Memories:
     def _count_access(self, records: Sequence[Record]) -> None:
         if not self.config.count_accesses or not records:
             return
-        is_due = self._waiting_accesses().add([record.ref for record in records])
-        if is_due:
+        if self._accesses.add([record.ref for record in records]):
             self.flush_accesses()
 
-    def _with_waiting_accesses(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records with the waiting reads added, but without the read that just happened."""
-        if not self.config.count_accesses or not records:
-            return records
-        return self._waiting_accesses().include_waiting(records)
+    @functools.cached_property
+    def _accesses(self) -> "Accesses":
+        from memories.write.accesses import Accesses
 
-    def _waiting_accesses(self) -> "Accesses":
-        if self._accesses is None:
-            from memories.write.accesses import Accesses
-
-            url = self._url or self._store.info(self._lookup.where()).url
-            self._accesses = Accesses(self.config.home, str(local_path(url) or url))
-        return self._accesses
+        url = self._url or self._store.info(self._lookup.where()).url
+        return Accesses(self.config.home, str(local_path(url) or url))
 
     # Turns that could not be stored wait in a queue; see `write.queue`.
 
@@ -1515,14 +1462,8 @@ class Memories:
         where = in_conversation(self._store, self._lookup.readable, conversation_id)
         return narrow_turns(where, filters, self._now())
 
-    def _queued_turns(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
+    def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
         """Return a conversation's queued turns that match a filter, numbered after stored ones."""
-        waiting = self.waiting_turns(conversation_id)
-        if not waiting:
-            return []
-        from memories.write.waiting import number_turns, select_unstored
+        from memories.write.waiting import number_turns
 
-        own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
-        last = self._store.scan(own, limit=1, newest_first=True)
-        last_index = last[0].ref.position if last else -1
-        return number_turns(select_unstored(self._store, waiting), where, last_index)
+        return number_turns(self._store, self.waiting_turns(conversation_id), where)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from memories.models import Forgotten, History, Memory, Page
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
-    from memories.read.verification import Verification
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.search.results import Explanation, Hit
     from memories.write.create import Created
     from memories.write.many import Affected
     from memories.write.review import Reviewed, Rivals
+    from memories.write.truth import Verification
     from memories.write.writer import Similar
 
 HINT_DUPLICATE = (

@@ -13,7 +13,7 @@ from memories.models import Page
 
 if TYPE_CHECKING:
     from memories.memories import Memories
-    from memories.read.verification import Verification
+    from memories.write.truth import Verification
 
 CHANGED = 1
 _ANCHORS, _CITED = "Anchors", "cited"  # a section of the help, and a group of options

@@ -458,12 +458,9 @@ def _with_log(store: "Store", config: "Config", writer: "Callable[[], Origin] | 
         writer: Returns the origin that records get; None if they keep theirs.
     """
     from memories.stores.logged import LoggedStore
-    from memories.write.quota import admission
 
-    admit = admission(config.namespace_quota)
-    return LoggedStore(
-        store, "cli", partial(datetime.now, UTC), writer, action="import", admit=admit
-    )
+    now, quota = partial(datetime.now, UTC), config.namespace_quota
+    return LoggedStore(store, "cli", now, writer, action="import", quota=quota)
 
 
 @contextlib.contextmanager

@@ -191,3 +191,23 @@ class Deadline:
 DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
     "deadline", default=None
 )
+
+
+def run_within(seconds: float | None, function: Callable[[], Value]) -> Value:
+    """Call a function under the shared deadline if there is one, else under one of its own.
+
+    Args:
+        seconds: Maximum time of the call; None for no limit.
+        function: The function.
+
+    Raises:
+        MemoryTimeout: The call took too long.
+    """
+    shared = DEADLINE.get()
+    if shared is not None:
+        return shared(seconds).run(function)
+    deadline = Deadline(seconds)
+    try:
+        return deadline.run(function)
+    finally:
+        deadline.close()

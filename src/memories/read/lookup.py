@@ -401,11 +401,21 @@ class Lookup(NamedTuple):
             raise NotFound(f"Memory not found at {to_iso(moment)}: {reason}")
         return past
 
-    def count_namespace(self, namespace: str, moment: datetime | None = None) -> NamespaceCounts:
-        """Return the size of a namespace, readable or not.
+    def count_namespaces(self, moment: datetime | None = None) -> tuple[NamespaceCounts, ...]:
+        """Return the size of each namespace in the store, sorted by name; see
+        `Memories.namespaces`.
 
-        For a past moment, only the counts that the store can reconstruct are set.
+        For a past moment, only the counts that the store can reconstruct are set, and namespaces
+        that were empty then are left out.
         """
+        names = {name for collection in SEARCHED for name in self.store.namespaces(collection)}
+        counts = [self._count_namespace(name, moment) for name in sorted(names)]
+        if moment is None:
+            return tuple(counts)
+        return tuple(count for count in counts if count.memory_count or count.turn_count)
+
+    def _count_namespace(self, namespace: str, moment: datetime | None) -> NamespaceCounts:
+        """Return the size of a namespace, readable or not."""
         where = Filter(Collection.MEMORY, (namespace,))
         turns = where._replace(collection=Collection.HISTORY)
         is_readable = namespace in self.readable

@@ -7,7 +7,7 @@ from typing import Any
 from memories.anchors import grammar
 from memories.core.times import from_millis, to_millis
 from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
-from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
+from memories.models import PENDING, DecayPolicy, Draft, History, Memory, Version
 from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
@@ -45,11 +45,10 @@ def first_version(
     return hold_back(record) if draft.pending else record
 
 
-def hold_back(record: Record, ended_by: str = PENDING) -> Record:
-    """Return a record as one that was never current: it awaits review, or ended before it was
-    accepted."""
+def hold_back(record: Record) -> Record:
+    """Return a record as one that awaits review and was never current."""
     return record._replace(
-        ended_at=record.created_at, ended_by=ended_by, labels={**record.labels, HELD: "1"}
+        ended_at=record.created_at, ended_by=PENDING, labels={**record.labels, HELD: "1"}
     )
 
 
@@ -214,6 +213,20 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
 def _time_of(fields: Mapping[str, Any], name: str) -> datetime | None:
     millis = fields.get(name)
     return None if millis is None else from_millis(millis)
+
+
+def to_history(records: Sequence[Record], memory: Memory) -> History:
+    """Return the history of a memory from the records of its versions, oldest first."""
+    return History(
+        memory.id,
+        tuple(map(to_version, records)),
+        memory.supersedes,
+        memory.superseded_by,
+        memory.namespace,
+        memory.pending,
+        memory.corrects,
+        memory.corrected_by,
+    )
 
 
 def to_version(record: Record) -> Version:

@@ -7,7 +7,9 @@ To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here. Apply
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
+from memories.errors import InvalidInput
 from memories.guard.origin import TRUSTS
+from memories.guard.validate import shown
 from memories.settings import RANKS
 
 if TYPE_CHECKING:
@@ -232,6 +234,18 @@ _ROWS = (
 )
 # fmt: on
 FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
+
+
+def tier_of(filters: SearchFilters) -> Tier:
+    """Return the tier that a search asks for, `deep` by default.
+
+    Raises:
+        InvalidInput: There is no such tier.
+    """
+    tier = filters.get("tier") or "deep"
+    if tier not in TIERS:
+        raise InvalidInput(f'tier must be deep, hot or auto, not "{shown(str(tier))}"')
+    return tier
 
 
 def only_in_store(filters: SearchFilters) -> list[str]:

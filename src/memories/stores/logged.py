@@ -76,7 +76,7 @@ class LoggedStore(StoreWrapper):
         origin: Callable[[], Origin] | None,
         *,
         action: str | None = None,
-        admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
+        quota: str | None = None,
         on_change: Callable[[Sequence[Change]], None] | None = None,
         backups: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
@@ -89,15 +89,14 @@ class LoggedStore(StoreWrapper):
             origin: Returns the origin of an added record, regardless of the record's own; None if
                 records keep theirs, as copies do. It is called for each record.
             action: The action logged for all additions, instead of the ones in the records.
-            admit: Receives the records before they are added, in the same transaction, and raises
-                an error to refuse them.
+            quota: Limits on the size of a namespace; see the setting `namespace_quota`.
             on_change: See the attribute.
             backups: See the attribute.
         """
         super().__init__(store)
         self._channel, self._clock = channel, clock
         self._origin = origin
-        self._action, self._admit = action, admit
+        self._action, self._quota = action, quota
         self.on_change, self.backups = on_change, backups
         self._local = threading.local()
         self._salts: dict[str, str] = {}
@@ -153,8 +152,10 @@ class LoggedStore(StoreWrapper):
     def append_stamped(self, records: Sequence[Record]) -> None:
         """Add records that already have an origin; see the module's `append_stamped`."""
         with self._within_transaction():
-            if self._admit is not None:
-                self._admit(self._store, records)
+            if self._quota is not None:
+                from memories.stores.quota import check_quota
+
+                check_quota(self._store, records, self._quota)
             self._store.append(records)
             self._note(_Note(_added_action(record, self._action), record.ref) for record in records)
             self._local.changes += records

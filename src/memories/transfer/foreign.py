@@ -24,7 +24,6 @@ from memories.stores.records import Collection, Filter
 from memories.transfer.sources.fields import add_tag
 from memories.transfer.sources.items import Item, Message, one_line
 from memories.write.create import Batch, Created, Prepared, prepare
-from memories.write.quota import admission
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
 
@@ -154,20 +153,17 @@ class Importer:
         self._terms, self._embedder = terms, embedder
         self._store = store
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
-        admit = admission(config.namespace_quota)
 
         def logged(origin: Origin) -> LoggedStore:
-            return LoggedStore(
-                store, "cli", lambda: terms.now, lambda: origin, action="import", admit=admit
-            )
+            now, quota = lambda: terms.now, config.namespace_quota
+            return LoggedStore(store, "cli", now, lambda: origin, action="import", quota=quota)
 
         self._turns = logged(terms.origin)
         self._writer = Writer(
             Lookup(logged(statement_origin), terms.namespace, (terms.namespace,)),
             embedder,
             terms.now,
-            config.decay_half_life_hours,
-            config.min_confidence,
+            config,
             force=not terms.trusted,
             redactor=terms.redactor,
         )

@@ -1,20 +1,39 @@
 """Verifies and confirms memories: `Memories.truth`."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.times import to_millis
+from memories.errors import InvalidInput
 from memories.guard.origin import tags_of
-from memories.models import Draft, Memory, Moment
-from memories.read import versions
-from memories.read.verification import Verification, verify
+from memories.models import VERDICTS, Draft, Memory, Moment, is_doubtful
+from memories.read.lookup import with_global
+from memories.read.versions import ANCHORS
 from memories.write.anchoring import fields_of
 from memories.write.change import append_confirmation
 from memories.write.writer import Writer
 
 if TYPE_CHECKING:
+    from memories.stores.records import Record
     from memories.write.tidy import Suggestion
+
+_PAGE = 500
+
+
+class Verification(NamedTuple):
+    """Result of checking the anchors of memories.
+
+    Attributes:
+        counts: How many memories have each verdict.
+        doubtful: The memories that are no longer true, those that changed first.
+        unverified: The memories that could not be checked, or that are to be confirmed.
+    """
+
+    counts: Mapping[str, int]
+    doubtful: tuple[Memory, ...]
+    unverified: tuple[Memory, ...]
 
 
 class Truth:
@@ -40,8 +59,32 @@ class Truth:
         Raises:
             InvalidInput: This caller gets no verdicts; see `place` of `Memories`.
         """
-        writer = self._writer
-        return verify(writer.lookup, project, writer.now, writer.half_life_hours)
+        writer, judge = self._writer, self._writer.lookup.judge
+        if judge is None:
+            raise InvalidInput(
+                "anchors are checked only by you, on the machine with the working tree; "
+                "run memory verify there"
+            )
+        records: dict[str, Record] = {}
+        for where in with_global(writer.lookup.where(), project):
+            after = None
+            while page := writer.store.scan(where, limit=_PAGE, after=after):
+                after = (page[-1].ref.group, page[-1].ref.position)
+                records |= {
+                    record.ref.group: record
+                    for record in page
+                    if any(name in record.fields for name in ANCHORS)
+                }
+        memories = [writer.to_memory(record) for record in records.values()]
+        judged = judge.judge(memories, writer.now)
+        with_verdict = [(memory.verdict.word, memory) for memory in judged if memory.verdict]
+        counts = Counter(word for word, _ in with_verdict)
+        ordered = sorted(with_verdict, key=lambda pair: VERDICTS.index(pair[0]))
+        return Verification(
+            counts={word: counts[word] for word in VERDICTS},
+            doubtful=tuple(memory for _, memory in ordered if is_doubtful(memory)),
+            unverified=tuple(memory for word, memory in ordered if word == VERDICTS[2]),
+        )
 
     def tidy(self, *, dry_run: bool = False) -> "list[tuple[Suggestion, str]]":
         """Propose how to tidy your own namespace; the proposals wait for `review`.
@@ -92,5 +135,5 @@ class Truth:
         record = append_confirmation(
             writer.lookup, writer.embedder, latest.ref.group, fields, writer.now
         )
-        memory = versions.to_memory(record, writer.now, writer.half_life_hours)
+        memory = writer.to_memory(record)
         return self._judge([memory])[0]

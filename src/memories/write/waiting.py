@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.read.conversations import Conversation, ConversationPage
-from memories.read.turns import Turn, scoped_key
+from memories.read.turns import Turn, conversation_id, scoped_key
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
@@ -21,6 +21,8 @@ def waiting_turns(
     queue: "RetryQueue", namespace: str, conversation: str | None = None
 ) -> list[Turn]:
     """Return the queued turns, oldest first; if a conversation is given, only its turns."""
+    if conversation is not None:
+        conversation = conversation_id(conversation)
     if not queue:
         return []
     return list(_to_turns(queue.entries(conversation), namespace))
@@ -33,16 +35,18 @@ def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
     return [turn for turn in turns if not _is_stored(store, turn)]
 
 
-def number_turns(turns: Iterable[Turn], where: Filter, last: int) -> list[Turn]:
-    """Return the turns that match a filter, with their future indexes.
+def number_turns(store: Store, turns: Sequence[Turn], where: Filter) -> list[Turn]:
+    """Return the queued turns of a conversation that match a filter, with their future indexes.
 
-    Args:
-        turns: Queued turns.
-        where: The filter.
-        last: The index of the last stored turn.
+    Turns that are already stored are left out.
     """
+    if not turns:
+        return []
+    own = Filter(Collection.HISTORY, (turns[0].namespace,), group=turns[0].conversation_id)
+    stored = store.scan(own, limit=1, newest_first=True)
+    last = stored[0].ref.position if stored else -1
     matching: list[Turn] = []
-    for turn in turns:
+    for turn in select_unstored(store, turns):
         last = max(last + 1, turn.index)
         if _meets(turn, where):
             matching.append(replace(turn, index=last))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.guard.redactor import Redactor
     from memories.read.selector import Selector
+    from memories.settings import Config
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
@@ -97,8 +98,8 @@ class Writer(NamedTuple):
         lookup: Finds the memories that the caller may read and write.
         embedder: Computes the vectors; None to compare by words only.
         now: The time for drafts without one.
-        half_life_hours: See `read.versions.compute_confidence`.
-        min_confidence: A search does not find memories below it, so a draft never repeats one.
+        config: The settings. A search does not find memories below `min_confidence`, so a draft
+            never repeats one.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
         within: Keys of tags that distinguish memories, as `project` does: a draft with another
@@ -108,8 +109,7 @@ class Writer(NamedTuple):
     lookup: Lookup
     embedder: "Embedder | None"
     now: datetime
-    half_life_hours: float
-    min_confidence: float
+    config: "Config"
     force: bool
     redactor: "Redactor | None"
     within: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Writer(NamedTuple):
 
     def to_memory(self, record: Record) -> Memory:
         """Return a record as a memory, with its current confidence."""
-        return versions.to_memory(record, self.now, self.half_life_hours)
+        return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End the memory that another one replaces, if there is one."""
@@ -252,8 +252,8 @@ class Writer(NamedTuple):
             return False  # it quotes the session, so a draft with the same text does not repeat it
         # Would a search show the record, or at least no less than the draft?
         declared = 1.0 if draft.confidence is None else draft.confidence
-        confidence = versions.confidence(record, self.now, self.half_life_hours)
-        return confidence >= min(self.min_confidence, declared)
+        confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
+        return confidence >= min(self.config.min_confidence, declared)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
         """Return the memory that a draft repeats: the first one that it contradicts least."""

@@ -36,7 +36,6 @@ from memories.transfer.importing import Imported, check, import_
 from memories.transfer.intake import Intake
 from memories.transfer.lines import MAX_LINE_BYTES
 from memories.write.queue import count_waiting
-from memories.write.quota import admission
 
 _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144
@@ -188,14 +187,13 @@ def _store(
     proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
     import_id = None if trusted or proven else new_id(datetime.now(UTC))
     by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
-    admit = admission(config.namespace_quota)
     store = LoggedStore(
         call.server.handles.store,
         call.who.channel,
         lambda: datetime.now(UTC),
         by,
         action="import",
-        admit=admit,
+        quota=config.namespace_quota,
     )
     intake = Intake(import_id, redactor, into=into, accepted=by is None)
     try:

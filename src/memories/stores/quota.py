@@ -3,13 +3,16 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from memories.errors import RequestError
 from memories.guard.origin import HELD
 from memories.models import PENDING
-from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record
+
+if TYPE_CHECKING:
+    from memories.stores.protocol import Store
 
 _COLLECTIONS = {"memories": Collection.MEMORY, "turns": Collection.HISTORY}
 _ADVICE = {
@@ -18,40 +21,34 @@ _ADVICE = {
 }
 
 
-def admission(quota: str | None) -> Callable[[Store, Sequence[Record]], None] | None:
-    """Return a function that refuses records beyond a namespace's quota; None if there is no quota.
+def check_quota(store: "Store", records: Sequence[Record], quota: str) -> None:
+    """Check that the namespaces of new records stay within their quotas.
 
     Args:
+        store: The store, without these records.
+        records: The records to add.
         quota: The setting, such as `memories=10000,bob.memories=500`.
+
+    Raises:
+        RequestError: A namespace would have more memories or turns than its quota.
     """
-    if quota is None:
-        return None
     limits: dict[str, int | None] = {}
     for part in quota.split(","):
         name, _, limit = part.partition("=")
         limits[name] = None if limit == "none" else int(limit)
-
-    def admit(store: Store, records: Sequence[Record]) -> None:
-        for kind, collection in _COLLECTIONS.items():
-            new = Counter(
-                record.ref.namespace
-                for record in records
-                if record.ref.collection is collection and _adds_to_count(store, record)
-            )
-            for namespace, count in new.items():
-                limit = limits.get(f"{namespace}.{kind}", limits.get(kind))
-                if limit is not None:
-                    _refuse_excess(store, namespace, kind, count, limit)
-
-    return admit
+    for kind, collection in _COLLECTIONS.items():
+        new = Counter(
+            record.ref.namespace
+            for record in records
+            if record.ref.collection is collection and _adds_to_count(store, record)
+        )
+        for namespace, count in new.items():
+            limit_of_namespace = limits.get(f"{namespace}.{kind}", limits.get(kind))
+            if limit_of_namespace is not None:
+                _refuse_excess(store, namespace, kind, count, limit_of_namespace)
 
 
-def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: int) -> None:
-    """Refuse new memories or turns beyond a limit.
-
-    Raises:
-        RequestError: The namespace would have more than the limit.
-    """
+def _refuse_excess(store: "Store", namespace: str, kind: str, count: int, limit: int) -> None:
     where = Filter(_COLLECTIONS[kind], (namespace,))
     stored = store.count(where)
     if kind == "memories":
@@ -64,7 +61,7 @@ def _refuse_excess(store: Store, namespace: str, kind: str, count: int, limit: i
         )
 
 
-def _adds_to_count(store: Store, record: Record) -> bool:
+def _adds_to_count(store: "Store", record: Record) -> bool:
     """Return whether a record makes the namespace larger; later versions of a memory do not."""
     if record.ended_at is not None and record.ended_by != PENDING:
         return False
