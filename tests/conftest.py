@@ -325,6 +325,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
+    """Keep the outcome of a test for the figures of a campaign."""
     report = yield
     if call.when == "call":
         item.stash[_ENDED] = report.outcome
@@ -351,4 +352,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _report(config: pytest.Config) -> Path:
+    """Return the file for the figures of campaigns."""
     return config.rootpath / ".torture" / "figures.jsonl"

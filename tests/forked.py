@@ -107,6 +107,7 @@ class Forked:
 
 
 def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that only a new interpreter reads."""
     return {name: value for name, value in environment.items() if name.startswith(_INTERPRETER)}
 
 

@@ -68,6 +68,7 @@ def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
 
 
 def _listens(port: int) -> bool:
+    """Return whether a port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -163,11 +164,13 @@ def _answer(upstream: socket.socket, client: socket.socket) -> bytes:
 
 
 def _message(source: socket.socket) -> tuple[bytes, bytes]:
+    """Read one message of PostgreSQL's protocol; return its type and its bytes."""
     head = _exactly(source, 5)
     return head[:1], head + _exactly(source, struct.unpack("!I", head[1:])[0] - 4)
 
 
 def _exactly(source: socket.socket, size: int) -> bytes:
+    """Read so many bytes."""
     found = b""
     while len(found) < size:
         piece = source.recv(size - len(found))

@@ -25,6 +25,7 @@ def main(tests: int, folder: str) -> None:
 
 
 def _processes() -> list[int]:
+    """Return the ids of all other processes."""
     return [
         int(each.name)
         for each in Path("/proc").iterdir()
@@ -33,6 +34,7 @@ def _processes() -> list[int]:
 
 
 def _names(pid: int, folder: str) -> bool:
+    """Return whether the environment of a process names a folder."""
     try:
         return os.fsencode(folder) in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # it has ended, or is another user's

@@ -219,6 +219,7 @@ def in_process(script: str, home: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
+    """An empty folder."""
     folder = tmp_path / "empty"
     folder.mkdir()
     return folder

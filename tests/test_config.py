@@ -22,10 +22,12 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(autouse=True)
 def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test its own folder of settings."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
 
 
 def trusted_dotenv(folder: Path, text: str) -> None:
+    """Write a `.env` that the user has approved."""
     (folder / ".env").write_text(text)
     trust.approve(folder / ".env", registers({}))
 

@@ -78,6 +78,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 @pytest.fixture
 def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
+    """Bob's memories, with all modules loaded."""
     monkeypatch.setenv("EMBEDDER", "none")
     with Memories(namespace="bob") as opened:
         opened.create("warm up")

@@ -13,6 +13,8 @@ T0 = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 class _Clock:
+    """A clock that a test sets."""
+
     now = T0
 
     def __call__(self) -> datetime:
@@ -21,11 +23,13 @@ class _Clock:
 
 @pytest.fixture
 def clock() -> _Clock:
+    """A clock that starts at `T0`."""
     return _Clock()
 
 
 @pytest.fixture
 def memories(tmp_path: Path, clock: _Clock) -> Iterator[Memories]:
+    """Memories that read that clock."""
     config = load_config(
         {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
     )
@@ -34,6 +38,7 @@ def memories(tmp_path: Path, clock: _Clock) -> Iterator[Memories]:
 
 
 def _made(memories: Memories, content: str, **given: object) -> str:
+    """Create a memory; return its id."""
     made = memories.create(content, **given).memory  # type: ignore[arg-type]
     assert made is not None
     return made.id

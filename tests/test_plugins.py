@@ -26,6 +26,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def tool() -> Any:
+    """The module `tools/plugins.py`."""
     spec = importlib.util.spec_from_file_location("plugins_tool", ROOT / "tools" / "plugins.py")
     assert spec is not None
     assert spec.loader is not None
@@ -242,6 +243,7 @@ await hooks.dispose()
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the message of a hook, which must have succeeded."""
     assert done.returncode == 0
     return str(json.loads(done.stdout)["systemMessage"])
 

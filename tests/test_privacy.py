@@ -13,6 +13,7 @@ PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); 
 
 
 def run_in(home: Path, *wrapper: str) -> None:
+    """Run the program in a home of its own."""
     kept = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),

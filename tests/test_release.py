@@ -23,6 +23,7 @@ STDIO = {"command": "uvx", "args": ["memoriae", "mcp"]}
 
 
 def tool(name: str) -> Any:
+    """Import a module of `tools/`."""
     spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

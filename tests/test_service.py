@@ -84,11 +84,13 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
+    """A clock that a test sets."""
     return Clock()
 
 
 @pytest.fixture
 def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
+    """Memories that read that clock."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", clock=clock) as found:
         yield found
 
@@ -343,6 +345,7 @@ def test_past_confidence_is_that_of_the_time(memories: Memories, clock: Clock) -
 
 @pytest.fixture(scope="module")
 def realistic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
+    """A store with the default model and realistic memories."""
     path = tmp_path_factory.mktemp("realistic") / "m.db"
     with Memories(
         f"sqlite:///{path}", embedder=MiniLM(), config=load_config({"namespace": "shared"})

@@ -46,6 +46,7 @@ class Same(NamedTuple):
 
 
 def opened(url: str, namespace: str, **options: Any) -> Memories:
+    """Open the memories of a namespace, later than everything that was written before."""
     seconds = itertools.count(100_000)  # after all that was written before
     return Memories(
         url,
@@ -67,6 +68,7 @@ def contents(memories: Memories, namespace: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Same:
+    """A store in which `shared` and `bob` have the same ids."""
     folder = tmp_path_factory.mktemp("two")
     url = f"sqlite:///{folder}/m.db"
     seconds = itertools.count()
@@ -182,6 +184,7 @@ WRITES: dict[str, Act] = {
 
 
 def own(bob: Memories, memory_id: str) -> bool:
+    """Return whether bob reads his own copy of a memory."""
     return bob.get(memory_id).namespace == bob.history(memory_id).namespace == "bob"
 
 
@@ -206,6 +209,7 @@ READS: dict[str, Act] = {
 
 
 def beginnings(ids: Ids) -> Ids:
+    """Return the beginning of each id."""
     return Ids(*(each[:18] for each in ids))
 
 
@@ -428,4 +432,5 @@ def test_pages_of_a_listing_leave_out_no_copy(copied: Callable[[], str]) -> None
 
 
 def named(page: Page) -> list[tuple[str, str]]:
+    """Return the id and the namespace of each memory on a page."""
     return [(memory.id, memory.namespace) for memory in page.memories]

@@ -49,6 +49,7 @@ _modules: dict[str, Module] = {}
 
 
 def _import_as_on_windows(name: str, namespace: Any = None, *more: Any, **named: Any) -> Any:
+    """Import a module unless Windows lacks it."""
     importer = str((namespace or {}).get("__name__", ""))
     if not importer.startswith("memories"):
         return _import(name, namespace, *more, **named)

@@ -76,22 +76,26 @@ print(json.dumps([opened, verdicts]))
 
 
 def bind(place: Path) -> None:
+    """Create a socket at a place, unless its path is too long for one."""
     if len(str(place)) < 90:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place))
 
 
 def sparse(place: Path) -> None:
+    """Create a file of a terabyte that takes no room."""
     place.touch()
     os.truncate(place, 1 << 40)
 
 
 def unreadable(place: Path) -> None:
+    """Create a file that nobody may read."""
     place.write_text("port: 5433")
     place.chmod(0)
 
 
 def folder_with_secrets(place: Path) -> None:
+    """Create a folder of files that usually contain secrets."""
     place.mkdir()
     for name in (".env", "id_rsa", "key.pem", ".ENV", "credentials"):
         (place / name).write_text(SECRET)
@@ -134,6 +138,7 @@ def anchors_of(paths: list[str], outside: Path, chance: random.Random) -> list[s
 
 
 def judge_elsewhere(top: Path, text: str, anchors: list[str]) -> tuple[list[str], list[str | None]]:
+    """Judge anchors in a process of its own; return the files it opened, and the verdicts."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=json.dumps([str(top), text, anchors]), text=True,
         capture_output=True, timeout=60, check=True,

@@ -21,6 +21,7 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    """A project of a few files, committed to Git."""
     top = tmp_path / "shop"
     (top / "src").mkdir(parents=True)
     (top / "ops" / "grafana").mkdir(parents=True)
@@ -32,6 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def now() -> list[datetime]:
+    """The time that the memories read; a test changes it."""
     return [NOW]
 
 
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def memories(project: Path, now: list[datetime]) -> Iterator[Memories]:
+    """Memories of a person who works in the project."""
     place = Place("shop", "main", project)
     with Memories(
         embedder="none", place=lambda: place, clock=lambda: now[0], config=load_config()
@@ -52,6 +55,8 @@ Create = Callable[..., str]
 
 @pytest.fixture
 def create(memories: Memories) -> Create:
+    """Return a function that stores a memory and returns its id."""
+
     def run(content: str, **options: object) -> str:
         created = memories.create(content, **options)  # type: ignore[arg-type]
         assert created.id is not None
@@ -61,6 +66,7 @@ def create(memories: Memories) -> Create:
 
 
 def verdict_of(memories: Memories, memory_id: str) -> str:
+    """Return the verdict on a memory and its reason."""
     verdict = memories.get(memory_id).verdict
     return "" if verdict is None else f"{verdict.word} {verdict.reason}".strip()
 

@@ -30,6 +30,7 @@ ELSEWHERE = {"data", "session"}  # what only programs read: the library has it, 
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Memories:
+    """An empty store."""
     return Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake")
 
 

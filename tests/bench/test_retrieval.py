@@ -34,6 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(file: Path, content: object) -> Path:
+    """Write a data set as JSON; return its path."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")
     return file
@@ -125,10 +126,12 @@ def test_evidence_is_cleaned(evidence: object, ids: list[str]) -> None:
 
 
 def message(at: str, speaker: str, text: str, **more: str) -> dict[str, str]:
+    """Return a message as LoCoMo writes it."""
     return {"dia_id": at, "speaker": speaker, "text": text, **more}
 
 
 def asked(question: str, *evidence: str, category: int = 4) -> dict[str, Any]:
+    """Return a question as LoCoMo writes it."""
     return {"question": question, "evidence": list(evidence), "category": category, "answer": "?"}
 
 
@@ -248,10 +251,12 @@ def test_realtalk(here: Path) -> None:
 
 
 def said(role: str, content: str, **more: object) -> dict[str, object]:
+    """Return a message as LongMemEval writes it."""
     return {"role": role, "content": content, **more}
 
 
 def haystack(name: str, **more: object) -> dict[str, object]:
+    """Return a question of LongMemEval with its sessions."""
     return {
         "question_id": name,
         "question_type": "single-session-user",
@@ -307,6 +312,7 @@ def test_longmemeval_without_marked_turns_counts_sessions_only(here: Path) -> No
 
 
 def beam(folder: Path) -> Path:
+    """Write a conversation in the format of BEAM; return its folder."""
     first = [
         said("user", "Plan my week ->-> 1,1", id=0, time_anchor="March-15-2024"),
         said("assistant", "A plan ->-> 1,1", id=1),
@@ -508,6 +514,7 @@ def test_reciprocal_ranks() -> None:
 
 
 def measured(file: Path, *options: str) -> list[dict[str, Any]]:
+    """Run the benchmark on a LoCoMo file; return its rows."""
     command.main(["locomo", str(file), "--results", "results.jsonl", *options])
     return [
         json.loads(line) for line in Path("results.jsonl").read_text(encoding="utf-8").splitlines()

@@ -38,6 +38,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 
 
 def run(**options: object) -> None:
+    """Run the benchmark of stores at a small size."""
     stores.run(stores.Options(Path("unused"), sizes=(COUNT,), timed=3, **options))  # type: ignore[arg-type]
 
 

@@ -96,6 +96,7 @@ class Servers:
 
 
 def _here() -> str:
+    """Return the working directory, or the root if it was removed."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:

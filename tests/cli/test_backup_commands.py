@@ -41,6 +41,7 @@ def ids(memory: Command, stored: Store, once: Once) -> list[str]:
 
 @pytest.fixture
 def store(home: Path) -> Path:
+    """The path of the default store."""
     return home / "memories.db"
 
 
@@ -57,10 +58,12 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def everything(memory: Command, *options: str) -> str:
+    """Export all namespaces; return the text."""
     return str(memory("export", "--all-namespaces", *options).out)
 
 
 def url(path: Path) -> str:
+    """Return the URL of a SQLite file."""
     return f"sqlite:///{path}"
 
 
@@ -620,6 +623,7 @@ def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
 
 
 def pages_with(data: bytes, text: bytes) -> list[int]:
+    """Return the offsets of the pages that contain a text."""
     return [start for start in range(0, len(data), 4096) if text in data[start : start + 4096]]
 
 
@@ -639,6 +643,7 @@ with Memories(sys.argv[1], embedder="fake") as memories:
 
 
 def said(exported: str) -> set[str]:
+    """Return the lines of an export that are records."""
     return {line for line in exported.splitlines() if line.startswith('{"collection"')}
 
 

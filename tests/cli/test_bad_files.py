@@ -28,6 +28,7 @@ MIB = 1_048_576
 
 
 def line(**changed: Any) -> str:
+    """Return a line of an export: a memory with some fields changed."""
     shape = {
         "collection": "memory", "namespace": "shared", "group": ID, "position": 1, "text": "content",
         "created_at": "2026-05-01T09:00:00.000Z", **changed,
@@ -36,16 +37,19 @@ def line(**changed: Any) -> str:
 
 
 def export(*lines: str) -> bytes:
+    """Return the bytes of an export with these lines."""
     return "".join(f"{each}\n" for each in (HEADER, *lines)).encode()
 
 
 def vectors(*rows: Any) -> str:
+    """Return a line of an export with these vectors."""
     return line(
         vectors=[base64.b64encode(np.array(row, dtype="<f4").tobytes()).decode() for row in rows]
     )
 
 
 def zipped(**entries: bytes) -> bytes:
+    """Return a ZIP file with these entries."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in entries.items():
@@ -54,6 +58,7 @@ def zipped(**entries: bytes) -> bytes:
 
 
 def tarred() -> bytes:
+    """Return a TAR file whose only entry is a link out of it."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
         link = tarfile.TarInfo("/etc/passwd")
@@ -63,6 +68,7 @@ def tarred() -> bytes:
 
 
 def foreign_database(folder: Path) -> bytes:
+    """Return a SQLite database of another program."""
     path = folder / "foreign.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE t (x); CREATE VIEW v AS SELECT x FROM t; CREATE TRIGGER g AFTER INSERT ON t BEGIN "

@@ -52,22 +52,27 @@ class Bad(NamedTuple):
 def refused(
     row: str, command: str | tuple[str, ...], library: Callable[[Memories], object], part: str
 ) -> Bad:
+    """Return a case that the command refuses with exit code 2 and the library with an error."""
     return Bad(row, (command,) if isinstance(command, str) else command, library, 2, part)
 
 
 def content(row: str, text: str, part: str) -> Bad:
+    """Return a case of a bad content."""
     return refused(row, ("create", text), lambda memories: memories.create(text), part)
 
 
 def query(row: str, text: str, part: str) -> Bad:
+    """Return a case of a bad query."""
     return refused(row, ("search", text), lambda memories: memories.search(text), part)
 
 
 def namespace(row: str, name: str, part: str) -> Bad:
+    """Return a case of a bad namespace."""
     return refused(row, ("list", "-n", name), lambda _: Memories(namespace=name), part)
 
 
 def limit(row: str, number: str, asked: Any) -> Bad:
+    """Return a case of a bad limit."""
     part = "limit must be a whole number from 1 to 1000"
     return refused(
         row,
@@ -78,6 +83,7 @@ def limit(row: str, number: str, asked: Any) -> Bad:
 
 
 def tag(row: str, written: str, key: str, value: str, part: str) -> Bad:
+    """Return a case of a bad tag."""
     return refused(
         row,
         ("create", "c", "--tag", written),
@@ -87,16 +93,19 @@ def tag(row: str, written: str, key: str, value: str, part: str) -> Bad:
 
 
 def time(row: str, text: str, part: str = "not a date") -> Bad:
+    """Return a case of a bad time."""
     return refused(
         row, ("search", "q", "--since", text), lambda found: found.search("q", since=text), part
     )
 
 
 def piped(row: str, data: bytes, part: str) -> Bad:
+    """Return a case of bad bytes on standard input."""
     return Bad(row, ("create", "-"), None, 2, part, data)
 
 
 def library(row: str, call: Callable[[Memories], object], part: str) -> Bad:
+    """Return a case that only the library can receive."""
     return Bad(row, None, call, 2, part)
 
 
@@ -372,11 +381,13 @@ SETTINGS = [
 
 
 def one_clean_sentence(text: str) -> bool:
+    """Return whether a text is short and has no control characters."""
     return len(text) < 500 and not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
 
 
 @pytest.fixture
 def contents_of_the_store(memory: Command, stored: Callable[..., str]) -> Callable[[], Any]:
+    """Return a function that reads everything in the store."""
     memory_id = stored("something that stays", "--tag", "a=b", "--key", "some/key")
     return lambda: [
         memory("list").json,
@@ -618,6 +629,7 @@ def test_a_file_that_is_not_a_store_is_not_touched(
 
 @pytest.fixture(scope="module")
 def long_lived(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One open `Memories` for all bad calls of the library."""
     with Memories(f"sqlite:///{tmp_path_factory.mktemp('bad')}/m.db", embedder="fake") as memories:
         memories.create_many(
             [Draft(f"memory {number}", created_at=datetime.now(UTC)) for number in range(20)]

@@ -22,6 +22,7 @@ def told(out: str) -> tuple[list[Any], Any]:
 
 
 def contents(memory: Command) -> list[str]:
+    """Return the contents of all memories, oldest first."""
     return [found["content"] for found in memory("list", "--limit", "1000").json["results"]][::-1]
 
 

@@ -10,6 +10,7 @@ from memories.hooks import inbox, session, switch
 
 
 def is_on(name: str | None = None) -> bool:
+    """Return whether memory is on in the working directory."""
     return switch.read_state(str(Path.cwd()), name, os.environ).on
 
 

@@ -18,6 +18,7 @@ HIT = re.compile(r"([0-9a-f-]{8,36}) (.*)")
 
 
 def lines(memory: Command, *arguments: str) -> list[str]:
+    """Run a command with `--format compact`; return the lines of its answer."""
     answer = memory(*arguments, "--format", "compact")
     assert answer.code == 0
     return answer.out.splitlines()

@@ -92,6 +92,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_mine(home: Path, host: str) -> dict[Path, bytes]:
+    """Write a user's own configuration of a host; return all files of the home."""
     for name, text in MINE[host].items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_bytes(text.encode())
@@ -109,10 +110,12 @@ def everything(home: Path) -> dict[Path, bytes]:
 
 
 def copies(home: Path) -> list[Path]:
+    """Return the copies of configurations that `connect` left."""
     return sorted(home.rglob("*.before-memories-*"))
 
 
 def entry_of(home: Path, host: str) -> Any:
+    """Return the entry of the MCP server in a host's configuration."""
     files = load_hosts()[host].user_files(Where(home, {}, "linux"))
     text = files.server.read_text()
     if files.server.suffix == ".toml":
@@ -264,6 +267,8 @@ def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, us
 
 
 def _parsed(file: Path) -> Any:
+    """Parse a JSON file that may have comments."""
+
     from memories.connect.jsonc import Document
 
     return Document(file.read_text(), comments=True).get(())

@@ -41,6 +41,7 @@ def editor(tmp_path: Path, temporary: Path) -> Editor:
 
 
 def content(memory: Command, name: str) -> str:
+    """Return the content of a memory."""
     return str(memory("get", name).json["content"])
 
 

@@ -30,6 +30,7 @@ OLD = "The main database is PostgreSQL"  # too old for the scratchpad
 
 
 def hang_after_headers(handler: Handler, _: object) -> None:
+    """Send headers, then no body until the server ends."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
@@ -105,6 +106,7 @@ def full() -> Iterator[str]:
 
 
 def ailing(service: Server, behaviour: Behaviour) -> None:
+    """Make the service fail in one way from now on."""
     service.next.extend([behaviour] * 99)
 
 

@@ -171,6 +171,7 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
 
 
 def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:
+    """Search with the command; return the ids of the hits."""
     options: list[str] = []
     for name, value in given.items():
         flag = FILTERS[name].flag
@@ -184,6 +185,7 @@ def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:
 
 
 def _by_http(client: TestClient, given: Mapping[str, Any]) -> list[str]:
+    """Search over HTTP; return the ids of the hits."""
     query: list[tuple[str, str]] = [("q", "deploy")]
     for name, value in given.items():
         values = map("=".join, value.items()) if FILTERS[name].kind == "tags" else [str(value)]
@@ -208,6 +210,8 @@ def _by_mcp(memories: Memories, given: Mapping[str, Any]) -> list[str]:
 
 
 async def _tools(memories: Memories) -> Any:
+    """Return the tools of the MCP server."""
+
     from mcp import Client
     from memories.mcp.server import server
 

@@ -25,6 +25,7 @@ FORGED = {
 
 
 def line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, Any]:
+    """Return a memory as a line of an export."""
     shape = {
         "collection": "memory",
         "namespace": "shared",
@@ -37,6 +38,7 @@ def line(group: str, text: str, position: int = 1, **changes: Any) -> dict[str, 
 
 
 def said(position: int, text: str, group: str = "talk", **changes: Any) -> dict[str, Any]:
+    """Return a turn as a line of an export."""
     return line(
         group,
         text,
@@ -83,10 +85,12 @@ WAITING = {IDS[0], IDS[1], IDS[3]}
 
 
 def ids(answer: Any) -> set[str]:
+    """Return the ids in an answer."""
     return {shape["id"] for shape in answer.json["results"]}
 
 
 def records(memory: Command) -> list[Any]:
+    """Return the records of an export."""
     return [json.loads(each) for each in memory("export").out.splitlines()[1:-1]]
 
 

@@ -32,6 +32,7 @@ main()
 
 
 def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that is interrupted at a moment."""
     return subprocess.run(
         [sys.executable, "-c", _INTERRUPTING, moment, *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,

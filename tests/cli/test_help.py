@@ -27,6 +27,7 @@ DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
 
 def command(name: str) -> click.Command:
+    """Return a command by its name."""
     found = app.get_command(click.Context(app), name)
     assert found is not None
     return found
@@ -45,6 +46,7 @@ EVERY = dict(every_command())
 
 
 def options() -> Iterator[tuple[str, click.Option]]:
+    """Yield every option with the name of its command."""
     for name, found in EVERY.items():
         yield from ((name, option) for option in found.params if isinstance(option, click.Option))
 

@@ -18,6 +18,8 @@ from memories.identity import tokens
 
 
 def garbage(*parts: str) -> Callable[[Path], Path]:
+    """Return a function that writes unreadable bytes to a file of the home."""
+
     def write(home: Path) -> Path:
         home.joinpath(*parts).write_bytes(b"\x00{garbage")
         return home.joinpath(*parts)
@@ -26,17 +28,20 @@ def garbage(*parts: str) -> Callable[[Path], Path]:
 
 
 def readable_token(home: Path) -> Path:
+    """Let other users read the token of the home."""
     tokens.own(home)
     tokens.own_file(home).chmod(0o644)
     return tokens.own_file(home)
 
 
 def folder_of_requests(home: Path) -> Path:
+    """Put a folder in the place of the file of requests."""
     (home / "memories.db-requests").mkdir()
     return home / "memories.db-requests"
 
 
 def writable_scratchpad(home: Path) -> Path:
+    """Let other users write a scratchpad."""
     (home / "bob" / "scratchpad.yaml").chmod(0o666)
     return home / "bob" / "scratchpad.yaml"
 
@@ -114,6 +119,7 @@ def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path)
 
 
 def limited(limit: str) -> "subprocess.CompletedProcess[str]":
+    """Run a search under a limit of the shell."""
     command = f'{limit}; exec "$0" -m memories search x'
     return subprocess.run(
         ["sh", "-c", command, sys.executable], capture_output=True, text=True, timeout=300

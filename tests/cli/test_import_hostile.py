@@ -26,6 +26,7 @@ def packed(*, chats: bytes = CHATS, name: str = "export.zip") -> bytes:
 
 
 def flipped() -> bytes:
+    """Return an archive with 20 damaged bytes."""
     data = bytearray(packed())
     start = data.index(b"conversations.json") + 60
     data[start : start + 20] = bytes(20)
@@ -33,6 +34,7 @@ def flipped() -> bytes:
 
 
 def nested(depth: int) -> bytes:
+    """Return lists within lists, as JSON."""
     return b"[" * depth + b"]" * depth
 
 

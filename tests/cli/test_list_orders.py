@@ -12,6 +12,7 @@ from memories.answers import compare
 
 
 def contents(memory: Command, *arguments: str) -> list[str]:
+    """Return the contents that a command shows."""
     return [found["content"] for found in memory(*arguments).json["results"]]
 
 

@@ -103,6 +103,7 @@ def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str
 
 
 def named(text: str, names: Mapping[str, str]) -> str:
+    """Replace each placeholder by the name that it stands for."""
     for name, found in sorted(names.items()):
         text = text.replace(name, found)
     return text

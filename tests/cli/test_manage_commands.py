@@ -17,6 +17,7 @@ Command = Callable[..., Any]
 def setting(
     memory: Command, name: str, *options: str, env: dict[str, str] | None = None
 ) -> tuple[Any, str]:
+    """Return the value of a setting and where it comes from."""
     shape = memory("config", *options, env=env).json
     [row] = [row for row in shape["settings"] if row["name"] == name]
     return row["value"], row["source"]

@@ -14,6 +14,7 @@ NOWHERE = "ffffffff"
 
 @pytest.fixture
 def three(stored: Callable[..., str], once: Once) -> list[str]:
+    """Store three memories; return their ids."""
 
     def fill() -> list[str]:
         return [
@@ -30,6 +31,7 @@ def three(stored: Callable[..., str], once: Once) -> list[str]:
 
 
 def contents(memory: Command) -> list[str]:
+    """Return the contents of all memories, oldest first."""
     return [found["content"] for found in memory("list").json["results"]][::-1]
 
 

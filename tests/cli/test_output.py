@@ -214,6 +214,8 @@ def test_a_reader_who_leaves_is_not_an_error(memory: Command, folder: Path) -> N
 
 
 def _environment() -> dict[str, str]:
+    """Return the environment without variables that choose an encoding."""
+
     import os
 
     return {

@@ -18,6 +18,7 @@ UNSET = {"EMBEDDER": None}
 
 @pytest.fixture
 def e5_store(memory: Command) -> str:
+    """Make a store with vectors of E5; return the id of its memory."""
     answer = memory("create", "Anna lives in Riga", env={"EMBEDDER": "e5"})
     return str(answer.json["id"])
 

@@ -72,6 +72,7 @@ def constants() -> dict[tuple[str, str], str]:
 
 
 def is_home(node: ast.AST) -> bool:
+    """Return whether an expression is the path of the home."""
     text = ast.unparse(node)
     return bool(re.fullmatch(r"(\w+\.)*_?home|registers(\(\))?|\(?\(?home or .*", text))
 

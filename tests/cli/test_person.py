@@ -37,12 +37,14 @@ DECISIONS = (
 
 @pytest.fixture
 def settings(folder: Path) -> Path:
+    """A settings file of a project."""
     file = folder / ".env"
     file.write_text("DEFAULT_LIMIT=50\n")
     return file
 
 
 def trusted(memory: Command) -> list[dict[str, str]]:
+    """Return the rows of `memory trust --list`."""
     rows: list[dict[str, str]] = memory("trust", "--list").json["trusted"]
     return rows
 

@@ -35,6 +35,8 @@ QUERIES = [f"{question} {topic}?" for question, topic in zip(QUESTIONS, TOPICS, 
 
 
 def call(memories: Memories, tool: str, **arguments: Any) -> CallToolResult:
+    """Call a tool of the MCP server as a client named stranger."""
+
     async def connected() -> CallToolResult:
         who = Implementation(name="stranger", version="1")
         async with Client(server(memories), client_info=who) as client:

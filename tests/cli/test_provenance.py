@@ -40,6 +40,7 @@ def typed(
 
 
 def trust_of(answer: dict[str, object]) -> str:
+    """Return the trust in an answer's origin."""
     origin = answer["origin"]
     assert isinstance(origin, dict)
     return str(origin["trust"])

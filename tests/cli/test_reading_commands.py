@@ -30,6 +30,7 @@ def aged() -> Callable[..., str]:
 
 
 def contents(answer: Any) -> list[str]:
+    """Return the contents in an answer."""
     return [shape["content"] for shape in answer.json["results"]]
 
 

@@ -44,10 +44,12 @@ def mark(memory_id: str) -> None:
 
 
 def ids(answer: Any) -> list[str]:
+    """Return the ids in an answer."""
     return [shape["id"] for shape in answer.json["results"]]
 
 
 def waiting(memory: Command) -> set[str]:
+    """Return the ids of all memories that wait for review."""
     return set(ids(memory("review", "--limit", "1000")))
 
 

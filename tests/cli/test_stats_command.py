@@ -16,6 +16,7 @@ Store = Callable[..., str]
 
 
 def noted(home: Path) -> list[tuple[str, str]]:
+    """Return the recorded events with their outcomes."""
     return [(event["op"], event["outcome"]) for event in events.read(home)]
 
 

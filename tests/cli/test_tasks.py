@@ -59,10 +59,12 @@ Check = Callable[[Answer, Mapping[str, str], Command], bool]
 
 
 def contents(answer: Answer) -> set[str]:
+    """Return the contents in an answer."""
     return {found["content"] for found in answer.json["results"]}
 
 
 def listed(memory: Command, *arguments: str) -> set[str]:
+    """Return the contents that `memory list` shows."""
     return contents(memory("list", *arguments))
 
 

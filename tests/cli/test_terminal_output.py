@@ -14,6 +14,7 @@ MINILM = {"EMBEDDER": "minilm"}
 
 
 def plain(answer: Answer) -> str:
+    """Return an answer without colors, and with the line ends of Unix."""
     return re.sub(r"\x1b\[\d+m", "", answer.out).replace("\r\n", "\n")
 
 

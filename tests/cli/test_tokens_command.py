@@ -37,6 +37,7 @@ def test_a_token_is_revoked_by_its_name_or_id(memory: Command) -> None:
 
 
 def _known(made: dict[str, Any]) -> dict[str, Any]:
+    """Return a created token as a list shows it: without the token itself."""
     return {name: value for name, value in made.items() if name != "token"}
 
 

@@ -34,10 +34,12 @@ def filled(memory: Command, stored: Store, once: Once) -> None:
 
 
 def lines(text: str) -> list[Any]:
+    """Parse lines of JSON."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def url(folder: Path, name: str) -> str:
+    """Return the URL of a SQLite file in a folder."""
     return f"sqlite:///{folder}/{name}.db"
 
 

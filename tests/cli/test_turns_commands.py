@@ -25,10 +25,12 @@ TURN_KEYS = (
 
 
 def contents(answer: Any) -> list[str]:
+    """Return the contents in an answer."""
     return [shape["content"] for shape in answer.json["results"]]
 
 
 def lines(*objects: Any) -> str:
+    """Return objects as lines of JSON."""
     return "\n".join(json.dumps(each, ensure_ascii=False) for each in objects)
 
 

@@ -34,6 +34,7 @@ def filled(memory: Command, once: Once) -> dict[str, str]:
 
 
 def contents(memory: Command, *options: str) -> list[str]:
+    """Return the contents of all memories, oldest first."""
     return [found["content"] for found in memory("list", *options).json["results"]][::-1]
 
 

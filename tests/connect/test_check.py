@@ -17,16 +17,19 @@ SERVER = [PROGRAM, "mcp"]
 
 
 def hook(event: str) -> list[str]:
+    """Return the command of a hook as a host's configuration contains it."""
     return [PROGRAM, "hook", event, "--host", "claude-code", "--capture"]
 
 
 def entries(
     server: list[str], *hooks: list[str], environment: Mapping[str, str] = os.environ
 ) -> FoundEntries:
+    """Return the entries of a connection as they were found in a configuration."""
     return FoundEntries(server, list(hooks), [], environment)
 
 
 def script(folder: Path, text: str) -> str:
+    """Write an executable shell script; return its path."""
     path = folder / "program"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o700)

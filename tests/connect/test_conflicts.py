@@ -10,6 +10,7 @@ from memories.connect.program import is_ours
 
 
 def program(folder: Path, name: str, text: str) -> Path:
+    """Write an executable shell script with a name; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -19,6 +20,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_old_distribution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the distributions that the machine has installed."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def version(name: str) -> str:

@@ -33,6 +33,7 @@ COMMENTED = [
 
 
 def values(text: str) -> Any:
+    """Parse a JSON text with comments."""
     return Document(text, comments=True).get(())
 
 

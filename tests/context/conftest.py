@@ -10,6 +10,7 @@ from memories.context.fence import marks
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each operation five minutes."""
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "300")
 
 

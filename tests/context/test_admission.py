@@ -17,20 +17,24 @@ USUAL = Admission()
 
 
 def origin(by: str, namespace: str = "shared") -> Origin:
+    """Return the origin of a record that an agent wrote."""
     return Origin("agent", "mcp", by, f"{by} 1", "ann", "host", "1", namespace)
 
 
 def memory(
     name: str, by: str = "me", *, own: bool = True, text: str = "tea", **more: Any
 ) -> dict[str, Any]:
+    """Return a memory as a backend returns it."""
     return {"id": name, "text": text, "metadata": {}, "origin": origin(by), "own": own, **more}
 
 
 def turn(name: str, role: str = "user", text: str = "hello") -> dict[str, Any]:
+    """Return a turn as a backend returns it."""
     return {"id": name, "text": text, "metadata": {"role": role}}
 
 
 def ids(found: list[dict[str, Any]]) -> str:
+    """Return the ids of documents in one string."""
     return " ".join(document["id"] for document in found)
 
 
@@ -97,6 +101,7 @@ def test_others_do_not_crowd_out_own_memories() -> None:
 
 
 def said(name: str, by: str, *, own: bool = False, trust: str = "agent") -> dict[str, Any]:
+    """Return a turn with an origin."""
     return {**turn(name), "origin": origin(by)._replace(trust=trust), "own": own}
 
 

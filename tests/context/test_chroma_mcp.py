@@ -170,11 +170,13 @@ class FakeChroma:
 
 @pytest.fixture
 def chroma() -> FakeChroma:
+    """A server in memory."""
     return FakeChroma()
 
 
 @pytest.fixture
 def backend(chroma: FakeChroma, tmp_path: Path) -> Iterator[ChromaMcpBackend]:
+    """A backend that talks to the server, and leaves no thread behind."""
     opened = ChromaMcpBackend(chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5))
     yield opened
     opened.close()
@@ -183,6 +185,7 @@ def backend(chroma: FakeChroma, tmp_path: Path) -> Iterator[ChromaMcpBackend]:
 
 @pytest.fixture
 def gateway(backend: ChromaMcpBackend) -> MemoryGateway:
+    """A gateway over the backend."""
     return MemoryGateway("chroma-mcp", backend=backend)
 
 

@@ -78,10 +78,12 @@ class FakeGateway:
 
 
 def builder(gateway: FakeGateway, *arguments: Any, **named: Any) -> ContextBuilder:
+    """Return a builder over a fake gateway."""
     return ContextBuilder(cast("MemoryGateway", gateway), *arguments, **named)
 
 
 def texts(context: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the texts of a context: its history and its memories."""
     return [turn.text for turn in context["history"]], [
         item.text for item, _ in context["memories"]
     ]
@@ -239,6 +241,7 @@ def test_invalid_numbers_are_refused(numbers: tuple[Any, ...]) -> None:
 
 
 def words(text: str) -> int:
+    """Count words, as a budget does."""
     return len(text.split())
 
 
@@ -436,10 +439,12 @@ def test_a_boundary_has_nine_digits(
 
 
 def hostile(row: dict[str, Any], boundary: str) -> str:
+    """Return a hostile text of the corpus."""
     return str(row["text"]).replace("{boundary}", boundary) * int(row.get("times", 1))
 
 
 def assert_harmless(lines: list[str]) -> None:
+    """Assert that each line is one JSON object without markup or hidden characters."""
     for written in lines:
         assert written.startswith("{")
         assert written.endswith("}")

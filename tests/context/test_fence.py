@@ -113,6 +113,7 @@ def test_a_long_text_is_cut_and_says_so(length: int, cut: int | None) -> None:
 def item_by(
     by: str, text: str = "The team ships on Fridays", *, trust: str = "agent", kind: str = "fact"
 ) -> MemoryItem:
+    """Return a memory item that somebody else wrote."""
     item = MemoryItem(text, kind, 1.0, "2026-05-29T10:00:00+00:00", id="01a1fdf1-92cd-7000")
     item.origin = Origin(trust, "", by, None, "", "", "", "shared")
     return item

@@ -50,16 +50,19 @@ HOSTILE = Path(__file__).parents[1] / "data" / "hostile_contents.jsonl"
 
 @pytest.fixture(autouse=True)
 def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embed with the fake embedder."""
     monkeypatch.setenv("EMBEDDER", "fake")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
+    """The path of a store that doesn't exist yet."""
     return str(tmp_path / "kept" / "m.db")
 
 
 @pytest.fixture
 def gateway(store: str) -> Iterator[MemoryGateway]:
+    """A gateway over a new store."""
     with MemoryGateway(store) as opened:
         yield opened
 
@@ -81,6 +84,7 @@ class Flaky(EngineBackend):
 
 @pytest.fixture
 def flaky(store: str) -> Iterator[Flaky]:
+    """A backend that fails when a test says so."""
     with Memories(f"sqlite:///{store}") as memories:
         yield Flaky(memories)
 
@@ -88,14 +92,17 @@ def flaky(store: str) -> Iterator[Flaky]:
 def say(
     gateway: MemoryGateway, text: str, index: int = 0, conversation: str = "c", **named: Any
 ) -> str:
+    """Store a turn; return its id."""
     return gateway.append_history(conversation, "user", text, index, TS, **named)
 
 
 def said(gateway: MemoryGateway, conversation: str = "c", n: int = 1_000) -> list[str]:
+    """Return the texts of a conversation's last turns."""
     return [document["text"] for document in gateway.tail_history(conversation, n)]
 
 
 def agent(gateway: MemoryGateway, most: int = 3, least: float = 0.7) -> AgentMemory:
+    """Return an agent's memory over the gateway."""
     return AgentMemory(
         gateway, ContextBuilder(gateway), MemoryPolicy(least, most, gateway.count_window)
     )
@@ -241,6 +248,7 @@ def test_an_invalid_turn_is_refused_and_not_queued(gateway: MemoryGateway) -> No
 
 
 def remember(gateway: MemoryGateway, text: str, confidence: float = 0.9, **named: Any) -> str:
+    """Store a memory; return its id."""
     return gateway.write_memory(text, "fact", confidence, TS, **named)
 
 
@@ -601,6 +609,7 @@ def test_a_turn_without_a_time_zone_keeps_its_moment_wherever_it_is_stored(
 
 @contextmanager
 def time_zone(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """Set the time zone of this process."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", name)
         time.tzset()
@@ -1071,6 +1080,7 @@ def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
 
 @contextmanager
 def broken(store: str) -> Iterator[MemoryGateway]:
+    """Open a gateway over a file that is no store."""
     Path(store).parent.mkdir(mode=0o700, exist_ok=True)
     Path(store).write_bytes(b"this is no database, " * 500)
     with MemoryGateway(store) as gateway:
@@ -1195,6 +1205,7 @@ memory.append("c", "robot", "wrong")
 def logged(
     run_python: Callable[..., Any], environment: dict[str, str], level: str | None
 ) -> list[dict[str, Any]]:
+    """Run the script in a process of its own; return the log entries on its standard error."""
     if level is not None:
         environment["LOG_LEVEL"] = level
     return [json.loads(row) for row in run_python(SCRIPT).stderr.splitlines()]

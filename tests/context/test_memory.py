@@ -21,6 +21,7 @@ KNOWN = ("turn not stored", "message changed to be stored", "memory not stored",
 
 @pytest.fixture(autouse=True)
 def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embed with the fake embedder."""
     monkeypatch.setenv("EMBEDDER", "fake")
 
 
@@ -42,12 +43,14 @@ class Failing(EngineBackend):
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Failing]:
+    """A backend that fails when a test says so."""
     with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
         yield Failing(memories)
 
 
 @pytest.fixture
 def memory(backend: Failing, caplog: pytest.LogCaptureFixture) -> AgentMemory:
+    """An agent's memory over the backend; its log is captured."""
     caplog.set_level("INFO", "memories.context.memory")
     gateway = MemoryGateway("memories", backend=backend)
     return AgentMemory(

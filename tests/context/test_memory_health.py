@@ -12,6 +12,7 @@ from memories.context.engine import EngineBackend
 
 @pytest.fixture(autouse=True)
 def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embed with the fake embedder."""
     monkeypatch.setenv("EMBEDDER", "fake")
 
 
@@ -41,12 +42,14 @@ class Failing(EngineBackend):
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Failing]:
+    """A backend that fails when a test says so."""
     with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
         yield Failing(memories)
 
 
 @pytest.fixture
 def memory(backend: Failing) -> AgentMemory:
+    """An agent's memory over the backend."""
     gateway = MemoryGateway("memories", backend=backend)
     return AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window))
 

@@ -21,6 +21,7 @@ ASKED = "What did Ann buy in Lyon?"
 
 
 def said(texts: list[str], start: datetime = START) -> list[TurnDraft]:
+    """Return turns of Ann and Bob, a minute apart."""
     return [
         TurnDraft(text, speaker=("Ann", "Bob")[at % 2], created_at=start + timedelta(minutes=at))
         for at, text in enumerate(texts)
@@ -56,12 +57,14 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 
 def builder(memories: Memories, **settings: Any) -> ContextBuilder:
+    """Return a builder over the memories."""
     return ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)), **settings)
 
 
 def prompt_of(
     memories: Memories, message: str, conversation: str | None = "c", **settings: Any
 ) -> str:
+    """Return the prompt that a message gets, within one conversation or across all."""
     built = builder(memories, **settings)
     if conversation is None:
         return built.format_for_prompt(built.build_everywhere(message))
@@ -249,6 +252,7 @@ def test_a_gateway_that_does_not_answer_is_not_asked_again() -> None:
 
 
 def turn(index: int, conversation: str = "c", text: str = "x", day: int = 1) -> HistoryTurn:
+    """Return a turn of a conversation."""
     return HistoryTurn(conversation, "user", text, index, f"2024-05-{day:02}T10:00:00+00:00")
 
 
@@ -324,6 +328,7 @@ QUESTION = "Where do harbour deploys go?"
 
 
 def opened(folder: Path, namespace: str, **environment: str) -> Memories:
+    """Open the memories of a namespace."""
     settings = {"home": str(folder), "embedder": "fake", "namespace": namespace}
     return Memories(config=load_config(settings, environment=environment), channel="cli")
 

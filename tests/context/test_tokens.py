@@ -26,14 +26,17 @@ WORDS = (ROOT / "docs" / "security.md").read_text().split()
 
 
 def _drawn(signs: str, length: int) -> str:
+    """Return a random text of these characters."""
     return "".join(DRAWN.choice(signs) for _ in range(length))
 
 
 def _chars(first: int, last: int, length: int) -> str:
+    """Return a random text of a range of characters."""
     return _drawn("".join(map(chr, range(first, last))), length)
 
 
 def _sentences(text: str) -> str:
+    """Return the sentences of a text in a random order, eight times."""
     parts = text.split(". ")
     return ". ".join(DRAWN.sample(parts, len(parts)) * 8)
 
@@ -79,6 +82,7 @@ EACH = [pytest.param(kind, marks=() if kind in CORE else pytest.mark.thorough) f
 
 @pytest.fixture(scope="module")
 def tokenizers() -> list[Callable[[str], int]]:
+    """Two real tokenizers, as functions that count tokens."""
     pieces = WordPiece(
         WEIGHTS / "all-MiniLM-L6-v2.vocab.txt", WEIGHTS / "all-MiniLM-L6-v2.characters.json"
     )
@@ -120,6 +124,7 @@ class Talk:
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
+    """Yield the pieces of a text that are not blank."""
     yield from (
         text[at : at + size] for at in range(0, len(text), size) if text[at : at + size].strip()
     )

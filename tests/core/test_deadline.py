@@ -42,6 +42,7 @@ class Hanging(EngineBackend):
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[Hanging]:
+    """A backend that hangs until it is released."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
         backend = Hanging(memories)
         yield backend
@@ -50,6 +51,7 @@ def hanging(tmp_path: Path) -> Iterator[Hanging]:
 
 @pytest.fixture
 def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
+    """A gateway over the backend that hangs."""
     with MemoryGateway("memories", backend=hanging, timeout_seconds=60) as value:
         yield value
 
@@ -71,6 +73,7 @@ def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
 
 
 def history(gateway: MemoryGateway) -> list[tuple[str, bool]]:
+    """Return the text of each turn, and whether it still waits to be stored."""
     return [(turn["text"], "pending" in turn["metadata"]) for turn in gateway.tail_history("c", 10)]
 
 

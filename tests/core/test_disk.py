@@ -34,6 +34,7 @@ def waiting(path: Path) -> int:
 
 
 def start(path: Path, name: str, seconds: float = 300) -> subprocess.Popen[bytes]:
+    """Start a process that waits for a lock; return when it waits."""
     before = waiting(path)
     running = subprocess.Popen([sys.executable, "-c", WAITER, str(path), name, str(seconds)])
     while waiting(path) <= before and running.poll() is None:
@@ -43,6 +44,7 @@ def start(path: Path, name: str, seconds: float = 300) -> subprocess.Popen[bytes
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
+    """The path of a lock."""
     return tmp_path / "lock"
 
 

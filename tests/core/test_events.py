@@ -18,6 +18,7 @@ from memories.core.disk import make_folder
 
 
 def noted(home: Path) -> list[dict[str, object]]:
+    """Return the recorded events."""
     return list(events.read(home))
 
 
@@ -47,6 +48,7 @@ def test_a_text_with_line_breaks_stays_one_line(home: Path) -> None:
 
 
 def _write_many(home: Path, name: str) -> None:
+    """Record 400 events."""
     for number in range(400):
         events.note(home, "search", agent=name, results=number, namespace="n" * 100)
 

@@ -15,6 +15,7 @@ WHEEL = "file:///wheels/memoriae-0.1.0-py3-none-any.whl"
 
 
 def environment(folder: Path, marker: str, text: str = "") -> Path:
+    """Make a folder that looks like an installation of one kind."""
     folder.mkdir(parents=True)
     (folder / marker).write_text(text)
     return folder

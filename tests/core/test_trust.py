@@ -88,24 +88,28 @@ HARMLESS = {
 
 @pytest.fixture(autouse=True)
 def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test its own folders of settings and data."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A folder that the user has cloned."""
     config = tmp_path / "cloned"
     config.mkdir()
     return config
 
 
 def write(folder: Path, values: dict[str, str]) -> Path:
+    """Write settings into the `.env` of a folder; return its path."""
     file = folder / ".env"
     file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     return file
 
 
 def load(folder: Path, warnings: list[str] | None = None, **environment: str) -> Config:
+    """Load the configuration of a folder; collect the warnings."""
     return load_config(
         environment=environment,
         folder=folder,

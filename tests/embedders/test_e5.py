@@ -36,11 +36,13 @@ MIN_COSINE = 0.985
 
 @pytest.fixture(scope="module")
 def model() -> E5:
+    """The model, loaded once."""
     return E5()
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Unigram:
+    """The model's tokenizer, loaded once."""
     return Unigram(e5._folder(), _NAME)
 
 

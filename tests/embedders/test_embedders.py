@@ -28,17 +28,20 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model() -> MiniLM:
+    """The default model, loaded once."""
     return MiniLM()
 
 
 @pytest.fixture(params=["minilm", "fake"])
 def embedder(request: pytest.FixtureRequest, model: MiniLM) -> Embedder:
+    """Each embedder that needs no service."""
     other = open_embedder(request.param)
     assert other is not None
     return model if request.param == "minilm" else other
 
 
 def cosine(model: Embedder, one: str, other: str) -> float:
+    """Return the cosine of two texts' vectors."""
     return float(model.embed(one)[0] @ model.embed(other)[0])
 
 

@@ -118,6 +118,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Seen:
+    """A request that the service received."""
+
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
@@ -125,6 +127,8 @@ class Seen:
 
 
 class Server(ThreadingHTTPServer):
+    """A service of embeddings whose next answers a test chooses."""
+
     daemon_threads = True
     request_queue_size = 128
 
@@ -144,16 +148,19 @@ class Server(ThreadingHTTPServer):
 
 
 def proper(handler: Handler, body: dict[str, Any]) -> None:
+    """Answer with vectors, in the language of the service."""
     handler.answer(200, json.dumps(spoken(handler.path, vectors(body))).encode())
 
 
 def status(code: int, said: object = None, **headers: str) -> Behaviour:
+    """Return a behaviour that answers with a status."""
     return lambda handler, _: handler.answer(
         code, b"" if said is None else json.dumps(said).encode(), **headers
     )
 
 
 def saying(body: bytes, **headers: str) -> Behaviour:
+    """Return a behaviour that answers with these bytes."""
     return lambda handler, _: handler.answer(200, body, **headers)
 
 
@@ -165,11 +172,13 @@ def made(change: Callable[[list[list[Any]]], list[Any]]) -> Behaviour:
 
 
 def drop(handler: Handler, _: dict[str, Any]) -> None:
+    """Close the connection without an answer."""
     handler.close_connection = True
     handler.connection.close()
 
 
 def cut_short(handler: Handler, _: dict[str, Any]) -> None:
+    """Close the connection in the middle of an answer."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
@@ -178,6 +187,7 @@ def cut_short(handler: Handler, _: dict[str, Any]) -> None:
 
 
 def hang(handler: Handler, _: dict[str, Any]) -> None:
+    """Send nothing until the server ends."""
     handler.server.over.wait(600)
     handler.close_connection = True
 
@@ -193,6 +203,7 @@ def drip(handler: Handler, _: dict[str, Any]) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
+    """A running service."""
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -225,6 +236,7 @@ class Time:
 
 
 def settings(**given: object) -> Config:
+    """Return a configuration with these settings and no others."""
     return load_config(
         {name: str(value) for name, value in given.items()}, environment={}, folder=Path("/")
     )

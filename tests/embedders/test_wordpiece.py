@@ -57,11 +57,13 @@ BLOCKS = (
 
 @pytest.fixture(scope="module")
 def ours() -> WordPiece:
+    """Our tokenizer."""
     return WordPiece(VOCABULARY, CHARACTERS)
 
 
 @pytest.fixture(scope="module")
 def theirs() -> Tokenizer:
+    """The tokenizer of the package `tokenizers` with the same vocabulary."""
     tokenizer: Tokenizer = BertWordPieceTokenizer.from_file(str(VOCABULARY))._tokenizer
     return tokenizer
 

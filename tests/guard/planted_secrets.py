@@ -20,10 +20,12 @@ Make = Callable[[random.Random], str]
 
 
 def text(rng: random.Random, length: int, letters: str = BOTH) -> str:
+    """Return random text."""
     return "".join(rng.choice(letters) for _ in range(length))
 
 
 def after(prefix: str, length: int, letters: str = BOTH) -> Make:
+    """Return a maker of secrets that begin with a prefix."""
     return lambda rng: prefix + text(rng, length, letters)
 
 
@@ -39,10 +41,12 @@ def password(rng: random.Random, length: int = 14) -> str:
 
 
 def based(given: str) -> str:
+    """Encode a text in Base64."""
     return base64.b64encode(given.encode()).decode()
 
 
 def jwt(rng: random.Random) -> str:
+    """Return a JSON Web Token."""
     parts = [
         {"alg": "HS256", "typ": "JWT"},
         {"sub": text(rng, 12), "iat": rng.randrange(10**9, 2 * 10**9)},
@@ -54,17 +58,20 @@ def jwt(rng: random.Random) -> str:
 
 
 def pem(rng: random.Random, name: str = "RSA ") -> str:
+    """Return a private key in PEM."""
     lines = "\n".join(text(rng, 64, f"{BOTH}+/") for _ in range(12))
     return f"-----BEGIN {name}PRIVATE KEY-----\n{lines}\n{text(rng, 31)}=\n-----END {name}PRIVATE KEY-----"
 
 
 def putty(rng: random.Random) -> str:
+    """Return a private key in the format of PuTTY."""
     lines = "\n".join(text(rng, 64, f"{BOTH}+/") for _ in range(4))
     head = "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nComment: key\nPublic-Lines: 2\n"
     return f"{head}{lines}\nPrivate-Lines: 1\n{text(rng, 48)}\nPrivate-MAC: {text(rng, 64, HEX)}"
 
 
 def card(rng: random.Random) -> str:
+    """Return a card number with a correct check digit."""
     digits = [int(digit) for digit in "4539" + text(rng, 11, string.digits)]
     doubled = [digit * 2 if at % 2 == 0 else digit for at, digit in enumerate(digits)]
     check = -sum(digit - 9 if digit > 9 else digit for digit in doubled) % 10
@@ -73,6 +80,7 @@ def card(rng: random.Random) -> str:
 
 
 def iban(rng: random.Random) -> str:
+    """Return an IBAN with correct check digits."""
     account = text(rng, 18, string.digits)
     check = 98 - int(f"{account}131400") % 97
     whole = f"DE{check:02}{account}"
@@ -80,6 +88,7 @@ def iban(rng: random.Random) -> str:
 
 
 def new_uuid(rng: random.Random) -> str:
+    """Return a random UUID."""
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 

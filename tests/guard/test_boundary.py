@@ -37,6 +37,7 @@ STORES = ("sqlite", "files")
 
 
 def secret() -> str:
+    """Return a secret that no other test uses."""
     return "ghp_" + corpus.text(random.Random(next(_SEEDS)), 36)
 
 
@@ -52,21 +53,25 @@ def held(folder: Path, planted: str) -> list[str]:
 
 @pytest.fixture(params=STORES)
 def memories(request: pytest.FixtureRequest, home: Path) -> Memories:
+    """Memories in each store that keeps files."""
     store = None if request.param == "sqlite" else f"files:///{home}/files"
     return Memories(store, embedder="fake")
 
 
 def _create(memories: Memories, **given: Any) -> object:
+    """Create a memory with these fields."""
     return memories.create(**({"content": "The sky is blue"} | given))
 
 
 def _update(memories: Memories, **given: Any) -> object:
+    """Create a memory and change these fields."""
     made = memories.create(f"Something to change, number {next(_SEEDS)}", force=True).memory
     assert made is not None
     return memories.update(made.id, **given)
 
 
 def _turn(memories: Memories, **given: Any) -> object:
+    """Add a turn with these fields."""
     return memories.add_turns("standup", [TurnDraft(**({"content": "Good morning"} | given))])
 
 

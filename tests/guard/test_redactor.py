@@ -21,6 +21,7 @@ ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *
 
 
 def token(seed: int = 1) -> str:
+    """Return a token that a redactor must take out."""
     return "ghp_" + corpus.text(random.Random(seed), 36)
 
 
@@ -246,6 +247,7 @@ def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
 
 
 def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the file and the kind of each secret that the redactor sees in sources."""
     for file in sorted(folder.rglob("*.py")):
         for line in file.read_text(encoding="utf-8").splitlines():
             done = redact(line)

@@ -20,6 +20,7 @@ WORDS = ("tiger", "sommer", "banana", "falcon", "lola", "kaffee")
 
 
 def rows(name: str) -> list[tuple[str, str]]:
+    """Return the language and the text of each line of a file."""
     lines = (DATA / name).read_text(encoding="utf-8").splitlines()
     return [
         (code, text.replace("\\n", "\n")) for code, text in (line.split(": ", 1) for line in lines)

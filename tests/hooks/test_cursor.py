@@ -42,6 +42,7 @@ def root(tmp_path: Path, folder: Path) -> Path:
 
 
 def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, Any]:
+    """Return the input that Cursor gives a hook."""
     told = {"conversation_id": "c1", "generation_id": turn, "model": "m", "session_id": "c1"}
     told |= {
         "hook_event_name": NAMES[event],
@@ -68,6 +69,7 @@ def run(forked: Forked) -> Run:
 
 
 def remember(text: str = "Deploys happen on Tuesdays") -> None:
+    """Store a memory."""
     with Memories() as memories:
         memories.create(text)
 
@@ -136,6 +138,7 @@ def settle(home: Path) -> None:
 
 
 def stored_turns() -> list[tuple[str, str]]:
+    """Return the role and content of each stored turn."""
     with Memories() as memories:
         return [(turn.role, turn.content) for turn in memories.turns("cursor:c1", limit=1000)]
 
@@ -198,6 +201,7 @@ events.handle(given)
 
 
 def events_of(home: Path) -> list[Event]:
+    """Return the events that wait in the inbox."""
     return inbox.read(str(home), "cursor.c1")[0]
 
 

@@ -35,11 +35,13 @@ def record_event(
 def stored_turns(
     conversation: str = "claude-code:s1", namespace: str | None = None
 ) -> list[tuple[str, str]]:
+    """Return the role and content of each stored turn."""
     with Memories(namespace=namespace) as memories:
         return [(turn.role, turn.content) for turn in memories.turns(conversation, limit=1000)]
 
 
 def line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:
+    """Return a line of a transcript."""
     stamp = datetime(2026, 5, 31, 10, at // 60, at % 60, tzinfo=UTC).isoformat()
     message = {"role": role, "content": content}
     return {
@@ -62,6 +64,7 @@ def transcript(home: Path) -> Path:
 
 
 def append(file: Path, *lines: dict[str, Any]) -> None:
+    """Append lines to a transcript."""
     with file.open("a") as stream:
         stream.writelines(json.dumps(each) + "\n" for each in lines)
 

@@ -44,6 +44,7 @@ def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_project(folder: Path, name: str) -> Path:
+    """Make a folder that looks like a clone; return it."""
     git = folder / ".git"
     for part in ("objects", "refs"):
         (git / part).mkdir(parents=True)
@@ -53,6 +54,7 @@ def make_project(folder: Path, name: str) -> Path:
 
 
 def shown_facts(text: str) -> set[int]:
+    """Return the numbers of the facts that a text contains."""
     return {number for number, (fact, _) in enumerate(FACTS) if fact in text}
 
 

@@ -24,6 +24,7 @@ HOOK = [sys.executable, "-m", "memories", "hook"]
 
 
 def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
+    """Start a hook in a process of its own."""
     given = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,

@@ -31,6 +31,7 @@ DEPLOY = "Deploys happen on Tuesdays at noon"
 
 @pytest.fixture
 def deploys(home: Path) -> None:
+    """A store with one memory about deploys."""
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.create("The cat of the office is called Tom")
@@ -309,6 +310,7 @@ def test_session_files_contain_no_text_of_memories(hook: Hook, home: Path) -> No
 
 
 def repository(folder: Path, *steps: list[str]) -> None:
+    """Make a Git repository and run these steps in it."""
     for step in (["init", "-q"], *steps):
         subprocess.run(
             ["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60

@@ -27,6 +27,7 @@ DEPLOY = "Deploys happen on Tuesdays at noon"
 
 @pytest.fixture(autouse=True)
 def deploys(home: Path) -> None:
+    """A store with one memory about deploys for everyone and one for Bob."""
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.create("The cat of the office is called Tom")
@@ -36,6 +37,7 @@ def deploys(home: Path) -> None:
 
 @pytest.fixture
 def serving(home: Path) -> Iterator[Serve]:
+    """Return a function that starts a server of the store."""
     with servers() as serve:
         yield serve
 

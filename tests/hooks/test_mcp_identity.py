@@ -20,10 +20,12 @@ Call = Callable[..., str]
 
 
 def server_session(home: Path, **environment: str) -> ServerSession:
+    """Begin the session of an MCP server in this environment."""
     return ServerSession.begin(str(home))._replace(environment=environment)
 
 
 def start(hook: Hook, name: str, as_whom: str = "", *, folder: Path | None = None) -> None:
+    """Start a session, and name an identity in its first prompt."""
     where = {"session_id": name, "cwd": str(folder or Path.cwd())}
     assert not hook("session-start", where).code
     if as_whom:

@@ -22,10 +22,12 @@ def without_numbers(text: str) -> str:
 
 
 def situation(project: str | None = None, client: str = "shell") -> Situation:
+    """Return the situation that a preview is made for."""
     return Situation(load_config(), project, client)
 
 
 def reasons(lines: list[Line]) -> dict[str, str]:
+    """Return the reason of each memory in a preview."""
     return {line.content: line.reason for line in lines}
 
 

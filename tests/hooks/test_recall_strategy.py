@@ -49,6 +49,7 @@ def store(home: Path) -> Store:
 def recall_once(
     home: Path, store: Store, name: str = "s1", prompt: str | None = "when do deploys happen?"
 ) -> tuple[str, Callable[[], None]]:
+    """Recall for one hook event; return the text and the work that is left."""
     where = str(home), str(home.parent), f"codex.{name}", None
     request = RecallRequest(where, prompt, time.monotonic() + 60)
     found = recall_strategy.recall(request, store, recall.answer)
@@ -216,6 +217,7 @@ def lock(home: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
 
 
 def failures(home: Path) -> list[tuple[str, int, int]]:
+    """Return the runs and the failures of each event."""
     return [(stamp.event, stamp.runs, stamp.failures) for stamp in runs.read_runs(str(home))]
 
 

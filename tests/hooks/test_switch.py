@@ -17,6 +17,7 @@ Memory = Callable[..., str]
 
 
 def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
+    """Return whether memory is on in a folder."""
     return switch.read_state(str(folder), session_name, {**os.environ, **variables}).on
 
 
@@ -140,6 +141,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
 
 
 def git(folder: Path, *arguments: str) -> None:
+    """Run Git in a folder."""
     who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
     subprocess.run(
         ["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60

@@ -46,6 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
+    """Run Git in a folder; return its output."""
     command = ["git", "-c", "protocol.file.allow=always", *arguments]
     home = {"HOME": os.environ["HOME"]}
     done = subprocess.run(
@@ -56,6 +57,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def repository(folder: Path, commits: int = 1, remote: str | None = None) -> Path:
+    """Make a repository with commits and a remote."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
     for number in range(commits):
@@ -66,12 +68,14 @@ def repository(folder: Path, commits: int = 1, remote: str | None = None) -> Pat
 
 
 def found(folder: Path) -> Project:
+    """Return the project of a folder, which must have one."""
     project = identify(folder)
     assert project is not None
     return project
 
 
 def name(folder: Path) -> str:
+    """Return the name of a folder's project."""
     return found(folder).name
 
 

@@ -31,6 +31,7 @@ ATTACKS = [
 
 @pytest.fixture
 def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
+    """Bob's memories."""
     monkeypatch.setenv("EMBEDDER", "fake")
     with Memories(namespace="bob") as memories:
         yield memories

@@ -34,6 +34,7 @@ SENTINEL = "XYLOPHONE"
 def config(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Config:
+    """The configuration of each store that needs no server."""
     where = {
         "sqlite": f"sqlite:///{tmp_path}/store/memories.db",
         "files": f"files:///{tmp_path}/store",
@@ -44,6 +45,7 @@ def config(
 
 @pytest.fixture
 def store(config: Config) -> Iterator[Store]:
+    """An open store of that kind."""
     embedder = open_embedder("fake", config)
     assert embedder is not None
     opened = open_store(config.store, embedder.space, config)
@@ -83,6 +85,7 @@ def fill(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
 
 
 def _queue(config: Config, name: str) -> RetryQueue:
+    """Return the queue of turns of a namespace."""
     return RetryQueue.of_turns(*files_of(config, name))
 
 
@@ -461,6 +464,8 @@ Limited = Callable[..., Memories]
 
 @pytest.fixture
 def limited(config: Config) -> Limited:
+    """Return a function that opens memories with a quota."""
+
     def opened(quota: str, name: str = "bob") -> Memories:
         return Memories(
             config=config._replace(

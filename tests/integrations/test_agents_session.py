@@ -38,6 +38,7 @@ ITEMS: list[Any] = [
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Ann's memories."""
     with Memories(f"sqlite:///{tmp_path}/store", namespace="ann", embedder="fake") as opened:
         yield opened
 

@@ -20,16 +20,19 @@ from memories.integrations.anthropic import MemoriesTool
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Ann's memories."""
     with Memories(f"sqlite:///{tmp_path}/store", namespace="ann", embedder="fake") as opened:
         yield opened
 
 
 @pytest.fixture
 def tool(memories: Memories) -> MemoriesTool:
+    """The tool over these memories."""
     return MemoriesTool(memories)
 
 
 def call(tool: Any, command: str, **arguments: Any) -> str:
+    """Run one command of the tool."""
     return str(tool.call({"command": command, **arguments}))
 
 

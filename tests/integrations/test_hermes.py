@@ -79,6 +79,7 @@ def run(hermes: Path, home: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 def tool(name: str, **arguments: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return a call of a tool, as the provider receives it."""
     return "handle_tool_call", [name, arguments], {}
 
 

@@ -38,6 +38,7 @@ def missing(query: str, content: str) -> list[str]:
 
 
 def _mark(character: str) -> bool:
+    """Return whether a character is a mark or a symbol."""
     return unicodedata.category(character)[0] == "M" or unicodedata.category(character) == "So"
 
 

@@ -20,6 +20,7 @@ SEEN = "a é ß Ω ж ש ع क ไทย 漢字 かな 한국 👍 € → ½ \
 
 
 def sentence(hidden: str) -> str:
+    """Return a sentence with hidden characters in it."""
     return f"before{hidden}{hidden}after"
 
 

@@ -161,6 +161,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """A store with one memory."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
         opened.create("The ferry leaves at nine")
         yield opened
@@ -190,6 +191,7 @@ def answers(
 
 
 def told_well(said: str) -> bool:
+    """Return whether an error is short, clean and no traceback."""
     return (
         0 < len(said) < 400
         and "Traceback" not in said

@@ -108,6 +108,7 @@ def said(result: "CallToolResult") -> str:
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """An empty store."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
         yield opened
 
@@ -126,6 +127,7 @@ def either(memories: Memories, request: pytest.FixtureRequest) -> Agent:
 
 @pytest.fixture
 def modern(memories: Memories) -> Agent:
+    """An agent that speaks the newest protocol."""
     return Agent(memories, "auto")
 
 
@@ -849,6 +851,8 @@ class Slow(FakeEmbedder):
 
 @pytest.fixture
 def slow(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Slow]]:
+    """An agent whose model takes long to load, and that model."""
+
     from memories.mcp import stdio as mcp_stdio
 
     monkeypatch.setattr(mcp_stdio, "PATIENCE", 0.05)
@@ -922,6 +926,7 @@ def test_when_words_find_nothing_the_model_is_waited_for(
 
 
 def until(happens: Callable[[], bool]) -> None:
+    """Wait until something happens; fail after five minutes."""
     end = time.monotonic() + 300
     while not happens():
         assert time.monotonic() < end

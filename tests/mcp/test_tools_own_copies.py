@@ -35,6 +35,7 @@ CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[int, str | None]],
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[tuple[Memories, Memories]]:
+    """Memories of Bob and of everyone, with the same ids."""
     url = f"sqlite:///{tmp_path}/m.db"
     drafts = [
         Draft("the build runs on Monday", decay="reinforceable", id=ID),

@@ -62,14 +62,17 @@ def _nothing(_home: Path, _work: Path, _url: str) -> None:
 
 
 def _codex(home: Path, work: Path, url: str) -> None:
+    """Configure Codex."""
     _write(home / ".codex" / "config.toml", CODEX.format(url=url, work=work))
 
 
 def _gemini(home: Path, _work: Path, _url: str) -> None:
+    """Configure Gemini."""
     _write(home / ".gemini" / "settings.json", json.dumps(GEMINI, indent=2))
 
 
 def _opencode(home: Path, _work: Path, url: str) -> None:
+    """Configure OpenCode."""
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Fake",
@@ -89,6 +92,7 @@ def _opencode(home: Path, _work: Path, url: str) -> None:
 
 
 def _write(file: Path, text: str) -> None:
+    """Write a file and the folders above it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
 

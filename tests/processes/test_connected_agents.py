@@ -126,6 +126,7 @@ class Place:
 
 @pytest.fixture(params=AGENTS)
 def place(request: pytest.FixtureRequest, clients: Path, tmp_path: Path) -> Iterator[Place]:
+    """Each agent in a new home, with its model."""
     model = FakeModel("/no tool/", {})
     with serving(model) as url:
         yield Place(request.param, clients, tmp_path, model, url)

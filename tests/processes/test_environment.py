@@ -123,6 +123,7 @@ FAULTS: Mapping[str, Fault] = {
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files may be made immutable."""
     folder = tmp_path / "answers"
     folder.mkdir()
     yield folder
@@ -131,6 +132,7 @@ def answers(tmp_path: Path) -> Iterator[Path]:
 
 
 def one_sentence(said: str) -> bool:
+    """Return whether an error is one short line of JSON."""
     return (
         said.count("\n") == 1 and "Traceback" not in said and len(json.loads(said)["error"]) < 500
     )

@@ -39,6 +39,7 @@ print(json.dumps([
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """The path of a store that doesn't exist yet."""
     return tmp_path / "store" / "memories.db"
 
 

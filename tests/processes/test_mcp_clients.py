@@ -46,6 +46,7 @@ default_tools_approval_mode = "approve"
 
 @pytest.fixture
 def model() -> Iterator[tuple[FakeModel, str]]:
+    """A model that searches the memories, and its URL."""
     fake = FakeModel("search_memories", {"query": "when do we release?"})
     with serving(fake) as url:
         yield fake, url
@@ -66,6 +67,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(command: list[str], place: Path, **more: str) -> None:
+    """Run an agent in a place; it must succeed."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(place), **more}
     done = subprocess.run(
         command,

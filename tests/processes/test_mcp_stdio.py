@@ -96,11 +96,13 @@ class Server:
 
 @pytest.fixture
 def environment(clean_environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a server with the default model."""
     return {**clean_environment, "EMBEDDER": "minilm"}
 
 
 @pytest.fixture
 def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
+    """Return a function that starts a server; the servers end with the test."""
     started: list[Server] = []
 
     def run(command: list[str], **more: str) -> Server:

@@ -36,6 +36,7 @@ INSTALL = {
 
 @pytest.fixture
 def model() -> Iterator[tuple[FakeModel, str]]:
+    """A model that calls no tool, and its URL."""
     fake = FakeModel("/no tool/", {})
     with serving(fake) as url:
         yield fake, url

@@ -196,6 +196,7 @@ def spread(near: Node, far: Node, schema: str) -> None:
 
 @pytest.fixture
 def schema(nodes: tuple[Node, Node]) -> Iterator[str]:
+    """A schema with its tables on both nodes."""
     name = f"store_{next(_names)}"
     spread(*nodes, name)
     yield name
@@ -205,6 +206,7 @@ def schema(nodes: tuple[Node, Node]) -> Iterator[str]:
 
 @pytest.fixture
 def open_spread(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
+    """Return a function that opens the store of both nodes."""
     opened: list[PostgresStore] = []
 
     def open_one(space: Space | None) -> PostgresStore:

@@ -21,6 +21,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def memory(tmp_path: Path, clean_environment: Mapping[str, str]) -> Run:
+    """Run the command without the modules of POSIX."""
+
     def run(*arguments: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-c", RUN, str(TESTS), *arguments],

@@ -14,6 +14,7 @@ FADING = [DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE]
 
 
 def confidence(policy: DecayPolicy, hours: float, half_life: float = HALF_LIFE) -> float:
+    """Return the confidence of a memory after some hours."""
     return compute_confidence(policy, NOW - timedelta(hours=hours), NOW, half_life)
 
 

@@ -10,6 +10,7 @@ EVERYTHING = Filter(Collection.MEMORY, ("shared",))
 
 
 def in_project(name: str) -> Filter:
+    """Return a filter for the memories of a project."""
     return EVERYTHING._replace(labels={"project": name})
 
 

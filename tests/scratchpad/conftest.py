@@ -10,6 +10,7 @@ from memories import Memories
 
 @pytest.fixture
 def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
+    """Bob's memories."""
     monkeypatch.setenv("EMBEDDER", "fake")
     with Memories(namespace="bob") as memories:
         yield memories

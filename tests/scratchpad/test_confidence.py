@@ -40,6 +40,7 @@ class Clock:
 
 
 def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
+    """Return the figures of each hit."""
     return {hit.id: {name: getattr(hit.memory, name) for name in FIGURES} for hit in hits}
 
 

@@ -21,10 +21,12 @@ START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load no model."""
     monkeypatch.setenv("EMBEDDER", "none")
 
 
 def read_metadata(home: Path, namespace: str) -> Any:
+    """Return the metadata of a namespace."""
     return json.loads((home / namespace / metadata.FILE).read_text())
 
 

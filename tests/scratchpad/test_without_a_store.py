@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def fail() -> str:
+    """Fail as a store does without its disk."""
     raise StoreError("the disk is gone")
 
 

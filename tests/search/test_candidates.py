@@ -28,6 +28,7 @@ def embedder(request: pytest.FixtureRequest) -> Embedder | None:
 
 @pytest.fixture
 def store(tmp_path: Path, embedder: Embedder | None) -> Iterator[Store]:
+    """An open store with each embedder."""
     opened = open_store(f"sqlite:///{tmp_path}/m.db", None if embedder is None else embedder.space)
     yield opened
     opened.close()
@@ -35,24 +36,29 @@ def store(tmp_path: Path, embedder: Embedder | None) -> Iterator[Store]:
 
 @pytest.fixture
 def talk(store: Store, embedder: Embedder | None) -> Memories:
+    """Memories over that store."""
     return Memories(store, embedder=embedder or "none", clock=lambda: NOW)
 
 
 def at(moment: datetime, content: str, speaker: str | None = None, role: str = "user") -> TurnDraft:
+    """Return a turn at a moment."""
     return TurnDraft(content, role=role, speaker=speaker, created_at=moment)
 
 
 def by(speaker: str, content: str, role: str = "user") -> TurnDraft:
+    """Return a turn of a speaker, a day ago."""
     return at(NOW - DAY, content, speaker, role)
 
 
 def contents(hits: tuple[Hit, ...]) -> list[str]:
+    """Return the contents of hits."""
     return [hit.content for hit in hits]
 
 
 def gathered(
     store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object
 ) -> Gathered:
+    """Gather the candidates of a query."""
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
     return gather_surrounded(
         store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit
@@ -60,6 +66,7 @@ def gathered(
 
 
 def evidence(found: Gathered) -> dict[str, Evidence]:
+    """Return the evidence of each candidate by its text."""
     pairs = zip(found.candidates, found.features, strict=True)
     return {candidate.record.text: features.evidence for candidate, features in pairs}
 

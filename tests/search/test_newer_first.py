@@ -16,11 +16,13 @@ QUESTION = "Which Postgres version does staging run?"
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Memories written an hour apart."""
     with Memories(f"sqlite:///{tmp_path}/m.db", clock=MovingClock(timedelta(hours=1))) as opened:
         yield opened
 
 
 def contents(memories: Memories, question: str = QUESTION, **filters: object) -> list[str]:
+    """Return the contents that a question finds."""
     return [hit.content for hit in memories.search(question, **filters)]  # type: ignore[arg-type]
 
 

@@ -48,12 +48,14 @@ def said(**changes: Any) -> Features:
 
 
 def turn(**changes: Any) -> Evidence:
+    """Return the evidence of a turn, 0 except for these values."""
     scales = ("words", "session_best", "window_words", "session_words")
     similarities = ("similarity", "window_similarity", "session_similarity")
     return Evidence(**(dict.fromkeys((*scales, *similarities), 0.0) | changes))
 
 
 def rules(**changes: Any) -> RankingRules:
+    """Return the usual rules with some changed."""
     usual = {
         "weight": 3.0,
         "floor": 0.0,
@@ -66,10 +68,12 @@ def rules(**changes: Any) -> RankingRules:
 
 
 def order(*candidates: Features, **changes: Any) -> list[int]:
+    """Rank candidates; return the places of those that are left."""
     return [place.row for place in rank(candidates, rules(**changes)) if not place.dropped]
 
 
 def only(candidate: Features, **changes: Any) -> Ranked:
+    """Rank one candidate alone."""
     [place] = rank([candidate], rules(**changes))
     return place
 

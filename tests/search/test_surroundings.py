@@ -29,6 +29,7 @@ class Row(NamedTuple):
 def matches(
     rows: Sequence[Row], terms: Sequence[str] = ("red", "bike"), searched: int = 0
 ) -> Matches:
+    """Return the matches that a store would report for these rows."""
     groups = list(dict.fromkeys(row.place for row in rows))
     labels = [dict(pairs) for pairs in dict.fromkeys(tuple(row.labels.items()) for row in rows)]
     holds = [[term in row.has.split(",") for row in rows] for term in terms]
@@ -49,14 +50,17 @@ def matches(
 
 
 def measured(*rows: Row, terms: Sequence[str] = ("red", "bike"), searched: int = 0) -> Surroundings:
+    """Measure the surroundings of these rows."""
     return measure(matches(rows, terms, searched))
 
 
 def close_to(*values: float) -> object:
+    """Return values that equal others except for rounding."""
     return pytest.approx(values)
 
 
 def rarity(having: int, searched: int) -> float:
+    """Return the rarity of a word that so many of the searched turns have."""
     return math.log(1 + (searched - having + 0.5) / (having + 0.5))
 
 

@@ -27,6 +27,7 @@ def mcp() -> Iterator[None]:
 
 @pytest.fixture
 def config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The configuration of a server with a SQLite store."""
     monkeypatch.setenv("EMBEDDER", "fake")
     monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{home}/m.db")
     return load_config()
@@ -34,6 +35,7 @@ def config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @pytest.fixture
 def options() -> Options:
+    """The options of a server."""
     return Options(port=8765)
 
 

@@ -51,10 +51,12 @@ LINES = {"content-type": "application/x-ndjson"}
 def create(
     api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any
 ) -> Any:
+    """Create a memory over HTTP."""
     return api.post("/api/memories", json={"content": content, **fields}, headers=headers)
 
 
 def contents(config: Config, namespace: str = "shared") -> list[str]:
+    """Return the contents of a namespace's memories."""
     with Memories(config=config, namespace=namespace, shared=False) as memories:
         return sorted(memory.content for memory in memories.list(limit=1000).memories)
 

@@ -19,6 +19,7 @@ from memories.settings import Config
 
 @pytest.fixture
 def live(config: Config) -> Iterator[Live]:
+    """A real server."""
     with running(config) as server:
         yield server
 
@@ -35,6 +36,7 @@ def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[d
 
 
 def _events(stream: Any) -> Iterator[dict[str, Any]]:
+    """Yield the events of a stream."""
     event: dict[str, Any] = {}
     for raw in stream:
         name, _, value = raw.decode().rstrip("\r\n").partition(": ")

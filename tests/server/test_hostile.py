@@ -30,6 +30,7 @@ MEMORY = json.dumps({"content": "planted by a hostile request"})
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A real server that waits a second for a body."""
     home = tmp_path_factory.mktemp("hostile")
     environment = {
         "MEMORY_HOME": str(home),
@@ -49,17 +50,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def _body(text: str | bytes) -> bytes:
+    """Encode a body."""
     return text if isinstance(text, bytes) else text.encode()
 
 
 def _post(
     live: Live, body: str | bytes = MEMORY, *more: str, kind: str = JSON, line: str = POST
 ) -> bytes:
+    """Return the bytes of a POST request."""
     data = _body(body)
     return live.head(line, kind, f"Content-Length: {len(data)}", "Connection: close", *more) + data
 
 
 def rebinding(live: Live) -> Iterator[bytes]:
+    """Yield requests with names of other hosts."""
     names = (
         "evil.example", "evil.example:80", f"evil.example:{live.port}", "127.0.0.1.evil.example", "localhost.evil.example",
         "127.0.0.1@evil.example", "evil.example#127.0.0.1", "evil.example/127.0.0.1", "127.0.0.1 evil.example", "0.0.0.0",
@@ -87,6 +91,7 @@ def rebinding(live: Live) -> Iterator[bytes]:
 
 
 def other_sites(live: Live) -> Iterator[bytes]:
+    """Yield requests from pages of other sites."""
     origins = (
         "http://evil.example", "https://evil.example", "null", "", "file://", "http://localhost.evil.example",
         f"http://{live.host}.evil.example", f"http://evil.example@{live.host}", f"http://{live.host}/", "http://127.0.0.1:1",
@@ -129,6 +134,7 @@ def other_sites(live: Live) -> Iterator[bytes]:
 
 
 def paths(live: Live) -> Iterator[bytes]:
+    """Yield requests for paths outside the server's own."""
     for path in (
         "/../secret.txt", "/..%2fsecret.txt", "/%2e%2e/secret.txt", "/static/../../secret.txt", "/static/..%2f..%2fsecret.txt",
         "/static/%2e%2e/%2e%2e/secret.txt", "/static/....//secret.txt", "/static/..\\secret.txt", "/static/..%5csecret.txt",
@@ -148,6 +154,7 @@ def paths(live: Live) -> Iterator[bytes]:
 
 
 def smuggling(live: Live) -> Iterator[bytes]:
+    """Yield requests that two servers would read differently."""
     inner = _post(live)
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(MEMORY), MEMORY.encode())
     for more in (
@@ -181,6 +188,7 @@ def smuggling(live: Live) -> Iterator[bytes]:
 
 
 def oversize(live: Live) -> Iterator[bytes]:
+    """Yield requests with too large a body."""
     yield _post(live, json.dumps({"content": "x" * middleware.MAX_BODY}))
     yield live.head(POST, JSON, f"Content-Length: {middleware.MAX_BODY + 1}")
     yield live.head(POST, JSON, "Transfer-Encoding: chunked") + b"".join(
@@ -199,6 +207,7 @@ def oversize(live: Live) -> Iterator[bytes]:
 
 
 def bodies(live: Live) -> Iterator[bytes]:
+    """Yield requests with bodies that are no memory."""
     deep = 100_000
     for body in (
         "[" * deep + "]" * deep, '{"content":' * deep, '{"content":"x","tags":' + '{"a":' * 5_000 + "1" + "}" * 5_000 + "}",
@@ -214,6 +223,7 @@ def bodies(live: Live) -> Iterator[bytes]:
 
 
 def wrong_tokens(live: Live) -> Iterator[bytes]:
+    """Yield requests with tokens that open nothing."""
     good = live.token
     for value in (
         "", "Bearer", "Bearer ", f"Basic {good}", f"bearer{good}", f"Bearer {good[:-1]}", f"Bearer {good}x", f"Bearer {good} x",

@@ -39,6 +39,7 @@ time.sleep(3600)
 
 @contextlib.contextmanager
 def app(store: str, home: Path) -> Iterator[TestClient]:
+    """Return a client of a server of this store."""
     config = load_config(
         {"store": store, "embedder": "fake"},
         environment={"MEMORY_HOME": str(home)},
@@ -52,6 +53,7 @@ def app(store: str, home: Path) -> Iterator[TestClient]:
 
 
 def create(client: TestClient, content: str, key: str) -> Any:
+    """Create a memory under an idempotency key."""
     return client.post(
         "/api/memories", json={"content": content, "force": True}, headers={"idempotency-key": key}
     )
@@ -197,6 +199,7 @@ def prepared(client: TestClient, sent: Sent) -> Sent:
 
 
 def send(client: TestClient, sent: Sent) -> Any:
+    """Send a request under an idempotency key."""
     method, path, body, headers = sent
     return client.request(method, path, json=body, headers={**headers, "idempotency-key": "k1"})
 
@@ -249,6 +252,7 @@ def test_each_write_is_done_once(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
+    """The path of the file of keys."""
     return tmp_path / "keys"
 
 
@@ -292,6 +296,7 @@ def test_processes_share_the_table_and_it_does_not_grow_for_ever(
 
 
 def count_rows(file: Path) -> int:
+    """Return how many keys a file has."""
     database = apsw.Connection(str(file))
     [(count,)] = database.execute("SELECT count(*) FROM request").fetchall()
     database.close()

@@ -22,6 +22,7 @@ CRC = "fe2468b5"  # of the URL of the store, in the names of its unit
 
 
 def unit(text: str) -> configparser.ConfigParser:
+    """Parse a unit of systemd."""
     parsed = configparser.ConfigParser(interpolation=None, strict=False)
     parsed.optionxform = str  # type: ignore[assignment,method-assign]
     parsed.read_string(text)
@@ -29,6 +30,7 @@ def unit(text: str) -> configparser.ConfigParser:
 
 
 def block_of_the_docs(language: str) -> str:
+    """Return the code block of a language in the page about the server."""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     [block] = re.findall(rf"```{language}\n(.*?)```", page, re.S)
     return str(block)

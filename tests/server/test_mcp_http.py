@@ -22,6 +22,7 @@ def mcp() -> None:
 
 @pytest.fixture
 def live(config: Config) -> Iterator[Live]:
+    """A real server."""
     with running(config) as server:
         yield server
 
@@ -29,6 +30,8 @@ def live(config: Config) -> Iterator[Live]:
 async def _call(
     live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]
 ) -> list[Any]:
+    """Call tools in one session of the SDK's client."""
+
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -44,11 +47,13 @@ async def _call(
 def ask(
     live: Live, headers: dict[str, str], *calls: tuple[str, dict[str, Any]], mode: str = "auto"
 ) -> list[Any]:
+    """Call tools once the server has loaded MCP."""
     wait_until_loaded(live)
     return asyncio.run(_call(live, headers, mode, *calls))
 
 
 def wait_until_loaded(live: Live) -> None:
+    """Wait until the server answers MCP; fail after a minute."""
     for _ in range(600):
         status, told = live.ask("POST", "/mcp", {}, Accept="application/json, text/event-stream")
         if status != 503:

@@ -16,16 +16,19 @@ from memories.server.app import Options, build
 
 @pytest.fixture
 def lines() -> list[str]:
+    """The log of the server."""
     return []
 
 
 @pytest.fixture
 def metrics() -> Metrics:
+    """The metrics of the server."""
     return Metrics(gauges=lambda: [Gauge("memories_ready", "gauge", "Whether it is.", 1.0)])
 
 
 @pytest.fixture
 def asked(tmp_path: Path, lines: list[str], metrics: Metrics) -> Iterator[TestClient]:
+    """A client of a server that counts and logs."""
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db", "embedder": "fake"})
     with TestClient(
         Logged(build(config, Options()), metrics, lines.append), "http://localhost"

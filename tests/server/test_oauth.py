@@ -78,6 +78,7 @@ class Small:
 
 @pytest.fixture
 def issuer() -> Iterator[Small]:
+    """A small issuer of tokens."""
     small = Small()
     yield small
     small.http.shutdown()
@@ -86,6 +87,7 @@ def issuer() -> Iterator[Small]:
 
 @pytest.fixture
 def api(issuer: Small, config: Config) -> Iterator[TestClient]:
+    """A client of a server that trusts the issuer."""
     app = build(config, Options(port=8765, issuer=issuer.url))
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
         yield client

@@ -68,6 +68,7 @@ class Client:
 
 @pytest.fixture
 def document(nobody: TestClient) -> dict[str, Any]:
+    """The document that the server serves."""
     found: dict[str, Any] = nobody.get("/openapi.json").json()
     return found
 
@@ -96,6 +97,7 @@ def test_a_client_made_from_the_document_exercises_every_route(
 
 
 def _memories(client: Client) -> None:
+    """Call every route of memories."""
     made = client.call(
         "post_api_memories", {"content": DEPLOY, "tags": {"type": "fact"}, "key": "team/deploys"}
     )
@@ -143,6 +145,7 @@ def _memories(client: Client) -> None:
 
 
 def _many(client: Client) -> None:
+    """Call every route that changes many memories at once."""
     assert client.call("get_api_tags")["keys"]
     assert client.call("get_api_tags_key", key="type")["values"]
     tagged = client.call("post_api_tags", {"tags": {"project": "shop"}, "where": "type = fact"})
@@ -163,6 +166,7 @@ def _many(client: Client) -> None:
 
 
 def _conversations(client: Client) -> None:
+    """Call every route of conversations."""
     said = [
         {"content": "We ship on Friday", "speaker": "Ann"},
         {"content": "Good", "role": "assistant"},
@@ -198,6 +202,7 @@ def _conversations(client: Client) -> None:
 
 
 def _whole(client: Client) -> None:
+    """Call every route about the whole store."""
     assert client.call("get_api_me")["namespaces"] == {"*": "admin"}
     assert client.call("get_api_namespaces")["count"] == 1
     assert client.call("get_api_status")["status"] == "healthy"

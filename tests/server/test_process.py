@@ -65,6 +65,7 @@ class Site(NamedTuple):
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of a server and of commands beside it."""
     given = {
         "MEMORY_HOME": str(tmp_path / "h"),
         "XDG_RUNTIME_DIR": str(tmp_path),
@@ -77,6 +78,8 @@ def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[st
 def memory(
     environment: Mapping[str, str], tmp_path: Path
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run a command beside the server."""
+
     def run(
         *arguments: str, code: int = 0, script: list[str] = MODULE
     ) -> "subprocess.CompletedProcess[str]":
@@ -92,6 +95,7 @@ def memory(
 
 @pytest.fixture
 def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
+    """A server process and its address."""
     command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
     process = subprocess.Popen(
         command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True

@@ -44,11 +44,13 @@ class Counting:
 
 @pytest.fixture
 def store() -> Counting:
+    """A store that counts how often it is asked."""
     return Counting()
 
 
 @pytest.fixture
 def web(config: Config, store: Counting) -> Iterator[Web]:
+    """A running server over that store."""
     writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
     process: Any = SimpleNamespace(
         config=config,
@@ -65,10 +67,12 @@ def web(config: Config, store: Counting) -> Iterator[Web]:
 
 @pytest.fixture
 def anybody(web: Web) -> TestClient:
+    """A client without a token."""
     return TestClient(web._server.config.app, base_url=web.url)  # type: ignore[arg-type]
 
 
 def ready(client: TestClient) -> tuple[int, Any]:
+    """Return the status and the body of `/ready`."""
     answer = client.get("/ready")
     return answer.status_code, answer.json()
 
@@ -151,12 +155,14 @@ def real(
 
 
 def fill(disk: Path) -> None:
+    """Fill a disk."""
     with contextlib.suppress(OSError), (disk / "rest").open("wb", buffering=0) as stream:
         while True:
             stream.write(bytes(4096))
 
 
 def blocked(disk: Path) -> None:
+    """Put a folder in the place of a store's lock."""
     lock = disk / "m.db.lock" if (disk / "m.db").is_file() else disk / "m.db" / ".memories" / "lock"
     lock.rename(disk / "aside")
     lock.mkdir()

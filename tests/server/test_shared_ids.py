@@ -116,6 +116,7 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server over a store in which two namespaces have the same ids."""
     folder = tmp_path_factory.mktemp("site")
     home = folder / "home"
     environment = {"MEMORY_HOME": str(home), "PROJECT_DETECTION": "false", "NAMESPACE": SHARED}
@@ -157,6 +158,7 @@ def level(grants: tuple[str, ...], namespace: str) -> int:
 
 
 def filled(given: Any, name: str) -> Any:
+    """Replace the placeholder NAME everywhere in a request."""
     return json.loads(json.dumps(given).replace("NAME", name))
 
 

@@ -47,6 +47,8 @@ main()
 
 
 class Answer(NamedTuple):
+    """The status, the headers and the body of a response."""
+
     status: int
     kind: str | None
     retry_after: str | None
@@ -64,6 +66,8 @@ class Answer(NamedTuple):
 
 
 class Site(NamedTuple):
+    """A server process."""
+
     process: "subprocess.Popen[bytes]"
     port: int
     home: Path
@@ -112,6 +116,7 @@ Start = Callable[..., Site]
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of a server and of commands beside it."""
     given = {
         "MEMORY_HOME": str(tmp_path / "h"),
         "XDG_RUNTIME_DIR": str(tmp_path),
@@ -122,6 +127,7 @@ def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[st
 
 @pytest.fixture
 def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a server with a time to stop."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def serve(grace: float, *, mcp: bool = False) -> Site:
@@ -175,6 +181,7 @@ def busy(site: Site) -> Iterator[None]:
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """Return a call of a tool as MCP sends it."""
     meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}}
     return {
         "jsonrpc": "2.0",
@@ -185,6 +192,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def mcp_loaded(site: Site) -> None:
+    """Wait until the server has loaded MCP."""
     while site.ask("POST", "/mcp", call("x"), **MCP).status == 503:
         threading.Event().wait(0.02)
 

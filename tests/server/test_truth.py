@@ -26,6 +26,7 @@ def project(tmp_path: Path) -> tuple[str, Path]:
 
 @pytest.fixture
 def stale(owner: TestClient, project: tuple[str, Path]) -> str:
+    """Store a memory about a file that changes afterwards; return its id."""
     name, top = project
     answer = owner.post(
         "/api/memories",

@@ -25,6 +25,7 @@ def own_home(home: Path) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Node]:
+    """A PostgreSQL server."""
     node = Node()
     try:
         yield node.initialise().start()
@@ -34,6 +35,7 @@ def server() -> Iterator[Node]:
 
 @pytest.fixture
 def schema() -> str:
+    """The name of a schema that no other test uses."""
     return f"store_{next(_numbers)}"
 
 
@@ -46,6 +48,7 @@ def url(server: Node, schema: str) -> Iterator[str]:
 
 @pytest.fixture
 def open_store(url: str) -> Iterator[OpenStore]:
+    """Return a function that opens the store; close what it opened."""
     opened: list[PostgresStore] = []
 
     def open_one(space: Space | None) -> PostgresStore:
@@ -59,6 +62,7 @@ def open_store(url: str) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def store(open_store: OpenStore) -> PostgresStore:
+    """An open store."""
     return open_store(SPACE)  # type: ignore[return-value]
 
 

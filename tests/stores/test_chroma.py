@@ -125,6 +125,7 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def open_store(server: ChromaServer) -> Iterator[OpenStore]:
+    """Return a function that opens the store; close what it opened."""
     url = server.url(f"t-{uuid.uuid4()}")
     opened: list[ChromaStore] = []
 
@@ -217,6 +218,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 def free_port() -> int:
+    """Return a port that was free a moment ago."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -202,10 +202,12 @@ class MemoryDriver:
 
 
 def _given(point: Point) -> Point:
+    """Return a point without its vector and words."""
     return point._replace(vector=None, words=None)
 
 
 def _fulfils(payload: Mapping[str, Any], condition: Condition) -> bool:
+    """Return whether a payload meets a condition."""
     value = payload.get(condition.field)
     if value is None:
         return False
@@ -223,6 +225,7 @@ def _fulfils(payload: Mapping[str, Any], condition: Condition) -> bool:
 
 @pytest.fixture
 def server() -> Server:
+    """A document server in memory."""
     return Server()
 
 
@@ -270,6 +273,7 @@ def die_at(
 
 
 def live(server: Server) -> None:
+    """Let the server answer again."""
     server.before = lambda name: None
 
 

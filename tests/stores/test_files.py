@@ -116,11 +116,13 @@ def crashing(prepare, act, check, every=1):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """The folder of a store that doesn't exist yet."""
     return tmp_path / "notes"
 
 
 @pytest.fixture
 def open_store(folder: Path) -> Iterator[OpenStore]:
+    """Return a function that opens the store; close what it opened."""
     opened: list[FilesStore] = []
 
     def open_one(space: Space | None) -> FilesStore:
@@ -134,6 +136,7 @@ def open_store(folder: Path) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def store(open_store: OpenStore) -> FilesStore:
+    """An open store."""
     return open_store(SPACE)  # type: ignore[return-value]
 
 
@@ -177,6 +180,7 @@ def codes_of(text: str) -> bytes:
 
 
 def all_bytes(folder: Path) -> bytes:
+    """Return the bytes of all files in a folder."""
     return b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
 
 
@@ -1235,6 +1239,8 @@ class Branches:
 
 
 def create(content: str, **values: Any) -> Callable[[Memories], str]:
+    """Return a function that creates a memory and returns its id."""
+
     def act(memories: Memories) -> str:
         made = memories.create(content, force=True, **values).memory
         assert made is not None

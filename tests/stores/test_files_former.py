@@ -15,12 +15,14 @@ ARCHIVE = Path(__file__).parent.parent / "data" / "files_format1.tar.gz"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A folder that an earlier version wrote."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "notes"
 
 
 def memories(folder: Path, **given: str) -> Memories:
+    """Open the memories in the folder."""
     return Memories(f"files:///{folder}", **{"embedder": "fake", **given})
 
 

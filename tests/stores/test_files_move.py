@@ -73,16 +73,19 @@ def seen(store):
 
 
 def settings(most: int, to: str | None = None) -> Config:
+    """Return a configuration that moves a store once it has so many records."""
     return load_config({"file_migrate_at": str(most), "file_migrate_to": to})
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """The folder of a store that doesn't exist yet."""
     return tmp_path / "notes"
 
 
 @pytest.fixture
 def open_with(folder: Path) -> Iterator[OpenWith]:
+    """Return a function that opens the store with a limit; close what it opened."""
     opened: list[Store] = []
 
     def open_one(most: int | None = 3, to: str | None = None, space: Space | None = SPACE) -> Store:
@@ -135,15 +138,18 @@ def fill(store: Store, count: int = 4, namespace: str = "ann") -> list[Record]:
 
 
 def content(store: Store, *namespaces: str) -> list[Record]:
+    """Return all records of these namespaces."""
     wheres = [pool(*namespaces), turns(*namespaces)]
     return [found for where in wheres for found in everything(store, where)]
 
 
 def plain(records: list[Record]) -> list[Record]:
+    """Return records without their counts of reads."""
     return [found._replace(accesses=0) for found in records]
 
 
 def names(folder: Path) -> set[str]:
+    """Return the names of a folder's entries."""
     return {part.name for part in folder.iterdir()}
 
 
@@ -726,6 +732,7 @@ def begun(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def _interrupted(*_given: Any) -> Any:
+    """Raise the interrupt of a user."""
     raise KeyboardInterrupt
 
 

@@ -65,6 +65,7 @@ def fresh(shared: Live, tmp_path: Path) -> Iterator[Live]:
 
 
 def client(live: Live, token: str | None = None, space: Space | None = SPACE) -> HttpStore:
+    """Return a store that talks to a server."""
     config = load_config(environment={"MEMORY_TOKEN": token or live.token}, folder=Path("/nowhere"))
     return HttpStore(live.url, space, config)
 
@@ -87,6 +88,7 @@ class TestHttpStore(StoreContract):
 
 
 def _token(tmp_path: Path, *grants: str) -> str:
+    """Create a token with these grants."""
     return tokens.create(tmp_path / "server", "ann", tokens.parse_grants(grants))[0]
 
 

@@ -127,6 +127,7 @@ Serve = Callable[..., Process]
 
 @pytest.fixture
 def serve(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[Serve]:
+    """Return a function that starts a server over the database."""
     environment = {**clean_environment, "MEMORY_STORE": url}
     made: list[Process] = []
 
@@ -141,6 +142,7 @@ def serve(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Ite
 
 @pytest.fixture
 def memories(url: str, opened: Callable[..., PostgresStore], tmp_path: Path) -> Memories:
+    """Memories over the database."""
     config = load_config(
         {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
     )
@@ -237,6 +239,7 @@ Open = Callable[..., PostgresClaims]
 
 @pytest.fixture
 def keys(url: str, opened: Callable[..., PostgresStore]) -> Iterator[Open]:
+    """Return a function that opens the idempotency keys; close what it opened."""
     made: list[PostgresClaims] = []
 
     def open_one(at: str = url) -> PostgresClaims:
@@ -249,6 +252,7 @@ def keys(url: str, opened: Callable[..., PostgresStore]) -> Iterator[Open]:
 
 
 def told(keys: PostgresClaims, name: str = "n", digest: str = "d") -> Claim:
+    """Claim a key."""
     return keys.claim(name, digest, sync=True)
 
 

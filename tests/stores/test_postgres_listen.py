@@ -83,6 +83,7 @@ class Process:
 
 @pytest.fixture
 def two(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[list[Process]]:
+    """Two servers over one database."""
     environment = {**clean_environment, "MEMORY_STORE": url}
     with contextlib.ExitStack() as running:
         made = []

@@ -290,6 +290,7 @@ ACTIONS: dict[str, Callable[[ApiServer, str, Any], Any]] = {
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
+    """A server of Qdrant's REST interface."""
     server = ApiServer()
     yield server
     server.close()
@@ -323,6 +324,7 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def opening(url: str) -> Iterator[OpenStore]:
+    """Yield a function that opens the store; close what it opened."""
     opened: list[QdrantStore] = []
 
     def open_one(space: Space | None) -> QdrantStore:
@@ -390,6 +392,7 @@ class TestQdrantServer(StoreContract):
 def driver(
     request: pytest.FixtureRequest, folder: Path, server: ApiServer
 ) -> Iterator[QdrantDriver]:
+    """A driver over a folder, and one over REST."""
     transport = (
         FolderTransport(folder)
         if request.param == "folder"
@@ -401,10 +404,12 @@ def driver(
 
 
 def point(name: str, words: str = "", **payload: Any) -> Point:
+    """Return a point with a payload and words."""
     return Point(name, {"body": name, **payload}, words=words.split())
 
 
 def payloads(driver: QdrantDriver, part: Part = RECORDS) -> dict[str, Any]:
+    """Return the payload of each point."""
     return {found.id: dict(found.payload) for found in driver.find(part, [])}
 
 

@@ -16,6 +16,7 @@ TURN = Record(Ref(Collection.HISTORY, "bob", "talk", 5), "hello", NOW)
 
 
 def labels(count: int) -> dict[str, str]:
+    """Return so many labels."""
     return {f"tag{number}": "x" for number in range(count)}
 
 

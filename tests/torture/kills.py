@@ -58,6 +58,7 @@ def main(folder: Path, mode: str, rounds: int, seed: str) -> None:
 
 
 def _write(path: Path, ledger: Path, seed: str) -> None:
+    """Write until the process is killed."""
     work.Writer(path, ledger, seed).run()
 
 

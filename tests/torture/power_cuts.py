@@ -65,6 +65,7 @@ def main(folder: Path, cuts: int, seed: str) -> None:
 
 
 def _make(image: Path) -> None:
+    """Make a file system in a file."""
     with image.open("wb") as file:
         file.truncate(IMAGE_BYTES)
     _run("mkfs.ext4", "-qF", image)
@@ -72,6 +73,7 @@ def _make(image: Path) -> None:
 
 @contextlib.contextmanager
 def _mounted(image: Path, mount: Path) -> Iterator[None]:
+    """Mount the file system for as long as the context lasts."""
     _run("mount", "-o", "loop", image, mount)
     try:
         yield
@@ -80,6 +82,7 @@ def _mounted(image: Path, mount: Path) -> Iterator[None]:
 
 
 def _cut(mount: Path, children: Sequence[int]) -> None:
+    """Stop the writers and shut the file system down, as a power cut does."""
     for child in children:
         os.kill(child, signal.SIGSTOP)
     for child in children:
@@ -96,12 +99,14 @@ def _cut(mount: Path, children: Sequence[int]) -> None:
 
 
 def _run(*command: object) -> None:
+    """Run a command; end if it fails."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(f"{command[0]} ended with {done.returncode}: {done.stderr}")
 
 
 def _write(path: Path, ledger: Path, seed: str) -> None:
+    """Write until the power is cut."""
     work.Writer(path, ledger, seed).run()
 
 

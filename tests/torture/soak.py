@@ -48,6 +48,7 @@ def main(folder: Path, minutes: float) -> None:
 
 
 def _tell(report: Path, files: list[Path], kills: int, largest_log: int) -> None:
+    """Report how memory and files have grown."""
     rows = [tuple(map(int, line.split())) for line in report.read_text().splitlines()]
     first, last = rows[len(rows) // 4], rows[-1]  # after it has warmed up
     forks.tell(
@@ -64,6 +65,7 @@ def _tell(report: Path, files: list[Path], kills: int, largest_log: int) -> None
 
 
 def _stay(path: Path, ledger: Path, report: Path) -> None:
+    """Work and measure this process until it is ended."""
     writer = work.Writer(path, ledger, "steady")
     note = os.open(report, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     while True:
@@ -80,6 +82,7 @@ def _stay(path: Path, ledger: Path, report: Path) -> None:
 
 
 def _write(path: Path, ledger: Path) -> None:
+    """Write until the process is killed."""
     work.Writer(path, ledger, "soak").run()
 
 

@@ -29,6 +29,7 @@ def main(folder: Path, processes: int, rounds: int) -> None:
 
 
 def _first(path: Path, ready: int, start: int, number: int) -> None:
+    """Store a memory as soon as all processes are ready."""
     os.close(start)
     os.read(ready, 1)
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
@@ -36,6 +37,7 @@ def _first(path: Path, ready: int, start: int, number: int) -> None:
 
 
 def _look(path: Path, processes: int) -> None:
+    """Check that the store has a memory of each process."""
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         assert memories.status().memory_count == processes
 

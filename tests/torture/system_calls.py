@@ -105,6 +105,7 @@ def _case(path: Path, case: tuple[str, str, str, str]) -> tuple[int, int]:
 
 
 def _prepare(path: Path) -> None:
+    """Make a store with three memories."""
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for number in range(3):
             memories.create(f"made before {number}", key=f"before/{number}")
@@ -137,6 +138,7 @@ def _traced(path: Path, log: Path, inject: str, state: str) -> int:
 
 
 def _ended(child: int) -> int:
+    """Wait for the end of a child; return its exit code."""
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -149,6 +151,7 @@ def _ended(child: int) -> int:
 
 
 def _work(path: Path, log: Path, pipes: tuple[int, int, int], state: str) -> None:
+    """Use a store while its system calls fail; note what was acknowledged."""
     ready, start, warm = pipes
     note = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.close(start)
@@ -174,6 +177,7 @@ def _work(path: Path, log: Path, pipes: tuple[int, int, int], state: str) -> Non
 
 
 def _check(path: Path, lines: list[str], state: str) -> None:
+    """Check that everything acknowledged is in the store and everything forgotten is not."""
     told, gone = ([line[1:] for line in lines if line[0] == sign] for sign in "+-")
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:
         for memory_id in told:

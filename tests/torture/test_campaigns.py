@@ -155,6 +155,7 @@ def test_mixed_work_for_an_hour_loses_and_leaks_nothing(campaign: Campaign) -> N
 
 
 def _can_mount(folder: Path) -> bool:
+    """Return whether this user can mount a file system."""
     image, mount = folder / "image", folder / "mount"
     image.touch()
     os.truncate(image, 8 << 20)

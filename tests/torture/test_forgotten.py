@@ -13,6 +13,7 @@ TAIL = "zqxj7k"  # an index may cut the beginning of a word off, so its end is l
 
 
 def word(place: str) -> str:
+    """Return a word that nothing else contains."""
     return f"{place}{TAIL}{place[::-1]}"
 
 

@@ -16,6 +16,7 @@ UNKNOWN = ("usr_id", "user_id", "namespace", "namespaces", "all", "owner", "filt
 
 
 def secret(name: str) -> str:
+    """Return the secret of a namespace."""
     return f"secret-of-{name}-end"
 
 
@@ -84,10 +85,12 @@ def test_an_unknown_filter_is_refused_and_not_ignored(tmp_path: Path) -> None:
 
 
 def _all(user: Memories) -> list[Any]:
+    """Return all memories, also deleted ones."""
     return [*user.list(limit=1000).memories, *user.list(deleted=True, limit=1000).memories]
 
 
 def _seen(user: Memories) -> Any:
+    """Return everything that a user can read."""
     kept = [
         (memory.id, memory.content, memory.version, memory.deleted, dict(memory.tags))
         for memory in _all(user)
@@ -101,6 +104,7 @@ def _seen(user: Memories) -> Any:
 
 
 def _reads(user: Memories, other: Memories) -> dict[str, Callable[[], Any]]:
+    """Return every way of reading that might show another's secret."""
     theirs = secret(other.namespace)
     query = f"deploys happen on Fridays says {secret(user.namespace)} {theirs}"
     return {
@@ -127,6 +131,7 @@ def _reads(user: Memories, other: Memories) -> dict[str, Callable[[], Any]]:
 
 
 def _by_id(user: Memories, memory_id: str) -> dict[str, Callable[[], Any]]:
+    """Return every call that takes an id."""
     return {
         "get": lambda: user.get(memory_id),
         "get by most of its id": lambda: user.get(memory_id[:34]),

@@ -40,6 +40,7 @@ def main(folder: Path, fixture: Path, every: int) -> None:
 
 
 def _copy(fixture: Path, path: Path) -> None:
+    """Copy the file of a released schema to a new home."""
     path.parent.mkdir(mode=0o700)
     shutil.copy(fixture, path)
     path.chmod(0o600)
@@ -64,10 +65,12 @@ def _upgrade(path: Path, kill_at: int, count: Path) -> None:
 
 
 def _rows(db: apsw.Connection) -> str:
+    """Return all records as text."""
     return repr(db.execute(f"SELECT {COLUMNS} FROM record ORDER BY seq").fetchall())
 
 
 def _write_rows(path: Path, file: Path) -> None:
+    """Write all records of a store into a file."""
     db = apsw.Connection(str(path))
     file.write_text(_rows(db))
     db.close()

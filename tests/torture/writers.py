@@ -44,6 +44,7 @@ def main(folder: Path, processes: int, writes: int) -> None:
 
 
 def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
+    """Store memories as soon as all processes are ready; note their ids."""
     os.close(start)
     os.read(ready, 1)  # ends for all of them when the parent closes its side
     ledger = os.open(note, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -63,6 +64,7 @@ def _write(path: Path, note: Path, writes: int, ready: int, start: int) -> None:
 
 
 def _look(path: Path, told: Sequence[str]) -> None:
+    """Check that each noted id is in the store once."""
     found: list[str] = []
     cursor = None
     with Memories(f"sqlite:///{path}", embedder="fake") as memories:

@@ -15,6 +15,7 @@ NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
 
 @pytest.fixture
 def memories() -> Memories:
+    """Bob's memories."""
     return Memories(namespace="bob", embedder="none", clock=lambda: NOW)
 
 

@@ -114,6 +114,7 @@ def turn(position: int, group: str = "talk", **values: Any) -> Record:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
+    """Return a function that opens a store; close what it opened."""
     stores: list[SQLiteStore] = []
 
     def open_one(
@@ -1044,6 +1045,7 @@ def test_damage_during_a_migration_fails_its_verification(
 
 
 def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
+    """Return the memory that is nearest to a query."""
     (best, *_) = sorted(
         store.candidates(live(), vector=embedder.embed(query)[0], terms=[], k=5),
         key=lambda hit: -(hit.similarity or 0),

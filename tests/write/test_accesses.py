@@ -25,11 +25,13 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def memories() -> Iterator[Memories]:
+    """Memories of the command."""
     with Memories(embedder="none", channel="cli") as found:
         yield found
 
 
 def made(memories: Memories, content: str = "the sky is blue") -> str:
+    """Create a memory; return its id."""
     found = memories.create(content).id
     assert found is not None
     return found
@@ -45,6 +47,7 @@ def counted(memory_id: str) -> int:
 
 
 def queued(home: Path) -> list[Path]:
+    """Return the files of reads that are not counted yet."""
     return sorted([*home.glob("accesses-*.jsonl"), *home.glob("accesses-*.taken")])
 
 

@@ -26,6 +26,7 @@ OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Memories written a day apart."""
     with Memories(
         f"sqlite:///{tmp_path}/m.db", embedder="none", clock=MovingClock(timedelta(days=1))
     ) as opened:
@@ -33,17 +34,20 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 
 def create(memories: Memories, text: str, **more: object) -> str:
+    """Create a memory; return its id."""
     memory = memories.create(text, **more).memory  # type: ignore[arg-type]
     assert memory is not None
     return memory.id
 
 
 def links(memories: Memories, memory_id: str) -> tuple[str | None, str | None]:
+    """Return what a memory corrects and what corrects it."""
     memory = memories.get(memory_id)
     return memory.corrects, memory.corrected_by
 
 
 def found(memories: Memories, **filters: object) -> list[str]:
+    """Return the ids that the question finds."""
     return [hit.id for hit in memories.search("Which port does the API listen on?", **filters)]  # type: ignore[arg-type]
 
 
@@ -195,6 +199,7 @@ def test_links_survive_a_move_to_another_store(memories: Memories, tmp_path: Pat
 
 
 def rows(name: str) -> list[dict[str, str]]:
+    """Read a file of pairs."""
     return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
 
 
@@ -227,10 +232,12 @@ SOME = (
 
 
 def chain(memories: Memories) -> list[str]:
+    """Create a memory, its correction, and the correction of that; return their ids."""
     return [create(memories, text, tags={"n": str(n)}) for n, text in enumerate((OLD, NEW, NEWEST))]
 
 
 def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
+    """Return the links of each memory."""
     return {each.id: (each.corrects, each.corrected_by) for each in memories.list().memories}
 
 

@@ -26,6 +26,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
+    """A clock that a test sets."""
     return Clock()
 
 

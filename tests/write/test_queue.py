@@ -22,6 +22,7 @@ Step = Callable[[], object]
 
 
 def filled(path: Path, count: int) -> RetryQueue:
+    """Return a queue with entries of one group."""
     queue = RetryQueue(path, group="c")
     for number in range(count):
         queue.add({"n": number, "c": "a"})
@@ -29,15 +30,18 @@ def filled(path: Path, count: int) -> RetryQueue:
 
 
 def numbers(queue: RetryQueue) -> list[int]:
+    """Return the numbers of the entries."""
     return [entry["n"] for entry in queue.entries()]
 
 
 def all_but_the_first_fail(entry: dict[str, Any]) -> None:
+    """Accept the first entry only."""
     if entry["n"]:
         raise MCPError("full")
 
 
 def refuse(_entry: object) -> None:
+    """Refuse every entry for good."""
     raise ValueError("never")
 
 

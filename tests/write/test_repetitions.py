@@ -21,6 +21,8 @@ DAY = timedelta(days=1)
 
 
 class Clock:
+    """A clock that a test sets."""
+
     now = datetime(2026, 1, 5, tzinfo=UTC)
 
     def __call__(self) -> datetime:
@@ -29,11 +31,13 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
+    """A clock that a test sets."""
     return Clock()
 
 
 @pytest.fixture
 def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
+    """Return a function that opens memories with a channel; close what it opened."""
     opened: list[Memories] = []
 
     def open_one(channel: str = "python", **settings: Any) -> Memories:
@@ -48,10 +52,12 @@ def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
 
 @pytest.fixture
 def memories(open_as: Callable[..., Memories]) -> Memories:
+    """Memories of a program."""
     return open_as()
 
 
 def first(memories: Memories, **more: Any) -> str:
+    """Store the text for the first time; return its id."""
     made = memories.create(TEXT, **more)
     assert made.stored and made.id
     assert (made.merged, made.not_merged, made.reinforced) == ((), {}, False)
@@ -59,6 +65,7 @@ def first(memories: Memories, **more: Any) -> str:
 
 
 def told(made: Created) -> tuple[Any, ...]:
+    """Return what a result says about a repetition."""
     return made.stored, made.merged, made.not_merged, made.reinforced
 
 

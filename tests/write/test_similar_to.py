@@ -21,12 +21,14 @@ OTHERS = (
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Memories written an hour apart."""
     with Memories(f"sqlite:///{tmp_path}/m.db", clock=MovingClock(timedelta(hours=1))) as opened:
         opened.create_many(OTHERS)
         yield opened
 
 
 def similar_to(memories: Memories, text: str, **more: object) -> list[str]:
+    """Create a memory; return the contents that it may replace."""
     return [similar.content for similar in memories.create(text, **more).similar_to]  # type: ignore[arg-type]
 
 

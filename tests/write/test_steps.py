@@ -44,6 +44,7 @@ class Steps(list[list[str]]):
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """An empty store."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as opened:
         yield opened
 

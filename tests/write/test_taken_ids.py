@@ -24,11 +24,13 @@ COLOGNE = Draft("the office is in Cologne", id=ID)
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Bob's memories."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="bob") as opened:
         yield opened
 
 
 def told(created: Created) -> tuple[bool, str | None, str]:
+    """Return what a result says about a draft with an id."""
     return created.stored, created.memory and created.memory.content, created.note
 
 

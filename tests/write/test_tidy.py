@@ -18,6 +18,7 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    """A project with one file."""
     top = tmp_path / "shop"
     top.mkdir()
     (top / "compose.yml").write_text("port: 5433\n")
@@ -26,11 +27,13 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def now() -> list[datetime]:
+    """The time that the memories read; a test changes it."""
     return [NOW]
 
 
 @pytest.fixture
 def memories(project: Path, now: list[datetime]) -> Iterator[Memories]:
+    """Memories of a person who works in the project."""
     place = Place("shop", "main", project)
     with Memories(
         embedder="none", place=lambda: place, clock=lambda: now[0], channel="http"
@@ -39,16 +42,19 @@ def memories(project: Path, now: list[datetime]) -> Iterator[Memories]:
 
 
 def create(memories: Memories, content: str, **options: object) -> str:
+    """Create a memory; return its id."""
     created = memories.create(content, force=True, **options)  # type: ignore[arg-type]
     assert created.id is not None
     return created.id
 
 
 def waiting(memories: Memories) -> list[Memory]:
+    """Return the memories that wait for review."""
     return list(memories.review.page().memories)
 
 
 def kinds(memories: Memories) -> list[str]:
+    """Return the kinds of the proposals."""
     return [suggestion.kind for suggestion, _ in memories.truth.tidy(dry_run=True)]
 
 

@@ -22,6 +22,7 @@ FACT = "Deploys happen on Tuesdays"
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """An empty store."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as opened:
         yield opened
 

@@ -32,11 +32,13 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
+    """The URL of a store that doesn't exist yet."""
     return f"sqlite:///{tmp_path}/m.db"
 
 
 @pytest.fixture
 def memories(url: str) -> Iterator[Memories]:
+    """An empty store."""
     with Memories(url, embedder="fake", clock=lambda: START) as found:
         yield found
 
@@ -53,6 +55,7 @@ def everything(memories: Memories, *namespaces: str) -> list[Any]:
 
 
 def contents(hits: Any) -> list[str]:
+    """Return the contents of hits."""
     return [hit.content for hit in hits]
 
 

@@ -32,6 +32,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def plan_of(*names: str) -> dict[str, Any]:
+    """Return the plan of a session that includes these behaviors."""
     plan: dict[str, Any] = {}
     for name in names:
         read = yaml.safe_load((BUNDLE / "behaviors" / f"{name}.yaml").read_text())
@@ -45,6 +46,7 @@ def plan_of(*names: str) -> dict[str, Any]:
 
 
 def config_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the tool in a plan."""
     tools: list[Mapping[str, Any]] = plan.get("tools", [{}])
     return dict(tools[0].get("config", {}))
 

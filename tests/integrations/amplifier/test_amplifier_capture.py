@@ -27,6 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def home(tmp_path: Path) -> str:
+    """Return the home of a test."""
     return str(tmp_path / "home")
 
 
@@ -38,6 +39,7 @@ def flush() -> None:
 
 
 def waiting(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the events that wait in the inbox."""
     return [
         event
         for name in inbox.names(home(tmp_path))

@@ -13,11 +13,13 @@ Message = dict[str, Any]
 
 
 def fitted(messages: list[Message], budget: int, cut: Cut = Cut()) -> tuple[Cut, list[Message]]:  # noqa: B008
+    """Fit messages into a budget; return the cut and the messages that are left."""
     found = fit(messages, [size_of(message) for message in messages], cut, budget)
     return found, view(messages, found)
 
 
 def tokens(messages: list[Message]) -> int:
+    """Count the tokens of messages without the notice."""
     return sum(
         tokens_of(message)
         for message in messages
@@ -26,6 +28,7 @@ def tokens(messages: list[Message]) -> int:
 
 
 def call(*ids: str) -> Message:
+    """Return a message that calls tools."""
     return {
         "role": "assistant",
         "content": "",
@@ -34,14 +37,17 @@ def call(*ids: str) -> Message:
 
 
 def result(of: str, size: int = 30) -> Message:
+    """Return the result of a tool call."""
     return {"role": "tool", "tool_call_id": of, "content": f"{of} " + "word " * size}
 
 
 def user(text: str) -> Message:
+    """Return a message of the user."""
     return {"role": "user", "content": text}
 
 
 def blocks(messages: list[Message]) -> tuple[set[str], set[str]]:
+    """Return the ids of tool calls and of their results."""
     calls = {each["id"] for message in messages for each in message.get("tool_calls", ())}
     answers = {str(message["tool_call_id"]) for message in messages if message["role"] == "tool"}
     for message in messages:

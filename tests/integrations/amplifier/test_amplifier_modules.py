@@ -17,6 +17,7 @@ CASES = [(kind, name) for kind, name in MODULES.items()]
 
 
 def package(name: str) -> Path:
+    """Return the folder of a module's package."""
     return PACKAGES[name] / f"amplifier_module_{name.replace('-', '_')}"
 
 

@@ -18,6 +18,7 @@ Call = Callable[..., ToolResult]
 
 @pytest.fixture
 def call() -> Iterator[Call]:
+    """Return a function that calls the tool of a mounted session."""
     runner = asyncio.Runner()
     coordinator = create_test_coordinator()
     coordinator.mount_points["tools"].clear()

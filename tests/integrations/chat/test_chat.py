@@ -40,12 +40,14 @@ def any_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kimi() -> Iterator[FakeKimi]:
+    """A model service in this process."""
     with FakeKimi() as served:
         yield served
 
 
 @pytest.fixture
 def settings(kimi: FakeKimi, tmp_path: Path) -> Settings:
+    """The settings of a chat with that service."""
     key = Secret(kimi.key)
     return Settings(
         tmp_path, "default-user", "default-thread", key, kimi.url, "kimi-k3", 20.0, "recency", {}
@@ -54,6 +56,7 @@ def settings(kimi: FakeKimi, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def agent_of() -> Iterator[Callable[[Settings], Agent]]:
+    """Return a function that builds an agent, and close what it opened."""
     opened: list[ShortTerm] = []
 
     def build(settings: Settings) -> Agent:
@@ -80,11 +83,13 @@ def talk(agent_of: Callable[[Settings], Agent]) -> Talk:
 
 
 def lines_of(settings: Settings, user: str = "default-user") -> list[dict[str, Any]]:
+    """Return the lines of a user's memory file."""
     file = settings.data / "memory" / f"{user}.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def states(settings: Settings) -> int:
+    """Count the states of the graph that are kept."""
     session = ShortTerm(settings.data / FILE, "none")
     count: int = session.connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
     session.close()
@@ -197,6 +202,7 @@ def test_old_states_of_a_session_do_not_pile_up(settings: Settings, talk: Talk) 
 
 @pytest.fixture
 def memory(tmp_path: Path) -> LongTerm:
+    """Ann's long-term memory."""
     return LongTerm(tmp_path / "memory", "ann", Redactor())
 
 
@@ -431,6 +437,7 @@ def test_the_stand_in_refuses_what_the_real_one_refuses() -> None:
 
 
 def chat(kimi: FakeKimi, root: Path, **more: str) -> "subprocess.Popen[str]":
+    """Start the command `chat` in a process of its own."""
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(root), "MOONSHOT_API_KEY": kimi.key,
         "MOONSHOT_API_BASE": kimi.url,
@@ -489,6 +496,7 @@ def test_a_missing_key_is_told_at_once(tmp_path: Path, clean_environment: dict[s
 
 
 def wait_for(true: Callable[[], object]) -> None:
+    """Wait until something is true; fail after a minute."""
     for _ in range(3_000):
         if true():
             return

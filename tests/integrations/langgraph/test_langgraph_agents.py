@@ -26,6 +26,7 @@ class Model(GenericFakeChatModel):
 
 
 def calls(name: str, **arguments: Any) -> AIMessage:
+    """Return a message of the model that calls a tool."""
     return AIMessage(
         "",
         tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}],
@@ -33,25 +34,30 @@ def calls(name: str, **arguments: Any) -> AIMessage:
 
 
 def saying(*messages: AIMessage) -> Model:
+    """Return a model that gives these answers in turn."""
     return Model(messages=iter(messages))
 
 
 def told(messages: Sequence[BaseMessage]) -> list[str]:
+    """Return the results of tools."""
     return [str(message.content) for message in messages if isinstance(message, ToolMessage)]
 
 
 def ask(agent: Any, text: str, **config: Any) -> list[str]:
+    """Ask an agent; return the results of the tools that it called."""
     return told(agent.invoke({"messages": [{"role": "user", "content": text}]}, config)["messages"])
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MemoriesStore]:
+    """An open store of LangGraph's kind."""
     with MemoriesStore(f"sqlite:///{tmp_path}/store", embedder="fake") as opened:
         yield opened
 
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Memories in the same file."""
     with Memories(f"sqlite:///{tmp_path}/store", embedder="fake", channel="langgraph") as opened:
         yield opened
 

@@ -38,6 +38,7 @@ ANN = ("users", "ann")
 
 @pytest.fixture(params=(*OURS, "in memory", "their sqlite"))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]:
+    """Each store: two of LangGraph's own and ours."""
     if request.param == "in memory":
         yield InMemoryStore()
     elif request.param == "their sqlite":
@@ -55,11 +56,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]
 
 @pytest.fixture(params=OURS)
 def ours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoriesStore]:
+    """Our store over each kind of file."""
     with MemoriesStore(f"{request.param}:///{tmp_path}/store", embedder="fake") as opened:
         yield opened
 
 
 def keys(found: list[Any]) -> set[str]:
+    """Return the keys of what was found."""
     return {item.key for item in found}
 
 

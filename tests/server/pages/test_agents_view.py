@@ -24,6 +24,7 @@ HOSTILE = '</pre><script>alert(1)</script>"><img src=x onerror=alert(2)>{{ 7*7 }
 
 @pytest.fixture
 def asking(site: Site) -> Iterator[httpx.Client]:
+    """A client with the token of the site."""
     headers = {"Authorization": f"Bearer {site.token}"}
     with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
         yield client
@@ -37,6 +38,7 @@ def client_with(site: Site, name: str, *grants: str) -> httpx.Client:
 
 
 def without_numbers(text: str) -> str:
+    """Return a text without times and random numbers."""
     return re.sub(r"Now: .* UTC", "Now", re.sub(r"\b\d{9}\b", "N", text))
 
 

@@ -16,6 +16,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 def contents(site: Site) -> list[str]:
+    """Return the contents of the site's memories."""
     return [memory.content for memory in site.memories.list().memories]
 
 

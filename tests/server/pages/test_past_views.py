@@ -59,11 +59,13 @@ def past(mcp: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 @pytest.fixture
 def asking(past: tuple[httpx.Client, str]) -> httpx.Client:
+    """A client of a site with a past."""
     return past[0]
 
 
 @pytest.fixture
 def one(past: tuple[httpx.Client, str]) -> str:
+    """The id of a memory that the site had in the past."""
     return past[1]
 
 

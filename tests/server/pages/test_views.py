@@ -18,6 +18,7 @@ from memories.server.pages.results import mark
 
 @pytest.fixture
 def asking(site: Site) -> Iterator[httpx.Client]:
+    """A client with the token of the site."""
     headers = {"Authorization": f"Bearer {site.token}"}
     with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
         yield client

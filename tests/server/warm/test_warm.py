@@ -27,11 +27,14 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of a server and of commands beside it."""
     return {**clean_environment, "MEMORY_HOME": str(tmp_path / "h")}
 
 
 @pytest.fixture
 def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
+    """Run a command beside the server."""
+
     def run(
         *arguments: str, check: bool = True, **options: Any
     ) -> "subprocess.CompletedProcess[str]":
@@ -46,15 +49,18 @@ def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
 
 @pytest.fixture
 def serving(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Serve]:
+    """Return a function that starts a server."""
     with servers(env=environment, cwd=tmp_path) as serve:
         yield serve
 
 
 def answered(memory: Run) -> int:
+    """Return how many commands the server has answered."""
     return int(json.loads(memory("serve", "--status").stdout)["commands"])
 
 
 def socket_path(environment: Mapping[str, str]) -> str:
+    """Return the path of the server's socket."""
     return client.socket_of("", dict(environment))
 
 

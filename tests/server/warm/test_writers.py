@@ -37,12 +37,14 @@ from memories.stores.records import Collection, Filter, Record
 
 @pytest.fixture
 def memories(tmp_path: Path) -> Iterator[Memories]:
+    """Bob's memories."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="bob") as opened:
         yield opened
 
 
 @pytest.fixture
 def writers(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+    """The group commit of these memories, which never stops waiting for more."""
     monkeypatch.setattr("memories.server.writers._SECONDS", 600.0)  # however busy this machine is
     made = Writers(memories._raw_store)
     yield made
@@ -88,6 +90,7 @@ def together(writers: Writers, runs: Sequence[Callable[[], Any]]) -> list[Any]:
 def create(
     writers: Writers, memories: Memories, *drafts: Draft, force: bool = False
 ) -> Callable[[], list[Created]]:
+    """Send drafts to the group commit; return a function that waits for the result."""
     return lambda: writers.create(memories, drafts, force, True)
 
 
@@ -583,6 +586,7 @@ class World(NamedTuple):
 
 
 def world(folder: Path) -> World:
+    """Return a store with a quota, and the namespaces that write into it."""
     config = load_config(
         {
             "store": f"sqlite:///{folder}/m.db",
@@ -605,6 +609,7 @@ def world(folder: Path) -> World:
 
 
 def draft_of(asked: Asked, ids: Sequence[str]) -> Draft:
+    """Return the draft that a generated request asks for."""
     superseded = None if asked.supersedes is None or not ids else ids[asked.supersedes % len(ids)]
     known = None if asked.again is None else IDS[asked.again]
     tags = dict(asked.tags)
@@ -622,12 +627,14 @@ def told(outcome: Any, names: dict[str, str]) -> Any:
 
 
 def named(text: str, names: dict[str, str]) -> str:
+    """Replace each id in a text by its name."""
     for memory_id, name in names.items():
         text = text.replace(memory_id, name)
     return text
 
 
 def write(writers: Writers | None, memories: Memories, draft: Draft, force: bool) -> list[Created]:
+    """Store a draft through the group commit, or without one."""
     if writers is None:
         return memories.create_many([draft], force=force)
     return writers.create(memories, [draft], force, True)
@@ -710,6 +717,7 @@ def test_together_is_as_one_after_another(
 
 
 def outcome(run: Callable[[], Any]) -> Any:
+    """Return what a call returns, or what it raises."""
     try:
         return run()
     except Exception as exc:  # noqa: BLE001 - it is what the test looks at

@@ -30,6 +30,7 @@ def long_text(size: int) -> str:
 
 
 def of(store: Store, namespace: str = "ann", *, shared: bool = True) -> Memories:
+    """Return memories over a store."""
     return Memories(
         store, namespace=namespace, shared=shared, embedder=FakeEmbedder(), clock=Clock()
     )

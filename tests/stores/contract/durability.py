@@ -32,6 +32,8 @@ from memories.stores.records import SPEAKER, Patch, Record, Ref
 
 
 class Durability(Opened):
+    """Tests of writes, reads and removals."""
+
     # --- a store that does not exist
 
     def test_a_missing_store_reads_as_empty(self, store: Store) -> None:
@@ -346,6 +348,7 @@ class Durability(Opened):
 
 
 def _run_threads(targets: Sequence[Callable[[], None]]) -> None:
+    """Run functions in threads of their own until they end."""
     threads = [threading.Thread(target=target, daemon=True) for target in targets]
     for thread in threads:
         thread.start()

@@ -49,6 +49,8 @@ _NARROWED: list[dict[str, Any]] = [
 
 
 class Isolation(Opened):
+    """Tests of namespaces and collections."""
+
     # --- isolation
 
     @pytest.fixture

@@ -64,6 +64,8 @@ def told(memories: Memories) -> list[tuple[str, int, int]]:
 
 
 class Log(Opened):
+    """Tests of the audit log."""
+
     def test_every_change_has_an_entry_that_says_who_did_it(self, store: Store) -> None:
         memories = opened(store)
         first = memories.create(

@@ -584,6 +584,8 @@ def _quiet(_what: str, _done: int, _whole: int) -> None:
 
 
 class AsTheModelSays(Opened):
+    """A test of random operations."""
+
     sequences = 200  # at full size; a backend's test file lowers it where each operation takes long
 
     @pytest.mark.torture

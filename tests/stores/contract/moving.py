@@ -42,6 +42,8 @@ from memories.transfer.migrate import migrate, reembed
 
 
 class Moving(Opened):
+    """Tests of spaces, copies and moves."""
+
     # --- spaces
 
     @pytest.mark.parametrize(

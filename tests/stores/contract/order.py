@@ -27,6 +27,8 @@ from tables import failed_cases
 
 
 class Order(Opened):
+    """Tests of order and pages."""
+
     # --- order and pages
 
     @pytest.fixture(params=["ids", "names", "mixed"])

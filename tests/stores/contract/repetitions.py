@@ -15,6 +15,7 @@ WRITERS = 4
 
 
 def opened(store: Store, clock: Clock) -> Memories:
+    """Return Ann's memories over a store."""
     return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), clock=clock)
 
 

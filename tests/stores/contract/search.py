@@ -74,6 +74,8 @@ _FILTERS: list[tuple[dict[str, Any], str]] = [
 
 
 class Search(Opened):
+    """Tests of filters and vectors."""
+
     # --- filters
 
     @pytest.fixture

@@ -25,6 +25,7 @@ LATER = T0 + timedelta(days=400)
 
 
 def opened(store: Store, clock: Clock, namespace: str = "ann") -> Memories:
+    """Return memories over a store."""
     return Memories(store, namespace=namespace, shared=False, embedder=FakeEmbedder(), clock=clock)
 
 
@@ -108,6 +109,8 @@ class History:
 
 
 class Undo(Opened):
+    """Tests of rollbacks."""
+
     @pytest.mark.parametrize(
         "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))]
     )

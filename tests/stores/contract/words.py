@@ -154,6 +154,8 @@ def _told(store: Store, *, vector: bool) -> list[Any]:
 
 
 class Words(Opened):
+    """Tests of searches by words."""
+
     # --- candidates by words
 
     def test_a_better_match_of_words_has_a_larger_score(self, store: Store) -> None:

@@ -48,6 +48,7 @@ def open_store(path: Path) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def store(open_store: OpenStore) -> SQLiteStore:
+    """An open store."""
     return open_store(SPACE)  # type: ignore[return-value]
 
 
@@ -64,6 +65,7 @@ def old(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[ForkServer]:
+    """Runs code in processes that are forked from one that has imported what stores need."""
     server = ForkServer(f"{STRICT}; import {', '.join(IMPORTED)}")
     yield server
     server.close()

@@ -23,6 +23,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 
 def mode(file: Path) -> int:
+    """Return the permissions of a file."""
     return stat.S_IMODE(file.stat().st_mode)
 
 

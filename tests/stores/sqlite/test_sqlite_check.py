@@ -39,6 +39,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make blocks of vectors so small that a few records fill several."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
     monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
@@ -74,6 +75,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, sound: Path) -> Path:
+    """A copy of the sound store."""
     path = tmp_path / "memories.db"
     shutil.copy(sound, path)
     path.chmod(0o600)
@@ -82,6 +84,7 @@ def path(tmp_path: Path, sound: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SQLiteStore]:
+    """An open store over that copy."""
     store = SQLiteStore(path, SPACE)
     yield store
     store.close()
@@ -672,6 +675,7 @@ def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
 
 
 def candidates(store: SQLiteStore) -> list[Any]:
+    """Search by word and by vector."""
     return store.candidates(pool(), vector=embed("word30 of every note")[0], terms=["word30"], k=10)
 
 

@@ -23,10 +23,12 @@ NAMESPACES = ("ann", "bob", "shared")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """The path of a store that doesn't exist yet."""
     return tmp_path / "m.db"
 
 
 def find_problems(db: apsw.Connection) -> list[Finding]:
+    """Return the wrong triggers and the wrong counts."""
     return [*counts.find_wrong_triggers(db), *counts.find_wrong_counts(db)]
 
 
@@ -51,6 +53,7 @@ def looked_up(
 
 
 def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
+    """Return the counts of a store for a filter."""
     deleted = where._replace(state="ended", ended_by="delete")
     return (
         store.count(where),

@@ -114,6 +114,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def _other_program() -> bytes:
+    """Return the bytes of another program's database."""
     db = apsw.Connection(":memory:")
     db.execute("CREATE TABLE record (x); INSERT INTO record VALUES (1); PRAGMA user_version=1")
     return db.serialize("main")

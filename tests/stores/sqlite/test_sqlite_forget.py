@@ -438,6 +438,8 @@ class Failing:
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Failing]:
+    """Return a function that makes a later statement fail."""
+
     def install(number: int) -> Failing:
         failing = Failing(number)
         monkeypatch.setattr(

@@ -61,6 +61,7 @@ CHANGES = {
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
+    """Return a function that opens a store; close what it opened."""
     stores: list[SQLiteStore] = []
 
     def open_one(path: Path) -> SQLiteStore:
@@ -95,18 +96,22 @@ def filled(path: Path, *names: str) -> None:
 
 
 def log(path: Path) -> Path:
+    """Return the path of a store's log."""
     return Path(f"{path}-wal")
 
 
 def side(path: Path) -> Path:
+    """Return the path of a store's side file."""
     return Path(f"{path}.lock")
 
 
 def names(store: SQLiteStore) -> list[str]:
+    """Return the groups of a store."""
     return [entry.ref.group for entry in everything(store, pool())]
 
 
 def contents(path: Path) -> dict[str, bytes]:
+    """Return the bytes of all files except the side file."""
     return {
         part.name: part.read_bytes()
         for part in path.parent.iterdir()
@@ -397,6 +402,7 @@ def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
 
 
 def mark(path: Path) -> None:
+    """Write a row into a store as another program would."""
     db = apsw.Connection(str(path))
     db.execute("INSERT INTO meta (name, value) VALUES ('backup', 'now')")
     db.close()
@@ -509,6 +515,7 @@ def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
 
 
 def marker_text(store: str, commits: int) -> str:
+    """Return the text of a side file with so many commits."""
     return f"7\x01\x03M5{store}{commits:020d}"
 
 

@@ -65,6 +65,7 @@ def look(path: Path) -> list[str]:
 
 
 def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
+    """Add migrations to those that were released."""
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (*RELEASED, *scripts))
 
 

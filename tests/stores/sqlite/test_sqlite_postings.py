@@ -21,11 +21,13 @@ OpenStore = Callable[[], SQLiteStore]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """The path of a store that doesn't exist yet."""
     return tmp_path / "memories.db"
 
 
 @pytest.fixture
 def open_store(path: Path) -> Iterator[OpenStore]:
+    """Return a function that opens the store; close what it opened."""
     with contextlib.ExitStack() as opened:
         yield lambda: opened.enter_context(contextlib.closing(SQLiteStore(path, SPACE)))
 
@@ -45,6 +47,7 @@ def results(store: SQLiteStore, *, where: object = None) -> list[dict[str, float
 
 
 def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
+    """Return the labels of each group."""
     return {entry.ref.group: dict(entry.labels) for entry in store.scan(pool(), limit=1_000)}
 
 

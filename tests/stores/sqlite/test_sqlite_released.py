@@ -23,6 +23,7 @@ NEWEST = len(schema.MIGRATIONS)
 
 
 def unpack(version: int, path: Path) -> bytes:
+    """Unpack the file of a released schema; return its bytes."""
     content = gzip.decompress((DATA / f"schema{version}.db.gz").read_bytes())
     path.write_bytes(content)
     path.chmod(0o600)

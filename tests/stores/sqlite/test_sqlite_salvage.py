@@ -52,12 +52,14 @@ def kept(path: Path) -> dict[Ref, Record]:
 
 
 def saved(path: Path) -> tuple[dict[Ref, Record], list[Lost]]:
+    """Salvage a file; return the records by address, and what was lost."""
     results = list(salvage(path))
     lost = [entry for entry in results if isinstance(entry, Lost)]
     return {entry.ref: entry for entry in results if isinstance(entry, Record)}, lost
 
 
 def run(path: Path, sql: str) -> None:
+    """Run SQL on a file as another program would."""
     db = apsw.Connection(str(path))
     db.execute(sql).fetchall()
     db.close()

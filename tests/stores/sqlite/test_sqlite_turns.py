@@ -42,6 +42,7 @@ WORDS = (
 
 
 def _talk(count: int) -> list[Record]:
+    """Return the turns of a conversation of random words."""
     drawn = np.random.default_rng(13)
     return [
         turn(number, text=" ".join(drawn.choice(WORDS, size=6)), session=number // 20 * 20)

@@ -51,6 +51,7 @@ def clusters() -> Any:
 
 
 def _row(number: int, vector: Any) -> Record:
+    """Return a record with a vector, a namespace and a label."""
     labels = {"wide": "yes"} if number % 10 else {"narrow": "yes" if number % 50 == 0 else "no"}
     namespace = "bob" if number % 5 == 4 else "ann"
     return record(

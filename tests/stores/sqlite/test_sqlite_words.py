@@ -241,6 +241,7 @@ def test_word_counts_of_a_namespace_match_its_records(
 
 
 def _told_to_bob(store: SQLiteStore) -> str:
+    """Return everything that searches in Bob's namespace return."""
     told: list[Any] = []
     for where in (pool("bob"), turns("bob"), pool("bob", state="any"), turns("bob", group="talk")):
         for terms in (["deploy", "zebra"], ["deploy"], ["friday", "zeb*"], ["from the"]):
