@@ -1,6 +1,26 @@
-"""A clock for tests, which goes on whenever it is read."""
+"""Clocks for tests: one that stands still, and one that goes on whenever it is read."""
 
 from datetime import UTC, datetime, timedelta
+
+
+class Clock:
+    """Returns the same time until the test moves it.
+
+    Attributes:
+        now: The time that it shows.
+    """
+
+    def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        """Start at a time."""
+        self.now = now
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+    def move(self, by: timedelta = timedelta(days=1)) -> None:
+        """Go on by a day, or by another time."""
+        self.now += by
 
 
 class MovingClock:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from forked import Forked
+from memories import Memories
 from memories.guard.origin import agent_variable
 from memories.settings import SETTINGS
 
@@ -109,6 +110,21 @@ def own_home(request: pytest.FixtureRequest) -> None:
     """Give each test of a surface a home: commands, hooks and servers use the default store."""
     if any(request.path.is_relative_to(TESTS / surface) for surface in SURFACES):
         request.getfixturevalue("home")
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[Memories]:
+    """An empty SQLite store; a folder or file that needs another one has a fixture of this name."""
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
+    """Bob's memories in the default store."""
+    monkeypatch.setenv("EMBEDDER", "fake")
+    with Memories(namespace="bob") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

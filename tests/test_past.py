@@ -6,29 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from clock import Clock
 from memories import InvalidInput, Memories, NotFound, TurnDraft, load_config
 
 DAY = timedelta(days=1)
 T0 = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-class _Clock:
-    """A clock that a test sets."""
-
-    now = T0
-
-    def __call__(self) -> datetime:
-        return self.now
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that a test moves."""
+    return Clock(T0)
 
 
 @pytest.fixture
-def clock() -> _Clock:
-    """A clock that starts at `T0`."""
-    return _Clock()
-
-
-@pytest.fixture
-def memories(tmp_path: Path, clock: _Clock) -> Iterator[Memories]:
+def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
     """Memories that read that clock."""
     config = load_config(
         {"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path
@@ -44,7 +36,7 @@ def _made(memories: Memories, content: str, **given: object) -> str:
     return made.id
 
 
-def test_get_returns_the_version_that_was_current_then(memories: Memories, clock: _Clock) -> None:
+def test_get_returns_the_version_that_was_current_then(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
     clock.now = T0 + 2 * DAY
     memories.update(one, "Deploys happen on Fridays", tags={"type": "decision"})
@@ -60,7 +52,7 @@ def test_get_returns_the_version_that_was_current_then(memories: Memories, clock
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 
-def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, clock: _Clock) -> None:
+def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     memories.get(one)
     memories.flush_accesses()
@@ -72,7 +64,7 @@ def test_reading_the_past_counts_no_read_and_shows_none(memories: Memories, cloc
 
 
 def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
-    memories: Memories, clock: _Clock
+    memories: Memories, clock: Clock
 ) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + DAY
@@ -87,7 +79,7 @@ def test_a_memory_is_not_found_before_it_was_written_and_the_message_says_when(
 
 
 def test_a_memory_deleted_at_the_time_is_not_found_but_has_a_history(
-    memories: Memories, clock: _Clock
+    memories: Memories, clock: Clock
 ) -> None:
     one = _made(memories, "Deploys happen on Tuesdays")
     clock.now = T0 + 2 * DAY
@@ -107,7 +99,7 @@ def test_a_memory_deleted_at_the_time_is_not_found_but_has_a_history(
     assert ends == [[None], ["delete"], ["delete (restored)", None]]
 
 
-def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: _Clock) -> None:
+def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
     clock.now = T0 + DAY
     memories.forget(one)
@@ -118,7 +110,7 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: _Cl
     assert [each for each in memories.namespaces(as_of=T0) if each.memory_count] == []
 
 
-def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: _Clock) -> None:
+def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: Clock) -> None:
     _made(memories, "Deploys happen on Tuesdays", decay="contextual")
     clock.now = T0 + 10 * DAY
     sure = [
@@ -127,7 +119,7 @@ def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: _Cl
     assert [each and each.confidence for each in sure] == [1.0, 0.8333, 0.6667]
 
 
-def test_past_history_has_no_later_versions(memories: Memories, clock: _Clock) -> None:
+def test_past_history_has_no_later_versions(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "One")
     for day, text in ((2, "Two"), (4, "Three")):
         clock.now = T0 + day * DAY
@@ -139,7 +131,7 @@ def test_past_history_has_no_later_versions(memories: Memories, clock: _Clock) -
 
 
 def test_later_replacements_and_corrections_are_not_in_the_past(
-    memories: Memories, clock: _Clock
+    memories: Memories, clock: Clock
 ) -> None:
     old = _made(memories, "The office is at 12 Main Street", key="office")
     clock.now = T0 + 2 * DAY
@@ -165,7 +157,7 @@ def test_later_replacements_and_corrections_are_not_in_the_past(
     assert memories.get(old, as_of=T0 + 6 * DAY).superseded_by is None
 
 
-def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: _Clock) -> None:
+def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "The harbour opens at six", pending=True, tags={"kind": "fact"})
     other = _made(memories, "The kettle is old", tags={"kind": "fact"})
     clock.now = T0 + 2 * DAY
@@ -187,7 +179,7 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: _Clock) 
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: _Clock) -> None:
+def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")
@@ -197,7 +189,7 @@ def test_an_edit_at_acceptance_holds_from_then_on(memories: Memories, clock: _Cl
     assert memories.get(one, as_of=T0 + 3 * DAY).content == "The harbour opens at seven"
 
 
-def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock: _Clock) -> None:
+def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock: Clock) -> None:
     one = _made(memories, "One thing", tags={"type": "fact", "old": "1"})
     memories.add_turns(
         "talk", [TurnDraft("hello", created_at=T0), TurnDraft("again", created_at=T0 + 3 * DAY)]

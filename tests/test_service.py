@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clock import Clock
 from memories import (
     AmbiguousId,
     Draft,
@@ -69,23 +70,10 @@ STRANGERS = [
 ]  # fmt: skip
 
 
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def move(self, by: timedelta = DAY) -> None:
-        self.now += by
-
-
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that a test sets."""
-    return Clock()
+    """A clock that a test moves."""
+    return Clock(START)
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@ and in the docs.
 """
 
 from dataclasses import fields
-from pathlib import Path
-
-import pytest
 
 from memories import Memories, Memory, TurnDraft, Version
 from memories.answers import shapes
@@ -26,12 +23,6 @@ from memories.server.api.openapi import SCHEMAS
 
 RENAMED = {"index": "turn_index"}
 ELSEWHERE = {"data", "session"}  # what only programs read: the library has it, answers do not
-
-
-@pytest.fixture
-def memories(tmp_path: Path) -> Memories:
-    """An empty store."""
-    return Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake")
 
 
 def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: Memories) -> None:

@@ -14,6 +14,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "300")
 
 
+@pytest.fixture
+def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embed with the fake embedder, also in other processes."""
+    monkeypatch.setenv("EMBEDDER", "fake")
+
+
 def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
     """Return the items of a block of a fence, as a model tells them apart; none if the block is not
     there.

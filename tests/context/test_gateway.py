@@ -42,16 +42,10 @@ from memories.guard.origin import user
 from memories.guard.validate import content
 from memories.stores.records import MAX_INDEX
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "fake_embedder")
 
 TS = "2026-05-31T10:00:00+02:00"
 HOSTILE = Path(__file__).parents[1] / "data" / "hostile_contents.jsonl"
-
-
-@pytest.fixture(autouse=True)
-def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embed with the fake embedder."""
-    monkeypatch.setenv("EMBEDDER", "fake")
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import pytest
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
 from memories.context.engine import EngineBackend
 
+pytestmark = pytest.mark.usefixtures("fake_embedder")
+
 JUNK = [
     None, b"bytes", b"", 3, 0, -1.5, True, float("nan"), [], ["c"], {}, {"a": 1}, object(), "", " ", "\n", "\0",
     "\ud800", "a\ud800b", "\u200b", "\ufeff", "a\nb", "\x1b[2J", "x" * 300, "x" * 200_000, "\ud800" * 200_000,
@@ -17,12 +19,6 @@ JUNK = [
 ]  # fmt: skip
 IDS = [f"{number}-{type(junk).__name__}" for number, junk in enumerate(JUNK)]
 KNOWN = ("turn not stored", "message changed to be stored", "memory not stored", "memory rejected")
-
-
-@pytest.fixture(autouse=True)
-def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embed with the fake embedder."""
-    monkeypatch.setenv("EMBEDDER", "fake")
 
 
 class Failing(EngineBackend):

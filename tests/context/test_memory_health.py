@@ -9,11 +9,7 @@ import pytest
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
 from memories.context.engine import EngineBackend
 
-
-@pytest.fixture(autouse=True)
-def fake_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embed with the fake embedder."""
-    monkeypatch.setenv("EMBEDDER", "fake")
+pytestmark = pytest.mark.usefixtures("fake_embedder")
 
 
 class Failing(EngineBackend):

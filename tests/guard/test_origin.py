@@ -4,7 +4,6 @@ writer sets.
 
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Origin, is_person, origin, origin_of, stamp_labels, tags_of
 
 FORGED = {"=trust": "user", "=by": "root", "=via": "cli|x|y|z|1|ann"}
-
-
-@pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
-        yield opened
 
 
 def test_labels_tell_an_origin_and_tags_stay() -> None:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,11 +159,10 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
 
 
 @pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
+def memories(memories: Memories) -> Memories:
     """A store with one memory."""
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
-        opened.create("The ferry leaves at nine")
-        yield opened
+    memories.create("The ferry leaves at nine")
+    return memories
 
 
 def answers(

@@ -106,13 +106,6 @@ def said(result: "CallToolResult") -> str:
     return content.text
 
 
-@pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
-    """An empty store."""
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
-        yield opened
-
-
 @pytest.fixture(params=["auto", pytest.param("legacy", marks=pytest.mark.thorough)])
 def agent(memories: Memories, request: pytest.FixtureRequest) -> Agent:
     """A client of the newer era; in `make check` one of the older era too."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opening import opening
 from postgres_node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stores"))
@@ -36,7 +37,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 
 from memories.errors import StoreError  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
-from memories.stores.records import Ref, Space  # noqa: E402
+from memories.stores.records import Ref  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -205,27 +206,17 @@ def schema(nodes: tuple[Node, Node]) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_spread(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
-    """Return a function that opens the store of both nodes."""
-    opened: list[PostgresStore] = []
-
-    def open_one(space: Space | None) -> PostgresStore:
-        opened.append(PostgresStore(nodes[0].url(options=f"schema={schema}"), space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+def open_store(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
+    """Opens the store of both nodes."""
+    url = nodes[0].url(options=f"schema={schema}")
+    with opening(lambda space: PostgresStore(url, space)) as open_store:
+        yield open_store
 
 
 class TestSpread(StoreContract):
     """A store on two nodes keeps the contract, but for what its docstring says."""
 
     sequences = 15
-
-    @pytest.fixture
-    def open_store(self, open_spread: OpenStore) -> OpenStore:
-        return open_spread
 
     @pytest.fixture(autouse=True)
     def limits(self, request: pytest.FixtureRequest) -> None:

@@ -1,19 +1,8 @@
 """A memory with a scratchpad, and what tests do with its file."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from memories import Memories
-
-
-@pytest.fixture
-def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
-    """Bob's memories."""
-    monkeypatch.setenv("EMBEDDER", "fake")
-    with Memories(namespace="bob") as memories:
-        yield memories
 
 
 def store(memories: Memories, content: str, **options: object) -> str:

@@ -1,6 +1,6 @@
-"""A server in this process, and clients of it."""
+"""Servers in this process and in others, and clients of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from live_server import without_mcp
+from live_server import Live, running, without_mcp
 from memories.config import load_config
 from memories.identity import tokens
 from memories.server.app import Options, build
@@ -64,3 +64,21 @@ def token(config: Config) -> Callable[..., dict[str, str]]:
         return {"authorization": f"Bearer {secret}"}
 
     return make
+
+
+@pytest.fixture
+def live(config: Config) -> Iterator[Live]:
+    """A real server on a port of its own."""
+    with running(config) as server:
+        yield server
+
+
+@pytest.fixture
+def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of a server and of commands beside it."""
+    given = {
+        "MEMORY_HOME": str(tmp_path / "h"),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "EMBEDDER": "none",
+    }
+    return {**clean_environment, **given}

@@ -17,13 +17,6 @@ from memories.server.api import server, store_routes
 from memories.settings import Config
 
 
-@pytest.fixture
-def live(config: Config) -> Iterator[Live]:
-    """A real server."""
-    with running(config) as server:
-        yield server
-
-
 @contextlib.contextmanager
 def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
     """Give the events as they come."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,6 @@ Token = Callable[..., dict[str, str]]
 @pytest.fixture(scope="module", autouse=True)
 def mcp() -> None:
     """Serve MCP, as outside of tests."""
-
-
-@pytest.fixture
-def live(config: Config) -> Iterator[Live]:
-    """A real server."""
-    with running(config) as server:
-        yield server
 
 
 async def _call(

@@ -64,17 +64,6 @@ class Site(NamedTuple):
 
 
 @pytest.fixture
-def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    """The environment of a server and of commands beside it."""
-    given = {
-        "MEMORY_HOME": str(tmp_path / "h"),
-        "XDG_RUNTIME_DIR": str(tmp_path),
-        "EMBEDDER": "none",
-    }
-    return {**clean_environment, **given}
-
-
-@pytest.fixture
 def memory(
     environment: Mapping[str, str], tmp_path: Path
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:

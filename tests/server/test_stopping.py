@@ -115,17 +115,6 @@ Start = Callable[..., Site]
 
 
 @pytest.fixture
-def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    """The environment of a server and of commands beside it."""
-    given = {
-        "MEMORY_HOME": str(tmp_path / "h"),
-        "XDG_RUNTIME_DIR": str(tmp_path),
-        "EMBEDDER": "none",
-    }
-    return {**clean_environment, **given}
-
-
-@pytest.fixture
 def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
     """Return a function that starts a server with a time to stop."""
     begun: list[subprocess.Popen[bytes]] = []

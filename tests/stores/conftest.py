@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from opening import opening
 from postgres_node import Node
 
 pytest.register_assert_rewrite("contract")
@@ -13,6 +14,7 @@ pytest.register_assert_rewrite("contract")
 from contract import SPACE, OpenStore  # noqa: E402 - after its assertions are made to explain themselves
 
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
+from memories.stores.protocol import Store  # noqa: E402
 from memories.stores.records import Space  # noqa: E402
 
 _numbers = itertools.count()
@@ -48,33 +50,23 @@ def url(server: Node, schema: str) -> Iterator[str]:
 
 @pytest.fixture
 def open_store(url: str) -> Iterator[OpenStore]:
-    """Return a function that opens the store; close what it opened."""
-    opened: list[PostgresStore] = []
-
-    def open_one(space: Space | None) -> PostgresStore:
-        opened.append(PostgresStore(url, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    """Opens the PostgreSQL store of `url`; a file about another store has a fixture of this name."""
+    with opening(lambda space: PostgresStore(url, space)) as open_store:
+        yield open_store
 
 
 @pytest.fixture
-def store(open_store: OpenStore) -> PostgresStore:
+def store(open_store: OpenStore) -> Store:
     """An open store."""
-    return open_store(SPACE)  # type: ignore[return-value]
+    return open_store(SPACE)
 
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., PostgresStore]]:
     """Open stores by their URL, and close them."""
-    stores: list[PostgresStore] = []
 
-    def open_one(url: str, space: Space | None = SPACE) -> PostgresStore:
-        stores.append(PostgresStore(url, space))
-        return stores[-1]
+    def open_url(url: str, space: Space | None = SPACE) -> PostgresStore:
+        return PostgresStore(url, space)
 
-    yield open_one
-    for store in stores:
-        store.close()
+    with opening(open_url) as open_store:
+        yield open_store

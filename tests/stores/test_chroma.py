@@ -41,8 +41,8 @@ from memories.stores.documents.driver import Kind, Part  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
     Ref,
-    Space,
 )
+from opening import opening  # noqa: E402
 
 PACKAGE = "chromadb==1.5.9"
 
@@ -125,26 +125,15 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def open_store(server: ChromaServer) -> Iterator[OpenStore]:
-    """Return a function that opens the store; close what it opened."""
+    """Opens a store on the server that no other test uses."""
     url = server.url(f"t-{uuid.uuid4()}")
-    opened: list[ChromaStore] = []
-
-    def open_one(space: Space | None) -> ChromaStore:
-        opened.append(ChromaStore(url, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    with opening(lambda space: ChromaStore(url, space)) as open_store:
+        yield open_store
 
 
 @pytest.mark.slow
 class TestChromaStore(StoreContract):
     sequences = 15
-
-    @pytest.fixture
-    def open_store(self, open_store: OpenStore) -> OpenStore:
-        return open_store
 
 
 # --- what the store makes of a URL, and of servers that are none

@@ -247,9 +247,7 @@ def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 class TestRemoteStore(StoreContract):
-    @pytest.fixture
-    def open_store(self, open_store: OpenStore) -> OpenStore:
-        return open_store
+    """The contract on a document server in memory."""
 
 
 def die_at(

@@ -50,6 +50,7 @@ from memories.stores.records import (  # noqa: E402
     TurnQuery,
 )
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
+from opening import opening  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -122,28 +123,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_store(folder: Path) -> Iterator[OpenStore]:
-    """Return a function that opens the store; close what it opened."""
-    opened: list[FilesStore] = []
-
-    def open_one(space: Space | None) -> FilesStore:
-        opened.append(FilesStore(folder, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
-
-
-@pytest.fixture
-def store(open_store: OpenStore) -> FilesStore:
-    """An open store."""
-    return open_store(SPACE)  # type: ignore[return-value]
+    """Opens the store of `folder`."""
+    with opening(lambda space: FilesStore(folder, space)) as open_store:
+        yield open_store
 
 
 class TestFiles(StoreContract):
-    @pytest.fixture
-    def open_store(self, open_store: OpenStore) -> OpenStore:
-        return open_store
+    """The contract on files."""
 
 
 def lines(folder: Path, name: str = "ann.jsonl") -> list[dict[str, Any]]:

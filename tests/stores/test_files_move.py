@@ -50,6 +50,7 @@ from memories.stores.records import (  # noqa: E402
     Space,
 )
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from opening import opening  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 OpenWith = Callable[..., Store]
@@ -85,20 +86,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_with(folder: Path) -> Iterator[OpenWith]:
-    """Return a function that opens the store with a limit; close what it opened."""
-    opened: list[Store] = []
+    """Opens the store of `folder`, which moves once it has more than `most` records."""
 
     def open_one(most: int | None = 3, to: str | None = None, space: Space | None = SPACE) -> Store:
-        opened.append(
-            stores.open_store(
-                f"files:///{folder}", space, None if most is None else settings(most, to)
-            )
-        )
-        return opened[-1]
+        config = None if most is None else settings(most, to)
+        return stores.open_store(f"files:///{folder}", space, config)
 
-    yield open_one
-    for store in opened:
-        store.close()
+    with opening(open_one) as open_with:
+        yield open_with
 
 
 class TestTieredStore(StoreContract):

@@ -27,6 +27,7 @@ from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http.store import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
+from opening import opening  # noqa: E402
 
 
 def config_of(folder: Path) -> Config:
@@ -73,15 +74,8 @@ def client(live: Live, token: str | None = None, space: Space | None = SPACE) ->
 class TestHttpStore(StoreContract):
     @pytest.fixture
     def open_store(self, fresh: Live) -> Iterator[OpenStore]:
-        opened: list[HttpStore] = []
-
-        def open_one(space: Space | None) -> HttpStore:
-            opened.append(client(fresh, space=space))
-            return opened[-1]
-
-        yield open_one
-        for store in opened:
-            store.close()
+        with opening(lambda space: client(fresh, space=space)) as open_store:
+            yield open_store
 
 
 # --- who may what

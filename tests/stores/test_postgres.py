@@ -73,9 +73,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class TestPostgres(StoreContract):
-    @pytest.fixture
-    def open_store(self, open_store: OpenStore) -> OpenStore:
-        return open_store
+    """The contract on a PostgreSQL server."""
 
 
 @pytest.mark.slow

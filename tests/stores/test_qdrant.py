@@ -61,9 +61,9 @@ from memories.stores.qdrant.store import QdrantStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Collection,
     Ref,
-    Space,
 )
 from memories.stores.words import Term  # noqa: E402
+from opening import opening  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 RECORDS = Part(Kind.RECORDS, Collection.MEMORY, "ann")
@@ -323,19 +323,6 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         transport.close()
 
 
-def opening(url: str) -> Iterator[OpenStore]:
-    """Yield a function that opens the store; close what it opened."""
-    opened: list[QdrantStore] = []
-
-    def open_one(space: Space | None) -> QdrantStore:
-        opened.append(QdrantStore(url, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
-
-
 # --- the contract
 
 
@@ -347,7 +334,8 @@ class TestQdrantFolder(StoreContract):
 
     @pytest.fixture
     def open_store(self, folder: Path) -> Iterator[OpenStore]:
-        yield from opening(f"qdrant:///{folder}")
+        with opening(lambda space: QdrantStore(f"qdrant:///{folder}", space)) as open_store:
+            yield open_store
 
 
 @pytest.mark.slow
@@ -360,7 +348,8 @@ class TestQdrantRest(StoreContract):
 
     @pytest.fixture
     def open_store(self, server: ApiServer) -> Iterator[OpenStore]:
-        yield from opening(f"{server.url}/contract")
+        with opening(lambda space: QdrantStore(f"{server.url}/contract", space)) as open_store:
+            yield open_store
 
 
 @pytest.mark.slow
@@ -376,7 +365,8 @@ class TestQdrantServer(StoreContract):
         address, _, query = os.environ["QDRANT_URL"].partition("?")
         name = f"test-{uuid.uuid4().hex}"
         url = f"{address.rstrip('/')}/{name}" + (f"?{query}" if query else "")
-        yield from opening(url)
+        with opening(lambda space: QdrantStore(url, space)) as open_store:
+            yield open_store
         store = QdrantStore(url, SPACE)
         transport = store._driver._transport  # type: ignore[attr-defined]
         for entry in transport.ask(Verb.COLLECTIONS)["collections"]:

@@ -40,6 +40,7 @@ from memories.transfer.importing import Imported, import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate, reembed
 from memories.transfer.pages import pages, places
+from opening import opening
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,18 +115,15 @@ def turn(position: int, group: str = "talk", **values: Any) -> Record:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens a store; close what it opened."""
-    stores: list[SQLiteStore] = []
+    """Opens a store by its name."""
 
     def open_one(
         name: str = "one", space: Space | None = FakeEmbedder.space, kind: Any = SQLiteStore
     ) -> Any:
-        stores.append(kind(tmp_path / f"{name}.db", space))
-        return stores[-1]
+        return kind(tmp_path / f"{name}.db", space)
 
-    yield open_one
-    for store in stores:
-        store.close()
+    with opening(open_one) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

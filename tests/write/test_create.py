@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clock import Clock
 from memories import Memories, load_config
 from memories.write.compare.duplicates import MAX_JUDGED, Verdict, judge
 
@@ -15,19 +16,10 @@ START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 FACT, REWORDED = "The user does not eat meat.", "The user doesn't eat meat."
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that a test sets."""
-    return Clock()
+    """A clock that a test moves."""
+    return Clock(START)
 
 
 @pytest.fixture

@@ -11,43 +11,33 @@ from typing import Any
 
 import pytest
 
+from clock import Clock
 from memories import Created, Draft, Memories
 from memories.guard.validate import MAX_TAGS
 from memories.write.repetitions import NOTE_TAGS, NOTE_TRUST, NOTE_WAITS
+from opening import opening
 
 TEXT = "The deploys of the harbour happen on Tuesdays"
 OLD, NEW = (f"The API listens on port {port}." for port in (8080, 9090))
 DAY = timedelta(days=1)
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now = datetime(2026, 1, 5, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that a test sets."""
-    return Clock()
+    """A clock that a test moves."""
+    return Clock(datetime(2026, 1, 5, tzinfo=UTC))
 
 
 @pytest.fixture
 def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
-    """Return a function that opens memories with a channel; close what it opened."""
-    opened: list[Memories] = []
+    """Opens memories for the writer of a channel."""
 
     def open_one(channel: str = "python", **settings: Any) -> Memories:
         settings = {"embedder": "fake", "clock": clock, "channel": channel} | settings
-        opened.append(Memories(f"sqlite:///{tmp_path}/m.db", **settings))
-        return opened[-1]
+        return Memories(f"sqlite:///{tmp_path}/m.db", **settings)
 
-    yield open_one
-    for each in opened:
-        each.close()
+    with opening(open_one) as open_as:
+        yield open_as
 
 
 @pytest.fixture
@@ -271,11 +261,11 @@ def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
 
 
 def test_an_immediate_repetition_reinforces_and_an_older_one_does_not(
-    memories: Memories,
+    memories: Memories, clock: Clock
 ) -> None:
     first(memories, decay="reinforceable")
     assert memories.create(TEXT).reinforced
-    assert not memories.create(TEXT, created_at=Clock.now - DAY).reinforced
+    assert not memories.create(TEXT, created_at=clock.now - DAY).reinforced
 
 
 def test_secrets_are_removed_before_merging(memories: Memories) -> None:

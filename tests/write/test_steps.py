@@ -4,7 +4,6 @@ transaction first.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +39,6 @@ class Steps(list[list[str]]):
     def writing(self) -> list[list[str]]:
         """Those transactions in which records were written."""
         return [steps for steps in self if "write" in steps]
-
-
-@pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
-    """An empty store."""
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as opened:
-        yield opened
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 between.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,6 @@ from memories.write import many
 pytestmark = pytest.mark.usefixtures("home")
 
 FACT = "Deploys happen on Tuesdays"
-
-
-@pytest.fixture
-def memories(tmp_path: Path) -> Iterator[Memories]:
-    """An empty store."""
-    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as opened:
-        yield opened
 
 
 def import_again(memories: Memories, memory_id: str) -> None:

@@ -3,12 +3,15 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from live_server import without_mcp
 from live_site import Site, serving
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,6 +26,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """Serve an empty memory that finds by words alone."""
     with serving(tmp_path) as started:
         yield started
+
+
+@pytest.fixture
+def asking(site: Site) -> Iterator["httpx.Client"]:
+    """A client with the token of the site."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {site.token}"}
+    with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

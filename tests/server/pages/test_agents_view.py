@@ -3,7 +3,6 @@ what the reader's token may see.
 """
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,14 +19,6 @@ from memories.server.pages.picture import picture
 from memories.server.pages.request import PageRequest
 
 HOSTILE = '</pre><script>alert(1)</script>"><img src=x onerror=alert(2)>{{ 7*7 }}'
-
-
-@pytest.fixture
-def asking(site: Site) -> Iterator[httpx.Client]:
-    """A client with the token of the site."""
-    headers = {"Authorization": f"Bearer {site.token}"}
-    with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
-        yield client
 
 
 def client_with(site: Site, name: str, *grants: str) -> httpx.Client:

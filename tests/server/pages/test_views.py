@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,14 +13,6 @@ from memories import Memories, TurnDraft
 from memories.identity.project import identify
 from memories.server.pages.request import PageRequest, count_by_label, plot
 from memories.server.pages.results import mark
-
-
-@pytest.fixture
-def asking(site: Site) -> Iterator[httpx.Client]:
-    """A client with the token of the site."""
-    headers = {"Authorization": f"Bearer {site.token}"}
-    with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
-        yield client
 
 
 def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Client) -> None:

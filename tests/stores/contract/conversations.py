@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.log import Clock
+from clock import Clock
 from contract.samples import HISTORY, SPACE, T0, OpenStore, everything, pool
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder

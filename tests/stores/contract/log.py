@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clock import Clock
 from contract.samples import SPACE, T0, Opened, OpenStore, everything, pool, record
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
@@ -19,16 +20,6 @@ from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate
 
 DAY = timedelta(days=1)
-
-
-class Clock:
-    """A clock that only moves when the test moves it."""
-
-    def __init__(self) -> None:
-        self.now = T0
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 def opened(store: Store, clock: Callable[[], datetime] | None = None) -> Memories:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.log import Clock
+from clock import Clock
 from contract.samples import SPACE, OpenStore, record
 from memories import Memories, TurnDraft
 from memories.embedders.fake import FakeEmbedder

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from contract.log import Clock
+from clock import Clock
 from contract.samples import OpenStore
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from clock import Clock
 from contract.samples import T0, OpenStore
 from memories import Draft, Memories, Memory, NotFound, RequestError
 from memories.context.context import ContextBuilder
@@ -19,16 +20,6 @@ from memories.write import review
 TEXT = "Deploys of the harbour service happen on Tuesdays"
 QUERY = "when do deploys of the harbour service happen?"
 HOUR = timedelta(hours=1)
-
-
-class Clock:
-    """A clock that only moves when the test moves it."""
-
-    def __init__(self) -> None:
-        self.now = T0
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 def opened(

@@ -208,12 +208,9 @@ def failing() -> Iterator[None]:
 
 
 class Opened:
-    """The fixtures of every part of the contract; a backend gives `open_store`."""
-
-    @pytest.fixture
-    def open_store(self) -> OpenStore:
-        raise NotImplementedError("a backend's test file gives this fixture")
+    """What every part of the contract needs; a backend's test file has the fixture `open_store`."""
 
     @pytest.fixture
     def store(self, open_store: OpenStore) -> Store:
+        """An open store."""
         return open_store(SPACE)

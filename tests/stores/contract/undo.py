@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.log import Clock
+from clock import Clock
 from contract.samples import T0, Opened, everything, pool
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder

@@ -10,8 +10,8 @@ from contract import SPACE, OpenStore, record
 from sqlite_scripts import RunPython, StartPython
 
 from forkserver import STRICT, ForkServer, Piped
-from memories.stores.records import Space
 from memories.stores.sqlite.store import SQLiteStore
+from opening import opening
 
 IMPORTED = (
     "memories.embedders.fake",
@@ -35,21 +35,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_store(path: Path) -> Iterator[OpenStore]:
     """Open the store of `path`, each time over a connection of its own."""
-    opened: list[SQLiteStore] = []
-
-    def open_one(space: Space | None) -> SQLiteStore:
-        opened.append(SQLiteStore(path, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
-
-
-@pytest.fixture
-def store(open_store: OpenStore) -> SQLiteStore:
-    """An open store."""
-    return open_store(SPACE)  # type: ignore[return-value]
+    with opening(lambda space: SQLiteStore(path, space)) as open_store:
+        yield open_store
 
 
 @pytest.fixture

@@ -21,12 +21,6 @@ from memories.stores.sqlite.store import SQLiteStore
 NAMESPACES = ("ann", "bob", "shared")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """The path of a store that doesn't exist yet."""
-    return tmp_path / "m.db"
-
-
 def find_problems(db: apsw.Connection) -> list[Finding]:
     """Return the wrong triggers and the wrong counts."""
     return [*counts.find_wrong_triggers(db), *counts.find_wrong_counts(db)]

@@ -17,6 +17,7 @@ from memories.errors import StoreDamaged
 from memories.stores.sqlite import sidefile
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.store import SQLiteStore
+from opening import opening
 
 OpenPath = Callable[[Path], SQLiteStore]
 Killed = Callable[..., None]
@@ -61,16 +62,9 @@ CHANGES = {
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
-    """Return a function that opens a store; close what it opened."""
-    stores: list[SQLiteStore] = []
-
-    def open_one(path: Path) -> SQLiteStore:
-        stores.append(SQLiteStore(path, SPACE))
-        return stores[-1]
-
-    yield open_one
-    for store in stores:
-        store.close()
+    """Opens the store of a path."""
+    with opening(lambda path: SQLiteStore(path, SPACE)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Caches between searches: an open store finds the same as a newly opened one."""
 
-import contextlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,22 +13,17 @@ from memories.stores.sqlite import words as sqlite_words
 from memories.stores.sqlite.query import selection
 from memories.stores.sqlite.store import SQLiteStore
 from memories.stores.sqlite.words import Postings
+from opening import opening
 
 WORDS = ("apple", "pear", "plum", "fig", "a well-known", "kiwi", "kiwis")
 OpenStore = Callable[[], SQLiteStore]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """The path of a store that doesn't exist yet."""
-    return tmp_path / "memories.db"
-
-
-@pytest.fixture
 def open_store(path: Path) -> Iterator[OpenStore]:
-    """Return a function that opens the store; close what it opened."""
-    with contextlib.ExitStack() as opened:
-        yield lambda: opened.enter_context(contextlib.closing(SQLiteStore(path, SPACE)))
+    """Opens the store of `path`."""
+    with opening(lambda: SQLiteStore(path, SPACE)) as open_store:
+        yield open_store
 
 
 def results(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
