@@ -434,6 +434,18 @@ def test_every_module_and_public_function_says_what_it_is() -> None:
 UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say it all
 
 
+@pytest.mark.thorough
+def test_every_helper_and_fixture_of_the_tests_says_what_it_is() -> None:
+    silent = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for node in tree(file).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if not node.name.lower().startswith("test") and ast.get_docstring(node) is None
+    ]
+    assert silent == []
+
+
 def test_one_file_only_opens_stores() -> None:
     """The table of idempotency keys is a database of its own, beside the store. An import reads
     copies of other programs' databases."""
