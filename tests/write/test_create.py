@@ -86,6 +86,15 @@ def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:
     ] == [each.id for each in made]
 
 
+def test_a_repetition_is_recognised_among_many_memories_of_other_projects(
+    memories: Memories,
+) -> None:
+    known = memories.create(FACT)
+    for number in range(20):
+        memories.create(REWORDED, tags={"project": f"shop-{number}"})
+    assert [memory.id for memory in memories.create(REWORDED).duplicates] == [known.id]
+
+
 def test_a_successor_may_repeat_the_memory_that_it_replaces(memories: Memories) -> None:
     known = memories.create(FACT)
     made = memories.create(REWORDED, supersedes=known.id)

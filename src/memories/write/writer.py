@@ -29,7 +29,7 @@ _NEAR_BEST = 0.4  # the largest distance from the best score of a memory that is
 _EXAMINED = 12  # rivals, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16
-# more without a project, because other projects' memories are found too and dropped
+# more if candidates of other projects were dropped, which only drafts without a project find
 _COMPARED_LOOSE = 64
 _PAGE = 250
 
@@ -231,13 +231,20 @@ class Writer(NamedTuple):
         project = draft.tags.get("project")
         if project is not None:
             where = where._replace(labels={**where.labels, "project": project})
-        candidates = self.store.candidates(
-            where,
-            vector=None if vectors is None else vectors[0],
-            terms=query_terms(draft.content),
-            k=_COMPARED if project is not None else _COMPARED_LOOSE,
-        )
-        rivals = [candidate for candidate in candidates if self._is_rival(candidate.record, draft)]
+        rivals: list[Candidate] = []
+        terms = query_terms(draft.content)
+        for count in (_COMPARED, _COMPARED_LOOSE):
+            candidates = self.store.candidates(
+                where,
+                vector=None if vectors is None else vectors[0],
+                terms=terms,
+                k=count,
+            )
+            rivals = [
+                candidate for candidate in candidates if self._is_rival(candidate.record, draft)
+            ]
+            if project is not None or len(rivals) == len(candidates):
+                break
         if vectors is not None and len(vectors) > 1:
             # The first window of a long text says little about the entire text.
             rivals = [rival._replace(similarity=None) for rival in rivals]

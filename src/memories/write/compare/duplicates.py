@@ -309,15 +309,14 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     keys = {*keys_of(words)}
     for short in other:
         initials = short.shown.removesuffix("s")
-        length = len(initials)
-        if not initials.isupper() or not 1 < length <= _LONGEST_ACRONYM or short.key in keys:
+        letters = initials.lower()
+        if not initials.isupper() or not 1 < len(letters) <= _LONGEST_ACRONYM or short.key in keys:
             continue
-        for start in range(len(shortened) - length + 1):
-            run = shortened[start : start + length]
-            if [word.key[:1] for word in run] == [*initials.lower()]:
-                shown = " ".join(word.shown for word in run)
-                shortened[start : start + length] = [run[-1]._replace(key=short.key, shown=shown)]
-                break
+        start = "".join(word.key[:1] or " " for word in shortened).find(letters)
+        if start >= 0:
+            run = shortened[start : start + len(letters)]
+            shown = " ".join(word.shown for word in run)
+            shortened[start : start + len(letters)] = [run[-1]._replace(key=short.key, shown=shown)]
     return shortened
 
 

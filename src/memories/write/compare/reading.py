@@ -98,7 +98,7 @@ _STOP = Word(".", ".")
 _QUESTION = Word("?", "?", exact=True)
 
 
-@functools.lru_cache(maxsize=8)  # a new text is compared with many
+@functools.lru_cache(maxsize=2_048)  # new texts are compared with the same old ones
 def bare(text: str) -> str:
     """Return the form of a text that is compared for sameness. It is not case-folded, which would
     turn "ß" into "ss"."""
