@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memories.embedders import open_embedder
-from memories.write.compare.duplicates import Verdict, judge_words
+from memories.write.compare.duplicates import Relation, compare_words
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
 THRESHOLDS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84, 0.86, 0.88, 0.90, 0.92, 0.94, 0.95, 0.96)
-NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
+NOT_STORED = {Relation.SAME, Relation.DUPLICATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Pair:
     repeats: bool
     cosine: float
 
-    def verdict(self, threshold: float) -> Verdict:
-        """Return the verdict on the new text at a threshold."""
-        return judge_words(self.new, self.old, self.cosine, threshold=threshold).verdict
+    def relation(self, threshold: float) -> Relation:
+        """Return the relation on the new text at a threshold."""
+        return compare_words(self.new, self.old, self.cosine, threshold=threshold).relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def load_pairs(path: Path = PAIRS, name: str = "minilm") -> list[Pair]:
 
 def score(pairs: Iterable[Pair], threshold: float) -> Score:
     """Count the pairs that are refused at a threshold, and those that should be."""
-    counts = Counter((pair.repeats, pair.verdict(threshold) in NOT_STORED) for pair in pairs)
+    counts = Counter((pair.repeats, pair.relation(threshold) in NOT_STORED) for pair in pairs)
     return Score(right=counts[True, True], wrong=counts[False, True], missed=counts[True, False])
 
 
@@ -113,7 +113,7 @@ def _far(pairs: Sequence[Pair], threshold: float) -> float:
 
 
 def _hinted(pairs: Sequence[Pair], threshold: float) -> float:
-    return sum(pair.verdict(threshold) is Verdict.DIFFERS for pair in pairs) / max(1, len(pairs))
+    return sum(pair.relation(threshold) is Relation.DIFFERS for pair in pairs) / max(1, len(pairs))
 
 
 def _grouped(pairs: Iterable[Pair], name: Callable[[Pair], str]) -> dict[str, list[Pair]]:
@@ -150,12 +150,12 @@ def _print_sweep(pairs: Sequence[Pair]) -> None:
 def _print_verdicts(pairs: Sequence[Pair], threshold: float) -> None:
     print(
         f"\n{f'verdicts at {threshold:.2f}':22} {'split':5} {'pairs':>5} "
-        f"{' '.join(f'{verdict:>10}' for verdict in Verdict)}"
+        f"{' '.join(f'{relation:>10}' for relation in Relation)}"
     )
     for name, group in _grouped(pairs, lambda pair: f"{pair.kind:22} {pair.split:5}").items():
-        counts = Counter(pair.verdict(threshold) for pair in group)
+        counts = Counter(pair.relation(threshold) for pair in group)
         print(
-            f"{name} {len(group):5} {' '.join(f'{counts[v] / len(group):10.2f}' for v in Verdict)}"
+            f"{name} {len(group):5} {' '.join(f'{counts[v] / len(group):10.2f}' for v in Relation)}"
         )
 
 

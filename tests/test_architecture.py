@@ -40,7 +40,7 @@ ORDER = {
         integrations < server langgraph < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
-    "memories.anchors": "budget tree < literals symbols < grammar < checks discover < judge",
+    "memories.anchors": "tree < literals symbols < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",

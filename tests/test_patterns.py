@@ -455,7 +455,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
     ):
         redactor.redact(given, personal=True)
         suspicion.find_marks(given)
-        duplicates.judge(given, f"{given} not", 0.99, threshold=0.9)
+        duplicates.compare_texts(given, f"{given} not", 0.99, threshold=0.9)
         text.query_terms(given)
         dates.spans(given, now, (2026,))
     redactor.redact("Das Passwort ist x4Kz9qLmT2")
@@ -515,7 +515,9 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "unseen.make_visible": lambda given: unseen.make_visible(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.find_marks": suspicion.find_marks,
-    "duplicates.judge": lambda given: duplicates.judge(given, f"{given[1:]}b", 0.99, threshold=0.9),
+    "duplicates.compare_texts": lambda given: duplicates.compare_texts(
+        given, f"{given[1:]}b", 0.99, threshold=0.9
+    ),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: phrases.candidates(given, "user"),

@@ -589,7 +589,7 @@ def test_long_texts_are_not_compared_word_by_word(
     text = "a b c " * 2_000
     judged: list[str] = []
     monkeypatch.setattr(
-        "memories.write.compare.duplicates.judge_words", lambda *_: judged.append("judged")
+        "memories.write.compare.duplicates.compare_words", lambda *_: judged.append("judged")
     )
     assert add(memories, text).id == memories.create(text + "\n").memory.id  # type: ignore[union-attr]
     assert memories.create(text + "d").stored

@@ -19,6 +19,7 @@ SHARED = "shared"
 PENDING = "pending"  # `ended_by` of a memory that awaits review: it was never current
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
+OFTEN = 3  # reads that give a memory a place among the frequently used ones of the scratchpad
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000

@@ -8,7 +8,7 @@ import pytest
 
 from clock import Clock
 from memories import Memories, load_config
-from memories.write.compare.duplicates import MAX_JUDGED, Verdict, judge
+from memories.write.compare.duplicates import MAX_COMPARED, Relation, compare_texts
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -65,15 +65,16 @@ def test_a_draft_below_the_confidence_limit_repeats_a_memory_below_it(
 
 
 @pytest.mark.parametrize(
-    ("length", "verdict"), [(MAX_JUDGED, Verdict.DUPLICATE), (MAX_JUDGED + 1, Verdict.DIFFERENT)]
+    ("length", "relation"),
+    [(MAX_COMPARED, Relation.DUPLICATE), (MAX_COMPARED + 1, Relation.DIFFERENT)],
 )
-def test_words_are_judged_up_to_a_length(length: int, verdict: Verdict) -> None:
+def test_words_are_judged_up_to_a_length(length: int, relation: Relation) -> None:
     rest = " It rains." * 300
     old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
     assert len(old) == length == len(new) + 1
-    assert judge(new, old, None, threshold=1.0).verdict is verdict
-    assert judge(old, new, None, threshold=1.0).verdict is verdict
-    assert judge(old, old, None, threshold=1.0).verdict is Verdict.SAME
+    assert compare_texts(new, old, None, threshold=1.0).relation is relation
+    assert compare_texts(old, new, None, threshold=1.0).relation is relation
+    assert compare_texts(old, old, None, threshold=1.0).relation is Relation.SAME
 
 
 def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:

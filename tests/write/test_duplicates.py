@@ -13,31 +13,37 @@ from hypothesis import strategies as st
 from memories import Draft, Memories
 from memories.embedders.minilm import MiniLM
 from memories.write.compare import duplicates, grammar
-from memories.write.compare.duplicates import Judgement, Verdict, judge, judge_words, same_lines
+from memories.write.compare.duplicates import (
+    Relation,
+    TextComparison,
+    compare_texts,
+    compare_words,
+    same_lines,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
 LANGUAGES, PROSE = DATA / "language_pairs.jsonl", DATA / "prose_pairs.jsonl"
-NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
+NOT_STORED = {Relation.SAME, Relation.DUPLICATE}
 
 
-def near(new: str, old: str) -> Judgement:
+def near(new: str, old: str) -> TextComparison:
     """Judge as if the vectors saw no difference at all."""
-    return judge(new, old, 0.99, threshold=0.8)
+    return compare_texts(new, old, 0.99, threshold=0.8)
 
 
-def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str, Judgement]]:
+def misjudged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str, TextComparison]]:
     """Return the rows (new, old, reason) that are not judged to be corrections for that reason, and
     the judgement.
     """
     judged = [(*row, near(row[0], row[1])) for row in rows]
-    return [row for row in judged if row[3] != Judgement(Verdict.DIFFERS, row[2])]
+    return [row for row in judged if row[3] != TextComparison(Relation.DIFFERS, row[2])]
 
 
-def no_corrections(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, Judgement]]:
+def no_corrections(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, TextComparison]]:
     """Return the pairs (new, old) that are not judged to be corrections, and the judgement."""
     judged = [(new, old, near(new, old)) for new, old in pairs]
-    return [row for row in judged if row[2].verdict is not Verdict.DIFFERS]
+    return [row for row in judged if row[2].relation is not Relation.DIFFERS]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -73,14 +79,16 @@ def test_base_forms_of_words(word: str, bases: list[str]) -> None:
 
 def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> None:
     judged = [
-        (new, old, near(new, old), judge(new, old, None, threshold=0.8).verdict)
+        (new, old, near(new, old), compare_texts(new, old, None, threshold=0.8).relation)
         for new, old in SAME
     ]
-    assert [row for row in judged if row[2:] != (Judgement(Verdict.SAME), Verdict.SAME)] == []
+    assert [
+        row for row in judged if row[2:] != (TextComparison(Relation.SAME), Relation.SAME)
+    ] == []
 
 
 def test_case_counts_in_paths() -> None:
-    assert near("See src/Cart.tsx", "See src/cart.tsx").verdict is Verdict.DIFFERS
+    assert near("See src/Cart.tsx", "See src/cart.tsx").relation is Relation.DIFFERS
 
 
 MARKS = [
@@ -105,12 +113,14 @@ MARKS = [
 def test_case_lone_signs_layout_and_number_count() -> None:
     assert misjudged(MARKS) == []
     assert [
-        row for row in MARKS if judge(*row[:2], None, threshold=0.8) != Judgement(Verdict.DIFFERENT)
+        row
+        for row in MARKS
+        if compare_texts(*row[:2], None, threshold=0.8) != TextComparison(Relation.DIFFERENT)
     ] == []
 
 
 def test_raised_digits_are_not_digits() -> None:
-    assert near("The factor is 10²", "The factor is 102").verdict is Verdict.DIFFERS
+    assert near("The factor is 10²", "The factor is 102").relation is Relation.DIFFERS
 
 
 REWORDED = [
@@ -138,7 +148,7 @@ def test_another_wording_of_the_same_fact_is_a_duplicate() -> None:
     assert [
         (new, old, near(new, old))
         for new, old in both_ways
-        if near(new, old) != (Verdict.DUPLICATE, "")
+        if near(new, old) != (Relation.DUPLICATE, "")
     ] == []
 
 
@@ -256,36 +266,38 @@ def test_other_scripts_differ_when_a_character_does() -> None:
 
 
 def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -> None:
-    assert near("用户喜欢深色模式", "会议在三月举行").verdict is Verdict.DIFFERENT
+    assert near("用户喜欢深色模式", "会议在三月举行").relation is Relation.DIFFERENT
 
 
 def test_below_the_threshold_only_equal_texts_are_the_same() -> None:
-    assert judge("User wants tea.", "The user wishes tea.", 0.5, threshold=0.8) == Judgement(
-        Verdict.DIFFERENT
+    assert compare_texts(
+        "User wants tea.", "The user wishes tea.", 0.5, threshold=0.8
+    ) == TextComparison(Relation.DIFFERENT)
+    assert compare_texts("user likes tea", "User likes tea.", 0.5, threshold=0.8) == TextComparison(
+        Relation.SAME
     )
-    assert judge("user likes tea", "User likes tea.", 0.5, threshold=0.8) == Judgement(Verdict.SAME)
 
 
 def test_without_vectors_texts_are_duplicates_or_different() -> None:
-    assert judge("User wants tea.", "The user wishes tea.", None, threshold=0.8) == Judgement(
-        Verdict.DUPLICATE
-    )
-    assert judge("User wants tea.", "The user wishes coffee.", None, threshold=0.8) == Judgement(
-        Verdict.DIFFERENT
-    )
+    assert compare_texts(
+        "User wants tea.", "The user wishes tea.", None, threshold=0.8
+    ) == TextComparison(Relation.DUPLICATE)
+    assert compare_texts(
+        "User wants tea.", "The user wishes coffee.", None, threshold=0.8
+    ) == TextComparison(Relation.DIFFERENT)
 
 
 def test_scraps_of_text_can_be_judged() -> None:
     for text in ("", " ", "?", "...", "-", "()", "`", "'", "'s", "\u0300", "👍", "on", "by", "is"):
-        assert near(text, text).verdict is Verdict.SAME, text
-        assert near(f"{text} 8080", text).verdict not in NOT_STORED, text
+        assert near(text, text).relation is Relation.SAME, text
+        assert near(f"{text} 8080", text).relation not in NOT_STORED, text
 
 
 def test_a_long_text_is_judged_word_by_word() -> None:
     old = " ".join(f"Step {number} copies the file to host {number}." for number in range(500))
     assert (
-        judge_words(old.replace("host 250", "host 251"), old, 0.99, threshold=0.8).verdict
-        is Verdict.DIFFERS
+        compare_words(old.replace("host 250", "host 251"), old, 0.99, threshold=0.8).relation
+        is Relation.DIFFERS
     )
 
 
@@ -293,8 +305,8 @@ def test_a_long_text_is_judged_word_by_word() -> None:
 def test_no_correction_is_refused_in_either_direction_despite_similar_vectors(file: Path) -> None:
     stored = [row for row in rows_of(file) if row["expected"] == "stored"]
     assert len(stored) > 150
-    assert [row for row in stored if near(row["new"], row["old"]).verdict in NOT_STORED] == []
-    assert [row for row in stored if near(row["old"], row["new"]).verdict in NOT_STORED] == []
+    assert [row for row in stored if near(row["new"], row["old"]).relation in NOT_STORED] == []
+    assert [row for row in stored if near(row["old"], row["new"]).relation in NOT_STORED] == []
 
 
 def test_repetitions_are_caught_with_the_vectors_and_the_threshold_of_the_model() -> None:
@@ -303,10 +315,10 @@ def test_repetitions_are_caught_with_the_vectors_and_the_threshold_of_the_model(
     for row in rows_of(PAIRS):
         if row["expected"] == "duplicate":
             cosine = float(model.embed(row["old"])[0] @ model.embed(row["new"])[0])
-            verdict = judge(
+            relation = compare_texts(
                 row["new"], row["old"], cosine, threshold=MiniLM.space.duplicate
-            ).verdict
-            caught[row["split"]].append(verdict in NOT_STORED)
+            ).relation
+            caught[row["split"]].append(relation in NOT_STORED)
     shares = {split: sum(each) / len(each) for split, each in caught.items()}
     assert shares["dev"] >= 0.63, shares
     assert shares["held"] >= 0.58, shares
@@ -314,7 +326,7 @@ def test_repetitions_are_caught_with_the_vectors_and_the_threshold_of_the_model(
 
 def test_repetitions_of_every_kind_are_caught() -> None:
     repetitions = [row for row in rows_of(KINDS) if row["expected"] == "duplicate"]
-    missed = [row for row in repetitions if near(row["new"], row["old"]).verdict not in NOT_STORED]
+    missed = [row for row in repetitions if near(row["new"], row["old"]).relation not in NOT_STORED]
     assert len(repetitions) > 100
     assert len(missed) / len(repetitions) <= 0.02
 
@@ -365,8 +377,8 @@ def test_long_texts_are_the_same_if_their_lines_and_indents_are() -> None:
 def test_no_correction_in_any_language_is_refused(path: Path) -> None:
     corrections = [row for row in rows_of(path) if not row["kind"].startswith("repetition")]
     assert len(corrections) > 50
-    assert [row for row in corrections if near(row["new"], row["old"]).verdict in NOT_STORED] == []
-    assert [row for row in corrections if near(row["old"], row["new"]).verdict in NOT_STORED] == []
+    assert [row for row in corrections if near(row["new"], row["old"]).relation in NOT_STORED] == []
+    assert [row for row in corrections if near(row["old"], row["new"]).relation in NOT_STORED] == []
 
 
 @pytest.mark.parametrize(
@@ -374,7 +386,7 @@ def test_no_correction_in_any_language_is_refused(path: Path) -> None:
 )
 def test_repetitions_in_every_language_are_known(path: Path, least: float) -> None:
     pairs = [row for row in rows_of(path) if row["kind"].startswith("repetition")]
-    assert sum(near(row["new"], row["old"]).verdict in NOT_STORED for row in pairs) >= least * len(
+    assert sum(near(row["new"], row["old"]).relation in NOT_STORED for row in pairs) >= least * len(
         pairs
     )
 
@@ -393,11 +405,13 @@ def test_differences_are_named_in_other_languages() -> None:
 
 
 def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere() -> None:
-    assert near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.DIFFERS
-    assert near("Das Licht ist an.", "Das Licht ist.").verdict is Verdict.DIFFERS
-    assert near("Cierra a las once.", "Cierra a las 11.").verdict is Verdict.DUPLICATE
-    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").verdict is Verdict.DUPLICATE
-    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.DIFFERS
+    assert (
+        near("Viajo do Porto para casa.", "Viajo a Porto para casa.").relation is Relation.DIFFERS
+    )
+    assert near("Das Licht ist an.", "Das Licht ist.").relation is Relation.DIFFERS
+    assert near("Cierra a las once.", "Cierra a las 11.").relation is Relation.DUPLICATE
+    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").relation is Relation.DUPLICATE
+    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").relation is Relation.DIFFERS
 
 
 # --- a look at the words before they are aligned
@@ -418,10 +432,10 @@ def check_repetitions_are_the_same_without_a_reason(pairs: Sequence[tuple[str, s
     """
     failures, repetitions = [], 0
     for new, old in pairs:
-        whole = judge(new, old, 0.99, threshold=0.8).verdict
-        quick = judge(new, old, 0.99, threshold=0.8, explain=False).verdict
-        blind = judge(new, old, None, threshold=0.8).verdict
-        if {verdict if verdict in NOT_STORED else None for verdict in (whole, quick, blind)} != {
+        whole = compare_texts(new, old, 0.99, threshold=0.8).relation
+        quick = compare_texts(new, old, 0.99, threshold=0.8, explain=False).relation
+        blind = compare_texts(new, old, None, threshold=0.8).relation
+        if {relation if relation in NOT_STORED else None for relation in (whole, quick, blind)} != {
             whole if whole in NOT_STORED else None
         }:
             failures.append((new, old, whole, quick, blind))
@@ -464,8 +478,8 @@ def test_texts_that_surely_differ_have_a_difference(words: list[str], data: st.D
     new, old = " ".join(words), " ".join(other)
     if duplicates._surely_differ(duplicates._weigh(new, ()), duplicates._weigh(old, ())):
         assert duplicates._describe_difference(*duplicates.align_texts(new, old))
-    if judge(new, old, 0.99, threshold=0.8).verdict in NOT_STORED:
-        assert judge(new, old, 0.99, threshold=0.8, explain=False) == judge(
+    if compare_texts(new, old, 0.99, threshold=0.8).relation in NOT_STORED:
+        assert compare_texts(new, old, 0.99, threshold=0.8, explain=False) == compare_texts(
             new, old, 0.99, threshold=0.8
         )
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from memories.anchors import grammar, literals, symbols
-from memories.anchors.budget import Budget
 from memories.anchors.grammar import CHECKED, PATH, SYMBOL, Anchor, Cited, RootOf
-from memories.anchors.tree import Look, WorkingTree
+from memories.anchors.tree import Budget, Look, WorkingTree
 from memories.core.times import from_millis, to_millis
 from memories.errors import InvalidInput
 from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Verdict

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memories.anchors import literals, symbols
-from memories.anchors.budget import Budget
 from memories.anchors.grammar import LITERAL, PATH, SYMBOL, Anchor, parse, parse_path
-from memories.anchors.tree import WorkingTree
+from memories.anchors.tree import Budget, WorkingTree
 from memories.errors import InvalidInput
 
 MAX_ANCHORS = 5

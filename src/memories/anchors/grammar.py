@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.anchors.symbols import knows_language
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.languages.unseen import is_unseen
@@ -179,6 +178,8 @@ def _is_secret(name: str) -> bool:
 
 
 def _is_symbol(path: str, name: str) -> bool:
+    from memories.anchors.symbols import knows_language  # reading memories doesn't need it
+
     if not knows_language(path):
         return False
     parts = name.replace("::", ".").replace("#", ".").split(".")

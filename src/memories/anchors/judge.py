@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from memories.anchors import grammar
 from memories.anchors.grammar import Anchor, Cited, RootOf
-from memories.anchors.tree import WorkingTree
 from memories.models import Memory, Verdict
 
 _FILE = "scratchpad.verdicts.json"
@@ -44,7 +43,8 @@ class Judge(NamedTuple):
         root = self._root(tags)
         if root is None:
             return []
-        from memories.anchors.discover import find_anchors  # only writing needs it
+        from memories.anchors.discover import find_anchors  # only writing needs them
+        from memories.anchors.tree import WorkingTree
 
         with contextlib.suppress(OSError), WorkingTree(root) as tree:
             return find_anchors(text, tree)
@@ -64,6 +64,7 @@ class Judge(NamedTuple):
         if root is None:
             return parsed
         from memories.anchors.checks import settle
+        from memories.anchors.tree import WorkingTree
 
         try:
             with WorkingTree(root) as tree:

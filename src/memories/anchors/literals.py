@@ -6,7 +6,7 @@
 import re
 from collections.abc import Sequence
 
-from memories.anchors.budget import Budget
+from memories.anchors.tree import Budget
 
 # Signs between two words; `-`, `<`, `!`, `~` and `+` change the meaning of what follows.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from memories.anchors.budget import Budget
+from memories.anchors.tree import Budget
 
 _FILE = Path(__file__).with_name("symbols.txt")
 _PARTS = re.compile(r"\.|::|#")

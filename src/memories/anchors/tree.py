@@ -2,11 +2,12 @@
 
 It opens each folder of a path relative to its parent and follows no symbolic links, so a link that
 appears in the meantime can't lead out. It doesn't open mount points, devices, pipes or sockets, and
-doesn't read files of more than a megabyte. Nothing is executed.
+doesn't read files of more than a megabyte. Nothing is executed. A `Budget` bounds the time.
 """
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,38 @@ _READ = (
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
+_SLOW = 10  # how much longer than the processor time checks may take
 _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
+
+class Budget:
+    """How long the checks of one thread may take: processor time, so that a busy machine changes no
+    answer, and a bound on the time that passes, for slow disks.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Start a budget of this much processor time."""
+        self._computed_until = time.thread_time() + seconds
+        self._passed_until = time.monotonic() + _SLOW * seconds
+
+    @classmethod
+    def of(cls, seconds: float | None) -> Self | None:
+        """Return a budget; None for no limit."""
+        return None if seconds is None else cls(seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no time is left."""
+        return time.thread_time() > self._computed_until or time.monotonic() > self._passed_until
+
+    def spend(self) -> None:
+        """Check that time is left.
+
+        Raises:
+            TimeoutError: None is left.
+        """
+        if self.is_spent:
+            raise TimeoutError
 
 
 class Look(NamedTuple):

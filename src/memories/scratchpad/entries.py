@@ -8,7 +8,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from memories.models import SESSION
+from memories.models import OFTEN, SESSION
 from memories.search.relevance import Relevance, boost, factor, fade
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MOST_PINNED = 50  # the limit in `write.change.pin`
-OFTEN = 3  # minimum reads of a frequently used memory
 SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
 OF_PROJECT, MOST_OF_PROJECTS = 5, 150  # newest short memories per project, and in total
 SHORT = 300  # characters of such a memory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memories.config import is_own_name
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
-from memories.models import SHARED
+from memories.models import OFTEN, SHARED
 from memories.read.lookup import Lookup, narrow, with_global
 from memories.settings import Config
 from memories.stores import Store, local_path
@@ -175,8 +175,6 @@ class Scratchpads:
 
     def promote(self, records: "Sequence[Record]") -> None:
         """Give frequently found memories a place in the files."""
-        from memories.scratchpad.entries import OFTEN
-
         frequent = [record for record in records if record.accesses + 1 >= OFTEN]
         if self.is_home and frequent:
             self.mirror.promote(frequent)

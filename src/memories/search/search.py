@@ -38,6 +38,8 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
 }
 MIN_CANDIDATES = 40
 
+Condition = Callable[[Record], bool]
+
 
 class Search(NamedTuple):
     """A validated search; see `SearchFilters`.
@@ -61,7 +63,7 @@ class Search(NamedTuple):
     min_confidence: float
     min_similarity: float
     include_corrected: bool
-    conditions: Mapping[Collection, Callable[[Record], bool]]
+    conditions: Mapping[Collection, Condition]
     relevance: Relevance | None
 
 
@@ -119,20 +121,11 @@ def parse(
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
     text = validate.query(text)
-    narrow = _narrow(lookup, options, now)
-    judged_at = narrow.as_of or now
-    conditions: dict[Collection, Callable[[Record], bool]] = {}
-    filters: list[Filter] = []
-    for collection in collections_of(options.get("scope", "memories")):
-        of_collection = narrow._replace(collection=collection)
-        if (expression := options.get("where")) is not None:
-            judge = lookup.judge if narrow.as_of is None else None
-            instant = (judged_at, config.decay_half_life_hours, judge)
-            of_collection, conditions[collection] = _parse_expression(
-                expression, of_collection, instant
-            )
-        both = with_global(of_collection, options.get("project"))
-        filters += both if collection is Collection.MEMORY else both[:-1] or both
+    any_collection = _parse_filter(lookup, options, now)
+    judged_at = any_collection.as_of or now
+    judge = lookup.judge if any_collection.as_of is None else None
+    instant = (judged_at, config.decay_half_life_hours, judge)
+    filters, conditions = _divide_by_collection(any_collection, options, instant)
     limit, min_confidence = options.get("limit"), options.get("min_confidence")
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
@@ -159,6 +152,26 @@ def parse(
     )
 
 
+def _divide_by_collection(
+    any_collection: Filter,
+    options: SearchFilters,
+    instant: "tuple[datetime, float, Judge | None]",
+) -> tuple[list[Filter], dict[Collection, Condition]]:
+    """Return `Search.filters` and `Search.conditions`."""
+    filters: list[Filter] = []
+    conditions: dict[Collection, Condition] = {}
+    expression = options.get("where")
+    for collection in collections_of(options.get("scope", "memories")):
+        where = any_collection._replace(collection=collection)
+        if expression is not None:
+            where, conditions[collection] = _parse_expression(expression, where, instant)
+        alternatives = with_global(where, options.get("project"))
+        if collection is Collection.HISTORY and len(alternatives) > 1:
+            alternatives = alternatives[:-1]  # turns are never global
+        filters += alternatives
+    return filters, conditions
+
+
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
     """Return how age and use influence a rank; None for `similarity`, which ignores both."""
     if rank not in RANKS:
@@ -170,7 +183,7 @@ def _parse_rank(rank: str, config: Config) -> Relevance | None:
     return Relevance.of(config)._replace(plain=rank == "formula")
 
 
-def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
+def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
     """Return the filter for the records to search, for any collection."""
     filters = narrow(lookup.where(), options, now)
     collections = collections_of(options.get("scope", "memories"))
@@ -194,7 +207,7 @@ def _narrow(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
 
 def _parse_expression(
     expression: str, filters: Filter, instant: "tuple[datetime, float, Judge | None]"
-) -> tuple[Filter, Callable[[Record], bool]]:
+) -> tuple[Filter, Condition]:
     """Return a filter with the part of an expression that a store can apply, and a test for the
     complete expression.
     """

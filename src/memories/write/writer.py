@@ -155,7 +155,7 @@ class Writer(NamedTuple):
         """
         # These modules read word lists, which only a comparison needs.
         from memories.write.compare.corrections import corrects
-        from memories.write.compare.duplicates import Verdict, judge
+        from memories.write.compare.duplicates import Relation, compare_texts
 
         same: list[Record] = []
         duplicates: list[Similar] = []
@@ -166,17 +166,17 @@ class Writer(NamedTuple):
         rivals = self._find_rivals(draft, vectors, where)
         for candidate in rivals:
             record, similarity = candidate.record, candidate.similarity
-            verdict, difference = judge(
+            relation, difference = compare_texts(
                 draft.content,
                 record.text,
                 similarity,
                 threshold=threshold,
                 explain=len(similar) < MAX_SIMILAR,
             )
-            if verdict in (Verdict.SAME, Verdict.DUPLICATE):
+            if relation in (Relation.SAME, Relation.DUPLICATE):
                 if any(draft.tags.get(key) != record.labels.get(key) for key in self.within):
                     continue
-                if verdict is Verdict.SAME:
+                if relation is Relation.SAME:
                     same.append(record)
                 else:
                     duplicates.append(self._to_similar(candidate, difference))
@@ -187,7 +187,7 @@ class Writer(NamedTuple):
                 is_corrected = corrects(draft.content, text, similarity, threshold=threshold)
             if is_corrected:
                 corrected.append(record)
-            if is_corrected or verdict is Verdict.DIFFERS:
+            if is_corrected or relation is Relation.DIFFERS:
                 similar.append(self._to_similar(candidate, difference))
         return Comparison(
             self._choose_repeated(same, draft, vectors),

@@ -52,8 +52,8 @@ from memories.write.compare.word_order import (
 )
 
 
-class Verdict(StrEnum):
-    """The result of comparing a new text with an old one."""
+class Relation(StrEnum):
+    """How a new text is related to an old one."""
 
     SAME = "same"
     DUPLICATE = "duplicate"
@@ -61,15 +61,15 @@ class Verdict(StrEnum):
     DIFFERENT = "different"  # unrelated
 
 
-class Judgement(NamedTuple):
-    """A verdict, and the difference: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
+class TextComparison(NamedTuple):
+    """A relation, and the difference: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
 
-    verdict: Verdict
-    reason: str = ""
+    relation: Relation
+    difference: str = ""
 
 
 _T = TypeVar("_T")
-MAX_JUDGED = 2_000  # characters
+MAX_COMPARED = 2_000  # characters
 # Vectors of texts with an abbreviation in one of them may be less similar than the threshold.
 _SURELY_DIFFERENT = 0.75  # share of the threshold
 _LONGEST_ACRONYM = 5  # letters
@@ -81,9 +81,9 @@ _KINDS = ("negation", "date", "version", "numbers", "path", "name")
 _VALUE_KINDS = frozenset(_KINDS[1:5])
 
 
-def judge(
+def compare_texts(
     new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
-) -> Judgement:
+) -> TextComparison:
     """Compare a new text with an old one.
 
     Args:
@@ -95,29 +95,29 @@ def judge(
 
     Returns:
         `SAME` for texts that differ only in spaces, quotes, final stops and the case of first
-        letters; `DUPLICATE` for similar texts without a difference; `CORRECTION` for similar texts
-        with one, which `reason` names; `DIFFERENT` for all others. Without a similarity nothing is
-        a correction, and texts without a difference are duplicates. Long texts are only `SAME` or
+        letters; `DUPLICATE` for similar texts without a difference; `DIFFERS` for similar texts
+        with one, which `difference` names; `DIFFERENT` for all others. Without a similarity no text
+        `DIFFERS`, and texts without a difference are duplicates. Long texts are only `SAME` or
         `DIFFERENT`.
     """
-    if max(len(new), len(old)) > MAX_JUDGED:
-        return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)
-    return judge_words(new, old, similarity, threshold=threshold, explain=explain)
+    if max(len(new), len(old)) > MAX_COMPARED:
+        return TextComparison(Relation.SAME if same_lines(new, old) else Relation.DIFFERENT)
+    return compare_words(new, old, similarity, threshold=threshold, explain=explain)
 
 
-def judge_words(
+def compare_words(
     new: str, old: str, similarity: float | None, *, threshold: float, explain: bool = True
-) -> Judgement:
-    """Compare the words of texts of any length, as `judge` does; long ones take seconds."""
+) -> TextComparison:
+    """Compare the words of texts of any length, as `compare_texts` does; long ones take seconds."""
     are_alike = bare(new) == bare(old)
     if not are_alike and similarity is not None and similarity < _SURELY_DIFFERENT * threshold:
         # The usual case: parsing words would take a hundred times as long.
-        return Judgement(Verdict.DIFFERENT)
+        return TextComparison(Relation.DIFFERENT)
     codes = tongues(new, old)
     is_far = similarity is not None and similarity < threshold
     is_unexplained = similarity is None or is_far or not explain
     if is_unexplained and _surely_differ(_weigh(new, codes), _weigh(old, codes)):
-        return Judgement(Verdict.DIFFERENT)
+        return TextComparison(Relation.DIFFERENT)
     new_written, new_words = read(new, codes)
     old_written, old_words = read(old, codes)
     marks = (
@@ -126,19 +126,19 @@ def judge_words(
         or _describe_spacing(new, old)
     )
     if not marks and are_alike and _spell(new_words) == _spell(old_words):
-        return Judgement(Verdict.SAME)
-    reason = _describe_difference(*align_texts(new, old)) or marks
-    if not reason:
-        return Judgement(Verdict.DUPLICATE)
+        return TextComparison(Relation.SAME)
+    difference = _describe_difference(*align_texts(new, old)) or marks
+    if not difference:
+        return TextComparison(Relation.DUPLICATE)
     if similarity is None or is_far or not _share_script_pairs(new, old):
-        return Judgement(Verdict.DIFFERENT)
-    return Judgement(Verdict.DIFFERS, reason)
+        return TextComparison(Relation.DIFFERENT)
+    return TextComparison(Relation.DIFFERS, difference)
 
 
 def same_lines(new: str, old: str) -> bool:
     """Return whether two texts have the same words and, if multi-line, the same lines and indents.
 
-    For texts of many thousand characters, this takes a moment where `judge_words` takes seconds.
+    For texts of many thousand characters, this takes a moment where `compare_words` takes seconds.
     """
     new_lines, old_lines = _split_lines(new), _split_lines(old)
     if len(new_lines) > 1 or len(old_lines) > 1:
@@ -320,7 +320,7 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return shortened
 
 
-@functools.lru_cache(maxsize=1)  # `corrections` calls it right after `judge`
+@functools.lru_cache(maxsize=1)  # `corrections` calls it right after `compare_texts`
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts as `align_words` does."""
     codes = tongues(new, old)
