@@ -90,9 +90,9 @@ def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:
 def test_a_repetition_is_recognised_among_many_memories_of_other_projects(
     memories: Memories,
 ) -> None:
-    known = memories.create(FACT)
     for number in range(20):
         memories.create(REWORDED, tags={"project": f"shop-{number}"})
+    known = memories.create(FACT)
     assert [memory.id for memory in memories.create(REWORDED).duplicates] == [known.id]
 
 
