@@ -161,6 +161,11 @@ def _many(client: Client) -> None:
     waits = client.call("post_api_memories", {"content": "The port is 8080", "pending": True})
     more = client.call("post_api_memories", {"content": "Ann moved to Rome", "pending": True})
     assert client.call("get_api_review")["count"] == 2
+    current = client.call("post_api_memories", {"content": "The port is 8080."})
+    newest, oldest = client.call("get_api_review")["results"]
+    assert [memory["id"] for memory in oldest["duplicates"]] == [current["id"]]
+    assert "duplicates" not in newest
+    client.call("delete_api_memories_id", id=current["id"])
     assert client.call("post_api_review_accept", {"ids": [waits["id"]]})["accepted"] == 1
     assert client.call("post_api_review_reject", {"all": True})["results"][0]["id"] == more["id"]
 

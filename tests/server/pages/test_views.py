@@ -212,6 +212,19 @@ def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
     assert len(shown[0]["content"]) > 90_000
 
 
+def test_the_review_shows_current_memories_that_say_the_same_or_differ(
+    site: Site, asking: httpx.Client
+) -> None:
+    site.memories.create("The port is 8080 <b>", pending=True)
+    site.memories.create("Deploys happen on Fridays", pending=True)
+    port = site.memories.create("The port is 9090 <b>")
+    site.memories.create("Deploys happen on Fridays.")
+    page = asking.get("/review").text
+    same, differs = page.index(">says the same</span>"), page.index(">differs</span>")
+    assert "Deploys happen on Fridays.</a>" in page[same:differs]
+    assert f'/memories/{port.id}">The port is 9090 &lt;b&gt;</a>' in page[differs:]
+
+
 def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.Client) -> None:
     site.memories.add_turns("stand-up", ["hello"])
     site.memories.add_turns("other", ["hello"])

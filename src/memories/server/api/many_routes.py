@@ -73,9 +73,11 @@ def rollback(call: Call) -> Any:
 
 
 def waiting(call: Call) -> Any:
-    """List the memories that wait for review."""
+    """List the memories that wait for review, each with the current ones that resemble it."""
     limit = call.arguments.pop("limit", call.memories.config.default_limit)
-    return shapes.page(call.memories.review.page(limit=limit, **call.arguments))
+    review = call.memories.review
+    page = review.page(limit=limit, **call.arguments)
+    return shapes.review_page(page, review.compare(page.memories))
 
 
 def _select(call: Call) -> tuple[list[str], list[str]]:
@@ -176,8 +178,8 @@ ROUTES = (
         "/api/review",
         waiting,
         "read",
-        "List the memories that wait for review.",
-        {200: "Page"},
+        "List the memories that wait for review, each with the current ones that resemble it.",
+        {200: "ReviewPage"},
         _RULES | LIMIT | CURSOR,
     ),
     Route(

@@ -81,6 +81,8 @@ SCHEMAS: dict[str, Schema] = {
         "next_cursor:text? note:text tier:text explain:object damaged:[object]",
     ),
     "Page": _object("results:[Memory] count:whole", "next_cursor:text?"),
+    "Waiting": _object("", "import:text duplicates:[Similar] similar_to:[Similar]", base="Memory"),
+    "ReviewPage": _object("results:[Waiting] count:whole", "next_cursor:text?"),
     "Deleted": _object("id:text deleted:flag"),
     "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
     "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts"),

@@ -309,7 +309,7 @@ _REVIEW_PAGE = 50
 
 
 def review(memories: "Memories", request: PageRequest) -> View:
-    """List the memories that wait for review, newest first."""
+    """List the memories that wait for review, newest first, with those that resemble each."""
     if request.as_of:
         why = "When a memory stopped waiting is not stored, and decisions are about the present."
         return of_now(request, "Review", why)
@@ -321,7 +321,8 @@ def review(memories: "Memories", request: PageRequest) -> View:
         "next": page.next_cursor and request.link(cursor=page.next_cursor),
         "shown_at": to_iso(datetime.now(UTC)),
     }
-    return View("review.html", shapes.page(page), more)
+    rivals = memories.review.compare(page.memories)
+    return View("review.html", shapes.review_page(page, rivals), more)
 
 
 def namespaces(memories: "Memories", request: PageRequest) -> View:
