@@ -1,7 +1,6 @@
 """Commands that show the state of a store and of the program: status, stats, log, config, trust."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -207,6 +206,8 @@ def stats(memories: "Memories", since: str | None) -> None:
 
 
 def _render_stats(figures: "Stats", *, chart: bool) -> str:
+    import shutil  # not needed for the other commands
+
     columns = shutil.get_terminal_size((80, 24)).columns
     width = max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
     count = amount(figures.memory_count, "memory", "memories")

@@ -15,8 +15,8 @@ from memories.core.times import to_iso, to_millis
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.guard import validate
 from memories.models import Moment
-from memories.read.lookup import narrow
-from memories.read.turns import count, said_at
+from memories.read.lookup import count_turns, narrow
+from memories.read.turns import said_at
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 
@@ -255,7 +255,7 @@ def _conversations(
                 yield Conversation(
                     last.ref.group,
                     last.ref.namespace,
-                    count(store, where),
+                    count_turns(store, where),
                     said_at(first),
                     said_at(last),
                     *about,

@@ -18,6 +18,7 @@ from memories.read import versions
 from memories.read.lookup import (
     PAGE_SIZE,
     Lookup,
+    count_turns,
     find_pending_at,
     narrow,
     only_pending,
@@ -363,8 +364,6 @@ def count_days(lookup: Lookup) -> dict[date, int]:
 
 def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Status:
     """Return where memories are stored, how many there are, and damage found by a quick check."""
-    from memories.read.turns import count
-
     store, where = lookup.store, lookup.where()
     history = where._replace(collection=Collection.HISTORY)
     of_memories, of_turns = store.info(where), store.info(history)
@@ -380,7 +379,7 @@ def status(lookup: Lookup, config: Config, embedder: "Embedder | None") -> Statu
         memory_count=store.count(where),
         deleted_count=store.count(where._replace(state="ended", ended_by="delete")),
         without_vector_count=of_memories.without_vector_count + of_turns.without_vector_count,
-        turn_count=count(store, history),
+        turn_count=count_turns(store, history),
         embedder=embedder.space.model if embedder else "none",
         store_model=of_memories.model,
         schema_version=of_memories.schema_version,

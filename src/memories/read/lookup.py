@@ -14,7 +14,7 @@ from memories.core.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storab
 from memories.core.times import from_millis, mixes_zones, to_iso, to_millis, to_moment
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.guard import validate
-from memories.guard.origin import HELD, TRUSTS, Place, labels_for
+from memories.guard.origin import CONTINUED, HELD, TRUSTS, Place, labels_for
 from memories.models import PENDING, SHARED, Draft, NamespaceCounts
 from memories.read.versions import (
     accepted_at,
@@ -527,6 +527,15 @@ def refuse_pending(record: Record) -> None:
 
 
 # --- the past ---
+
+
+def count_turns(store: Store, where: Filter) -> int:
+    """Return the number of turns that match a filter; a long message is one turn."""
+    record_count = store.count(where)
+    if not record_count:
+        return 0
+    continued = where._replace(labels={**where.labels, CONTINUED: "1"})
+    return record_count - store.count(continued)
 
 
 def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[Record]:

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from memories.guard import validate
-from memories.guard.origin import CONTINUED, PART, Origin, origin_of, tags_of
+from memories.guard.origin import PART, Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
@@ -212,15 +212,6 @@ def scoped_key(conversation: str, message_id: str | None) -> str | None:
 
 
 # --- reading conversations ---
-
-
-def count(store: Store, where: Filter) -> int:
-    """Return the number of turns that match a filter; a long message is one turn."""
-    record_count = store.count(where)
-    if not record_count:
-        return 0
-    continued = where._replace(labels={**where.labels, CONTINUED: "1"})
-    return record_count - store.count(continued)
 
 
 def tail(store: Store, where: Filter, limit: int) -> list[Turn]:

@@ -301,16 +301,11 @@ def choose(
     of_projects = [
         entry for entry in facts if "project" in entry.tags and len(entry.content) <= SHORT
     ]
-    general = [*lasting, *newest]
-    ids = {entry.id for entry in general}
-    of_projects = [
-        entry
-        for entry in _last_of_projects(of_projects, OF_PROJECT, MOST_OF_PROJECTS)
-        if entry.id not in ids
-    ]
+    last = _last_of_projects(of_projects, OF_PROJECT, MOST_OF_PROJECTS)
+    ids = {entry.id for entry in [*lasting, *newest, *last]}
     chosen = [
         *pinned,
-        *sort_entries([*general, *of_projects], now, rules.relevance),
+        *(entry for entry in facts if entry.id in ids),
         *_last_of_projects(sessions, SESSIONS, MOST_SESSIONS),
     ]
     faint = _newest(candidates, without=current)

@@ -283,7 +283,7 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
     judged: list[Ranked] = []
     for ranked in _score_all(candidates, best_words, rules):
         reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, min_similarity)
-        judged.append(ranked._replace(dropped=reason))
+        judged.append(ranked._replace(dropped=reason) if reason else ranked)
     judged = _apply_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
@@ -463,8 +463,8 @@ def _apply_thresholds(
         candidates[place.row].evidence.similarity or 0.0 for place in open_places if is_clear(place)
     ]
     near = max(clear_similarities, default=0.0) - NEAR_CLEAR / rules.curve[0]
-    judged = []
-    for place in ranked:
+    dropped: set[int] = set()
+    for place in open_places:
         candidate = candidates[place.row]
         is_stale = _condition(candidate, relevance) == STALE
         enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
@@ -472,10 +472,10 @@ def _apply_thresholds(
             candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words
         )
         is_further = bool(clear_similarities) and (candidate.evidence.similarity or 0.0) < near
-        is_open = place.threshold and not place.dropped
-        if is_open and not speaks_for_itself and not is_clear(place) and (is_stale or is_further):
-            reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"
-            judged.append(place._replace(dropped=reason))
-        else:
-            judged.append(place)
-    return judged
+        if not speaks_for_itself and not is_clear(place) and (is_stale or is_further):
+            dropped.add(place.row)
+    reason = "calibrated similarity is below its threshold of {:.2f}"
+    return [
+        place._replace(dropped=reason.format(place.threshold)) if place.row in dropped else place
+        for place in ranked
+    ]

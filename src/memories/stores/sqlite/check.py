@@ -8,9 +8,8 @@ Tables in `DERIVED_TABLES` are checked and repaired.
 """
 
 import contextlib
-import dataclasses
 import functools
-import random
+import os
 import re
 import zlib
 from collections import Counter
@@ -49,7 +48,6 @@ _LABELS = (
 )
 
 
-@dataclasses.dataclass
 class Inspection:
     """The state of one check or repair.
 
@@ -62,11 +60,10 @@ class Inspection:
             rebuilt.
     """
 
-    db: apsw.Connection
-    damaged: set[int]
-    vectors: StoredVectors
-    is_complete: bool = False
-    has_bad_words: bool = False
+    def __init__(self, db: apsw.Connection, vectors: StoredVectors) -> None:
+        self.db, self.vectors = db, vectors
+        self.damaged: set[int] = set()
+        self.is_complete = self.has_bad_words = False
 
 
 class Part(NamedTuple):
@@ -99,7 +96,7 @@ def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Fi
     sql = "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)"
     is_small = int(fetch_value(db, sql, (SMALL + 1,))) <= SMALL
     size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
-    inspection = Inspection(db, set(), vectors)
+    inspection = Inspection(db, vectors)
     findings: list[Finding] = []
     if deep or size <= SMALL_BYTES:
         findings += _guard("the file", lambda: _check_pages(db, deep=deep))
@@ -121,7 +118,7 @@ def repair(db: apsw.Connection, vectors: StoredVectors) -> list[str]:
     Raises:
         StoreDamaged: SQLite can't read the records.
     """
-    inspection = Inspection(db, set(), vectors)
+    inspection = Inspection(db, vectors)
     findings = list(_guard("records", lambda: _check_all_records(inspection)))
     if not inspection.is_complete:
         raise StoreDamaged(f"nothing was repaired: {findings[0].what}; {SALVAGE}")
@@ -241,7 +238,8 @@ def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
     half = SOME // 2
-    drawn = random.randint(oldest, max(oldest, newest - half))  # noqa: S311 - each check draws others
+    choices = max(1, newest - half - oldest + 1)
+    drawn = oldest + int.from_bytes(os.urandom(8), "big") % choices
     for first in (newest - half, drawn):
         for _ in _read_records(db, damaged, "r.seq BETWEEN ? AND ?", first, first + half):
             pass

@@ -135,7 +135,17 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
     stored = space_in_use(db)
     if stored is None:
         _write_space(db, IN_USE, storage_space(space, compact=compact))
-    elif (stored.model, stored.dimension) != (space.model, space.dimension):
+    else:
+        refuse_other(stored, space)
+
+
+def refuse_other(stored: StoredSpace, space: Space) -> None:
+    """Refuse a space that isn't the store's.
+
+    Raises:
+        EmbedderMismatch: The store's vectors are from another space.
+    """
+    if (stored.model, stored.dimension) != (space.model, space.dimension):
         raise other_space(stored.model, stored.dimension, space)
 
 
@@ -192,10 +202,11 @@ class StoredVectors:
         Raises:
             EmbedderMismatch: The store's vectors are from another space.
         """
-        if space_in_use(db) is None:
+        stored = space_in_use(db)
+        if stored is None:
             return None
-        claim(db, require_space(self._space), compact=self._compact)
-        return self.index(db, collection)
+        refuse_other(stored, require_space(self._space))
+        return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
         """Return the index of the vectors in use, even if the store was opened for another
@@ -204,6 +215,9 @@ class StoredVectors:
         space = form_in_use(db)
         if space is None:
             space = storage_space(require_space(self._space), compact=self._compact)
+        return self._index_of(space, collection)
+
+    def _index_of(self, space: StoredSpace, collection: Collection) -> "VectorIndex":
         key = (collection, *space.form)
         if key not in self._indexes:
             self._indexes[key] = _index(space, collection)
