@@ -23,6 +23,7 @@ from memories.write.compare.duplicates import (
 
 DATA = Path(__file__).parents[1] / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
+CONSTRUCTIONS = DATA / "construction_pairs.jsonl"
 LANGUAGES, PROSE = DATA / "language_pairs.jsonl", DATA / "prose_pairs.jsonl"
 NOT_STORED = {Relation.SAME, Relation.DUPLICATE}
 
@@ -172,6 +173,26 @@ CORRECTIONS = [
 
 def test_a_correction_names_what_differs() -> None:
     assert misjudged(CORRECTIONS) == []
+
+
+def test_constructions_that_say_the_same_are_duplicates_and_corrections_in_them_are_not() -> None:
+    rows = rows_of(CONSTRUCTIONS)
+    both_ways = [
+        (row["kind"], *pair)
+        for row in rows
+        for pair in ((row["new"], row["old"]), (row["old"], row["new"]))
+    ]
+    not_stored = [row for row in both_ways if near(*row[1:]).relation in NOT_STORED]
+    assert [row for row in not_stored if row[0] == "correction"] == []
+    assert len(not_stored) >= 2 * 96  # of 140 repetitions; few of the others are worth a rule
+
+
+def test_a_role_that_passes_to_the_other_person_is_a_correction() -> None:
+    assert no_corrections([("Dana is the boss of Max.", "Dana's boss is Max.")]) == []
+
+
+def test_an_instruction_is_not_a_statement() -> None:
+    assert no_corrections([("Code is formatted with Black.", "Format code with Black.")]) == []
 
 
 ALIKE = [
@@ -476,7 +497,9 @@ def test_texts_that_surely_differ_have_a_difference(words: list[str], data: st.D
         at = data.draw(st.integers(0, len(other)))
         other[at : at + data.draw(st.integers(0, 1))] = [data.draw(st.sampled_from(WORDS))]
     new, old = " ".join(words), " ".join(other)
-    if duplicates._surely_differ(duplicates._weigh(new, ()), duplicates._weigh(old, ())):
+    if duplicates._surely_differ(
+        duplicates._weigh(new, (), False), duplicates._weigh(old, (), False)
+    ):
         assert duplicates._describe_difference(*duplicates.align_texts(new, old))
     if compare_texts(new, old, 0.99, threshold=0.8).relation in NOT_STORED:
         assert compare_texts(new, old, 0.99, threshold=0.8, explain=False) == compare_texts(

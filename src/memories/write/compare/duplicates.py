@@ -14,13 +14,14 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from memories.write.compare.constructions import rewrite
 from memories.write.compare.grammar import (
-    base_of,
     describe_determiner,
     describe_form,
     describe_number,
     differ_in_tense,
     find_breaks,
+    forms_of,
     pair_words,
 )
 from memories.write.compare.reading import (
@@ -47,6 +48,7 @@ from memories.write.compare.vocabulary import (
 from memories.write.compare.word_order import (
     have_moved_part,
     have_same_parts,
+    join_nouns,
     orders_of,
     sort_lists,
 )
@@ -76,6 +78,7 @@ _LONGEST_ACRONYM = 5  # letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _MARKS = frozenset(".,")
+_SYNONYMS = frozenset({"use", "prefer"})  # senses whose words in another language mean the same
 # Kinds of words, the most important first.
 _KINDS = ("negation", "date", "version", "numbers", "path", "name")
 _VALUE_KINDS = frozenset(_KINDS[1:5])
@@ -116,7 +119,10 @@ def compare_words(
     codes = tongues(new, old)
     is_far = similarity is not None and similarity < threshold
     is_unexplained = similarity is None or is_far or not explain
-    if is_unexplained and _surely_differ(_weigh(new, codes), _weigh(old, codes)):
+    if is_unexplained and all(
+        _surely_differ(_weigh(new, codes, is_rewritten), _weigh(old, codes, is_rewritten))
+        for is_rewritten in (False, True)
+    ):
         return TextComparison(Relation.DIFFERENT)
     new_written, new_words = read(new, codes)
     old_written, old_words = read(old, codes)
@@ -127,12 +133,31 @@ def compare_words(
     )
     if not marks and are_alike and _spell(new_words) == _spell(old_words):
         return TextComparison(Relation.SAME)
-    difference = _describe_difference(*align_texts(new, old)) or marks
+    difference = marks or _describe_difference(*align_texts(new, old))
+    if not marks:
+        difference = _reconsider(difference, rewrite(new_words), rewrite(old_words))
     if not difference:
         return TextComparison(Relation.DUPLICATE)
     if similarity is None or is_far or not _share_script_pairs(new, old):
         return TextComparison(Relation.DIFFERENT)
     return TextComparison(Relation.DIFFERS, difference)
+
+
+def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return the difference between two texts, given that between their words, and their rewritten
+    words.
+    """
+    if difference:
+        return _describe_difference(*align_words(new, old)) and difference
+    return "mood" if _instructs(new, old) or _instructs(old, new) else ""
+
+
+def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
+    """Return whether only the first text is an instruction: sign commits, commits are signed."""
+    other_keys = keys_of(other)
+    is_statement = "must" not in other_keys and "by" not in other_keys
+    is_passive = any(word.form == "passive" for word in other)
+    return "must" in keys_of(words) and is_statement and is_passive
 
 
 def same_lines(new: str, old: str) -> bool:
@@ -247,17 +272,26 @@ class _Weighed(NamedTuple):
         meanings: What each word may mean, by its key.
         keys: The keys of the words that may have a meaning.
         compounds: The known compounds among them, which the other text may write as two words.
+        acronyms: The words that may be initials, in lower case.
+        initials: The first letters of all words, in order.
     """
 
     counts: Set[tuple[str, int]]
     meanings: Mapping[str, Set[str]]
     keys: Mapping[str, Set[str]]
     compounds: Set[str]
+    acronyms: Set[str]
+    initials: str
 
 
 @functools.lru_cache(maxsize=256)
-def _weigh(text: str, codes: Sequence[str]) -> _Weighed:
+def _weigh(text: str, codes: Sequence[str], is_rewritten: bool) -> _Weighed:
     words = read(text, codes)[1]
+    if is_rewritten:
+        rewritten = rewrite(words)
+        if rewritten is words:
+            return _weigh(text, codes, False)
+        words = rewritten
     meanings: dict[str, set[str]] = {}
     keys: dict[str, set[str]] = {}
     for word in words:
@@ -265,7 +299,10 @@ def _weigh(text: str, codes: Sequence[str]) -> _Weighed:
             meanings.setdefault(word.key, set()).add(meaning)
             keys.setdefault(meaning, set()).add(word.key)
     counts = Counter(word.key for word in words if _has_weight(word))
-    return _Weighed(frozenset(counts.items()), meanings, keys, set(filter(_is_compound, meanings)))
+    compounds = set(filter(_is_compound, meanings))
+    acronyms = {word.shown.removesuffix("s").lower() for word in words if _is_acronym(word.shown)}
+    initials = "".join(word.key[:1] for word in words)
+    return _Weighed(frozenset(counts.items()), meanings, keys, compounds, acronyms, initials)
 
 
 def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
@@ -276,6 +313,10 @@ def _surely_differ(new: _Weighed, old: _Weighed) -> bool:
     `align_words` would not change it.
     """
     if new.compounds != old.compounds:
+        return False
+    if any(short in old.initials for short in new.acronyms):
+        return False
+    if any(short in new.initials for short in old.acronyms):
         return False
     for key in {key for key, _ in new.counts ^ old.counts} - EMPTY - {"never", "not"}:
         sharing: set[str] = set()
@@ -303,15 +344,20 @@ def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return joined
 
 
+def _is_acronym(shown: str) -> bool:
+    initials = shown.removesuffix("s")
+    return initials.isupper() and 1 < len(initials) <= _LONGEST_ACRONYM
+
+
 def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Write a name by its initials where the other text does: Amazon Web Services, AWS."""
     shortened = list(words)
     keys = {*keys_of(words)}
     for short in other:
+        if not _is_acronym(short.shown) or short.key in keys:
+            continue
         initials = short.shown.removesuffix("s")
         letters = initials.lower()
-        if not initials.isupper() or not 1 < len(letters) <= _LONGEST_ACRONYM or short.key in keys:
-            continue
         start = "".join(word.key[:1] or " " for word in shortened).find(letters)
         if start >= 0:
             run = shortened[start : start + len(letters)]
@@ -350,8 +396,10 @@ def _meanings(word: Word) -> Sequence[str]:
     """Return the word, its possible base forms and their groups."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
         return (word.key,)
-    forms = [word.key] if word.exact else [word.key, *base_of(word.key)]
+    forms = [word.key] if word.exact else forms_of(word.key)
     groups = [GROUP[form] for form in forms if form in GROUP]
+    if word.sense in _SYNONYMS:
+        groups.append(f"={word.sense}")
     if word.exact and word.shown[:1].isupper():
         groups = [group for group in groups if group in NAMES_ALIKE]
     return (*forms, *groups)
@@ -363,6 +411,7 @@ def _meanings(word: Word) -> Sequence[str]:
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return what differs between the aligned words of two texts; empty if they say the same."""
     new, old = sort_lists(_equate_never(new, old)), sort_lists(_equate_never(old, new))
+    new, old = join_nouns(new, old), join_nouns(old, new)
     added, removed = _find_unmatched(new, old), _find_unmatched(old, new)
     if not EMPTY.issuperset(keys_of([*added, *removed])):
         return _describe_words(removed, added)

@@ -1,10 +1,11 @@
 """Differences of grammar between texts with the same words: tense, number, articles, commas."""
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple, TypeVar
 
-from memories.write.compare.reading import Word, keys_of
+from memories.write.compare.reading import FREE, Word, keys_of
 from memories.write.compare.vocabulary import (
     BASE,
     BE,
@@ -21,6 +22,7 @@ from memories.write.compare.vocabulary import (
 
 _T = TypeVar("_T")
 _MARKS = frozenset(".,")
+_PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # of German and French verbs
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 
 
@@ -31,10 +33,17 @@ def pair_words(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
     return product(dict.fromkeys(new), dict.fromkeys(old))
 
 
+def forms_of(key: str) -> list[str]:
+    """Return an English word and the words of which it may be an inflection."""
+    return [key, *base_of(key)]
+
+
 def base_of(key: str) -> list[str]:
     """Return the words of which an English word may be an inflection."""
     if key in BASE:
         return [BASE[key]]
+    if participle := _PARTICIPLE.fullmatch(key):
+        return [participle[1] or f"{participle[2]}e"]
     if len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
         return []
     if key.endswith(("ies", "ied")):
@@ -81,7 +90,8 @@ def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
     """Return the spelling and place of each word of weight."""
     written: dict[str, list[tuple[str, int]]] = {}
     for i, word in enumerate(words):
-        if word.key not in LIGHT and word.key not in SOFT and word.shown.isalpha():
+        is_free = word.form == FREE or word.key in LIGHT or word.key in SOFT
+        if not is_free and word.shown.isalpha():
             written.setdefault(word.key, []).append((word.shown.lower(), i))
     return written
 

@@ -10,6 +10,7 @@ from memories import languages
 from memories.languages import MONTHS
 from memories.languages.text import mark_raised
 from memories.write.compare.vocabulary import (
+    ABBREVIATED,
     ACRONYMS,
     ASKING,
     BASE,
@@ -17,7 +18,9 @@ from memories.write.compare.vocabulary import (
     BOUNDARIES,
     DATES,
     DETERMINERS,
+    GROUP,
     LIGHT,
+    NAMES_ALIKE,
     NAMING,
     NUMBERS,
     PARTICIPLES,
@@ -28,6 +31,7 @@ from memories.write.compare.vocabulary import (
     SAME_FORMS,
     SOFT,
     TYPED,
+    UNITS,
     VALUED,
     VERB_BEFORE,
     VERBS_ALIKE,
@@ -39,6 +43,10 @@ _LONGEST_PHRASE = max(len(phrase) for phrase in PHRASE)
 _OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
 _IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w")
 CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
+_RATE = re.compile(r"([$€£\w.,]+)/(s|sec|second|min|minute|h|hr|hour|day|week|month|year)")
+_PRICE = re.compile(r"([$€£])(\d[\d.,]*)")
+_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound"}
+_MINIMUM = re.compile(r"(?:>=|≥)?(\d[\d.]*)\+|(?:>=|≥)(\d[\d.]*)")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
@@ -66,6 +74,7 @@ _DAY = re.compile(r"\d{4}(-\d\d){0,2}|\d{1,2}(:\d\d)+([ap]m)?|\d{1,2}[ap]m|\d(st
 _ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
 _ADVERBS = frozenset("not automatically also always currently now".split())
 _MARKS = frozenset(".,?")
+_GETTING = frozenset("get gets getting got".split())
 _SPANS = frozenset("week month year day hour minute".split())
 
 
@@ -79,7 +88,7 @@ class Word(NamedTuple):
         opens: Whether it opens a sentence, so that the case of its first letter means nothing.
         definite: Whether it follows "the", "my" or a similar word; see `corrections`.
         literal: Whether it is part of a code, a command or a value, so that it matches only itself.
-        form: `past`, `passive`, `adjective` for other participles, or `plain`.
+        form: `past`, `passive`, `adjective` for other participles, `plain`, or `FREE`.
         sense: Its meaning in English, if it is a known word of another language; see
             `languages.sense`.
     """
@@ -94,6 +103,7 @@ class Word(NamedTuple):
     sense: str = ""
 
 
+FREE = "free"  # the form of a word in a rewritten construction: any form means the same
 _STOP = Word(".", ".")
 _QUESTION = Word("?", "?", exact=True)
 
@@ -230,9 +240,19 @@ def _split_chunk(chunk: str) -> Iterator[Word]:
 
 
 def _split_name(name: str) -> Iterator[Word]:
-    if quantity := _QUANTITY.fullmatch(name):
+    if rate := _RATE.fullmatch(name):
+        yield from _split_name(rate[1])
+        yield from (Word("per", "/"), Word(UNITS.get(rate[2], rate[2]), rate[2]))
+    elif price := _PRICE.fullmatch(name):
+        yield Word(price[2], price[2], exact=True)
+        yield Word(_CURRENCIES[price[1]], price[1], exact=True)
+    elif quantity := _QUANTITY.fullmatch(name):
         for part in quantity.groups():
             yield Word(part.lower(), part, exact=True)
+    elif minimum := _MINIMUM.fullmatch(name):
+        number = minimum[1] or minimum[2]
+        yield Word("min", name, exact=True)
+        yield Word(number, number, exact=True)
     elif _IDENTIFIER.search(name):
         spelled = name.strip("`")
         if clock := _CLOCK.fullmatch(spelled):
@@ -288,8 +308,11 @@ def _mark_acronyms(words: list[Word]) -> list[Word]:
     marked = []
     for i, word in enumerate(words):
         after, key = _word_after(words, i).key, word.key
-        if key == "am" and i and words[i - 1].shown[0].isdigit():
+        is_counted = bool(i) and words[i - 1].key[:1].isdigit()
+        if key == "am" and is_counted:
             key = "a.m."
+        elif key in UNITS and is_counted:
+            key = UNITS[key]
         elif key in SOFT and i and (after in SOFT or after in BOUNDARIES):
             key = f"@{key}"
         elif not shouted and len(word.shown) > 1 and word.shown.isupper() and key in ACRONYMS:
@@ -351,9 +374,11 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
     after = _word_after(words, i).key
     if clause[-1] not in BE or (after not in _MARKS and after not in BOUNDARIES):
         return False
-    is_state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
+    key = words[i].key
+    is_state = key in PARTICIPLES or key.endswith(("ed", "ing"))
+    is_name = words[i].shown[:1].isupper() and GROUP.get(key) in NAMES_ALIKE
     singulars = {key.removesuffix("s") for key in clause}
-    return not is_state or not VALUED.isdisjoint(singulars.union(clause))
+    return not (is_state or is_name) or not VALUED.isdisjoint(singulars.union(clause))
 
 
 def _replace_phrases(words: list[Word]) -> list[Word]:
@@ -415,7 +440,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
     marked = []
     for i, word in enumerate(words):
         before, after = _word_before(words, i).key, _word_after(words, i).key
-        if {before, after} & NAMING or after in VALUED or _is_bare_verb(words, i):
+        is_value = after in VALUED and not (after in ABBREVIATED and word.key in ABBREVIATED)
+        if {before, after} & NAMING or is_value or _is_bare_verb(words, i):
             word = word._replace(exact=True, literal=True)  # noqa: PLW2901
         elif word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS:
             word = word._replace(exact=True)  # noqa: PLW2901
@@ -447,7 +473,7 @@ def _form(words: Sequence[Word], i: int) -> str:
     if previous in _ADVERBS and i > 1:
         previous = words[i - 2].key
     is_participle = _is_participle(key)
-    if is_participle and previous in BE:
+    if is_participle and (previous in BE or previous in _GETTING):
         return "passive"
     if key in SAME_FORMS or not (is_participle or key in BASE):
         return "plain"

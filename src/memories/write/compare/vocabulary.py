@@ -57,6 +57,9 @@ VERBS_ALIKE = _words("alike-verbs")
 COMPOUNDS = _words("compounds")
 NUMBERS: dict[str, str] = dict(_groups("numbers"))
 PHRASE = _phrases()
+UNITS: dict[str, str] = dict(_groups("units"))
+ACTIONS = _words("actions")
+ABBREVIATED = _words("abbreviated")
 
 # Forms of verbs.
 SAME_FORMS = _words("same-forms")
@@ -83,6 +86,9 @@ PROGRAMS = _words("programs")
 VERB_BEFORE = _words("verb-before")
 ASKING = BE | _words("asking")
 PRONOUNS = _words("pronouns")
+AGENTS = _words("agents")
+MODALS = _words("modals")
+FOCUSING = _words("focusing")
 _INFLECTED_DATES = WEEKDAYS | {"week", "month", "year", "day", "hour", "minute", "night"}
 WHOLE = (DATES - _INFLECTED_DATES) | _words("whole")
 FREE_CASE = STOP_WORDS | {"pm"}  # words whose case means nothing

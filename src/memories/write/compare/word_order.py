@@ -1,16 +1,23 @@
 """Equivalent orders of a text's words: active voice, adjuncts at the end, reversed "is"."""
 
 from collections.abc import Sequence, Set
+from itertools import product
 
 from memories.languages import DAYS
+from memories.write.compare.grammar import forms_of
 from memories.write.compare.reading import Word, keys_of
 from memories.write.compare.vocabulary import (
+    BE,
     BOUNDARIES,
+    COMMON_VERBS,
     DATES,
     DETERMINERS,
     EMPTY,
+    FOCUSING,
     FRONTED,
     LIGHT,
+    MODALS,
+    PLACES,
     SOFT,
 )
 
@@ -18,6 +25,12 @@ _LONG = 300  # words; comparing the orders of longer texts takes seconds
 _ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject behind its verb
 _LIST = 3  # minimum number of names in a list
 _NAME = 3  # maximum number of words in a name
+_REFLEXIVE = frozenset({"se", "si", "sich"})
+_BETWEEN = frozenset({"not", "also", "still"})
+_OF = frozenset("of for with".split())
+_HELPING = BE | MODALS | {"not", "never", "always", "also"}
+_ADJUNCT_STARTS = PLACES | frozenset("for with as from to via through @when @on".split())
+_SHORTEST_MANNER = 5  # letters
 _STARTING = frozenset("we user all every each".split())
 
 
@@ -30,7 +43,8 @@ def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
         return {tuple(f"{word.key} {word.form == 'passive'}" for word in weighty)}
     orders: set[tuple[str, ...]] = set()
     sorted_words = _sort_pair(words)
-    for variant in (sorted_words, _move_fronted(sorted_words)):
+    fronted = _move_fronted(sorted_words)
+    for variant in (sorted_words, fronted, _sort_adjuncts(fronted)):
         active = _make_active(variant)
         orders.add(_keys(active))
         verbs = [i for i, word in enumerate(active) if word.key in {"is", "are"}]
@@ -68,9 +82,16 @@ def _passives(words: Sequence[Word]) -> set[str]:
 
 
 def _parts(words: Sequence[Word]) -> list[Word]:
-    """Return the words that carry meaning, with the names in lists sorted."""
-    plain = [word for word in words if word.key not in LIGHT | EMPTY and word.key != "of"]
-    return [Word(word.key, word.shown if word.sense else "", sense=word.sense) for word in plain]
+    """Return the words that carry meaning, and the "is" between two things."""
+    parts: list[Word] = []
+    for i, word in enumerate(words):
+        if word.key in {"is", "are"}:
+            following = next((after for after in words[i + 1 :] if after.key not in _BETWEEN), word)
+            if following.key in DETERMINERS or following.shown[:1].isupper():
+                parts.append(Word("is", ""))
+        elif word.key not in LIGHT | EMPTY and word.key != "of":
+            parts.append(Word(word.key, word.shown if word.sense else "", sense=word.sense))
+    return parts
 
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
@@ -108,9 +129,10 @@ def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
     """Return whether texts are the same, or become so if the first word moves behind a subject."""
     if inverted == plain:
         return bool(plain)
-    verb, *rest = inverted or [""]
+    length = 2 if inverted and inverted[0] in _REFLEXIVE else 1
+    verb, rest = inverted[:length], inverted[length:]
     return any(
-        [*rest[:at], verb, *rest[at:]] == plain for at in range(1, min(_ADJUNCT, len(rest)) + 1)
+        [*rest[:at], *verb, *rest[at:]] == plain for at in range(1, min(_ADJUNCT, len(rest)) + 1)
     )
 
 
@@ -126,6 +148,20 @@ def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
         if keys[at - length : at] == behind[:length]:
             owner, owned = words[at - length : at], words[at + 1 : at + 2]
             return [*words[: at - length], *owned, *owner, *words[at + 2 :]]
+    return words
+
+
+def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
+    """Write "the meeting with the client" as "the client meeting" if the other text does."""
+    keys, other_keys = keys_of(words), f" {' '.join(keys_of(other))} "
+    for at in range(1, len(words) - 1):
+        if keys[at] not in _OF or keys.count(keys[at]) <= other_keys.count(f" {keys[at]} "):
+            continue
+        start = at + 1 + (keys[at + 1] in DETERMINERS)
+        for before, after in product(range(min(2, at), 0, -1), range(_NAME, 0, -1)):
+            head, modifier = words[at - before : at], words[start : start + after]
+            if f" {' '.join(keys_of([*modifier, *head]))} " in other_keys:
+                return [*words[: at - before], *modifier, *head, *words[start + after :]]
     return words
 
 
@@ -149,7 +185,7 @@ def sort_lists(words: Sequence[Word]) -> list[Word]:
 
 
 def _keys(words: Sequence[Word]) -> tuple[str, ...]:
-    return tuple(word.key for word in words if word.key not in LIGHT)
+    return tuple(word.key for word in words if word.key not in LIGHT | EMPTY)
 
 
 def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
@@ -193,6 +229,28 @@ def _move_fronted(words: Sequence[Word]) -> list[Word]:
     return words[at:] + words[:at]
 
 
+def _sort_adjuncts(words: Sequence[Word]) -> list[Word]:
+    """Sort the adjuncts behind a verb: works from Porto on Fridays, works on Fridays from Porto."""
+    keys = keys_of(words)
+    if not BOUNDARIES.isdisjoint(keys):
+        return list(words)
+    verbs = [i for i, word in enumerate(words) if word.key in BE or word.form == "passive"]
+    start = verbs[-1] + 1 if verbs else 0
+    adjuncts: list[list[Word]] = [[]]
+    for word in words[start:]:
+        if word.key in _ADJUNCT_STARTS or _is_manner(word.key):
+            adjuncts.append([])
+        adjuncts[-1].append(word)
+    first, *others = adjuncts
+    others.sort(key=keys_of)
+    return [*words[:start], *first, *(word for adjunct in others for word in adjunct)]
+
+
+def _is_manner(key: str) -> bool:
+    """Return whether a word is an adverb that may move within its sentence."""
+    return key.endswith("ly") and len(key) > _SHORTEST_MANNER and key not in FOCUSING
+
+
 def _end_of_adjunct(keys: Sequence[str]) -> int:
     """Return where an adjunct ends: before a comma, after a date, or else before the subject."""
     if "," in keys:
@@ -217,13 +275,35 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
             return words
         at = forms.index("passive")
         start = at
-        while start > 0 and words[start - 1].key not in BOUNDARIES:
+        while start > 0 and not _ends_clause(words, start - 1):
             start -= 1
         end = _find_word(words, at, BOUNDARIES)
         by = _find_word(words[:end], at + 1, {"by"})
         last = _find_word(words[:end], by + 1, SOFT)
         agent, verb = words[by + 1 : last], words[at]._replace(form="active")
-        words[start:end] = [*agent, verb, *words[start:at], *words[at + 1 : by], *words[last:end]]
+        helping = at
+        while helping > start and words[helping - 1].key in _HELPING:
+            helping -= 1
+        words[start:end] = [
+            *agent,
+            *words[helping:at],
+            verb,
+            *words[start:helping],
+            *words[at + 1 : by],
+            *words[last:end],
+        ]
+
+
+def _ends_clause(words: Sequence[Word], at: int) -> bool:
+    """Return whether a clause ends at a word; the "and" of "dark and light mode are supported" ends
+    none.
+    """
+    if words[at].key != "and":
+        return words[at].key in BOUNDARIES
+    return any(
+        word.key in BE or word.key in BOUNDARIES or not COMMON_VERBS.isdisjoint(forms_of(word.key))
+        for word in words[:at]
+    )
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
