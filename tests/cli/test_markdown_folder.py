@@ -77,7 +77,11 @@ def test_an_edited_text_becomes_a_version_and_its_difference_is_shown(
     assert "-The port is 1.\n+The port is 2." in preview.err
     assert filled("get", "--key", "port").json["content"] == "The port is 1."
 
-    assert filled("import", str(folder)).json["edited"] == 1
+    refused = filled("import", str(folder))
+    assert (refused.code, "add --yes to confirm" in refused.err) == (2, True)
+    assert filled("get", "--key", "port").json["content"] == "The port is 1."
+
+    assert filled("import", str(folder), "--yes").json["edited"] == 1
     memory = filled("get", "--key", "port").json
     assert (memory["content"], memory["version"]) == ("The port is 2.", 2)
     assert filled("import", str(folder)).json["edited"] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.cli.options import open_memory
-from memories.cli.output import amount, begin_change, confirm, is_terminal, note, record_change
+from memories.cli.output import amount, begin_change, confirm, note, record_change
 from memories.errors import MemoriesError
 from memories.transfer import bundle
 
@@ -17,19 +17,23 @@ if TYPE_CHECKING:
 
 
 def apply_edits(
-    config: "Config", folder: Path, *, dry_run: bool, redact: bool
-) -> tuple[Iterator[str], int] | None:
-    """Store the edited texts of a folder as new versions; a person is asked first.
+    config: "Config", folder: Path, *, dry_run: bool, redact: bool, yes: bool
+) -> tuple[Iterator[bytes], int] | None:
+    """Store the edited texts of a folder as new versions, once they are confirmed.
 
     Args:
         config: The settings.
         folder: A folder that `memory export --markdown` wrote.
         dry_run: Only show the differences.
         redact: Whether secrets are removed.
+        yes: Whether they are confirmed already; otherwise a person is asked.
 
     Returns:
         The lines of an export with all other memories of the folder, and the number of edits; None
         if the person said no.
+
+    Raises:
+        InvalidInput: There are edits to confirm, but no terminal to ask at. Nothing was stored.
     """
     contents = bundle.read(folder)
     missing: list[str] = []  # lines of edited memories that the store doesn't have
@@ -50,7 +54,8 @@ def apply_edits(
         if dry_run or not edited:
             return contents.to_export(missing), len(edited)
         question = f"Store {amount(len(edited), 'edit', 'edits')} as new versions?"
-        if is_terminal() and not confirm(question, otherwise="Nothing was changed."):
+        why = "edits become new versions"
+        if not yes and not confirm(question, otherwise="Nothing was changed.", why=why):
             return None
         begin_change()
         for memory, text in edited:

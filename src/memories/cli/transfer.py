@@ -6,7 +6,7 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,10 @@ _COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed wi
     "--as", "into", metavar="NAME",
     help="Namespace for the records of an export with a single namespace. [default: unchanged]",
 )  # fmt: skip
+@option(
+    "--yes", is_flag=True,
+    help="Store texts that were edited in a folder of export --markdown without asking.",
+)  # fmt: skip
 @no_redact_option
 @namespace_settings
 def import_(
@@ -71,6 +75,7 @@ def import_(
     trusted: bool,
     include: Sequence[str],
     into: str | None,
+    yes: bool,
     no_redact: bool,
     all_namespaces: bool,
     no_shared: bool,
@@ -96,7 +101,7 @@ def import_(
         return _list_sources()
     name, paths = _find_source(source, path)
     if name is None:
-        run = _import_bundle if is_bundle(Path(source)) else _import_export
+        run = partial(_import_bundle, yes=yes) if is_bundle(Path(source)) else _import_export
         return run(
             config,
             source,
@@ -366,22 +371,18 @@ def _import_export(
     return _report_import(config, imported, import_id, dry_run=dry_run, edited=edited)
 
 
-def _import_bundle(config: "Config", folder: str, **terms: Any) -> int:
+def _import_bundle(config: "Config", folder: str, *, yes: bool, **terms: Any) -> int:
     """Import a folder that `memory export --markdown` wrote: edits of texts, and new memories."""
     from memories.cli.bundle import apply_edits
 
     applied = apply_edits(
-        config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"]
+        config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"], yes=yes
     )
     if applied is None:
         return 1
     lines, edited = applied
-    with temporary_copy(lambda stream: _write_lines(stream, lines)) as export:
+    with temporary_copy(lambda stream: stream.writelines(lines)) as export:
         return _import_export(config, export, edited=edited, **terms)
-
-
-def _write_lines(stream: IO[bytes], lines: Iterable[str]) -> None:
-    stream.writelines(f"{line}\n".encode("utf-8", "surrogatepass") for line in lines)
 
 
 def _report_import(

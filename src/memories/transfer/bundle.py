@@ -62,8 +62,8 @@ class Bundle(NamedTuple):
     edits: Sequence[Edit]
     last_line: str
 
-    def to_export(self, lines: Sequence[str]) -> Iterator[str]:
-        """Yield an export with more lines.
+    def to_export(self, lines: Sequence[str]) -> Iterator[bytes]:
+        """Yield the lines of an export, with more lines.
 
         As long as nothing was edited, it is the one that the folder was made from: its last line
         proves who wrote it.
@@ -76,7 +76,8 @@ class Bundle(NamedTuple):
         for line in (*self.lines, *lines):
             tally.add(line)
         last_line = tally.last_line() if self.edits else self.last_line
-        yield from (header, *self.lines, *lines, last_line)
+        for line in (header, *self.lines, *lines, last_line):
+            yield f"{line}\n".encode("utf-8", "surrogatepass")
 
 
 def digest(text: str) -> str:
