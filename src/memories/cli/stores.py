@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores import Store
     from memories.stores.records import Collection, Record
+    from memories.transfer.export import Select
 
 _MAX_URL_BYTES = 8_192
 # bytes of an export kept in memory; the rest goes to a temporary file
@@ -157,6 +157,7 @@ def export(
     FOLDER brings them back, and texts that you edited as new versions.
     """
     from memories.transfer.export import export as run
+    from memories.transfer.export import matching
 
     if folder is not None:
         if file or vectors or scope not in (None, "memories"):
@@ -166,11 +167,11 @@ def export(
         scope = "memories"
 
     namespaces = namespaces_of(config, all_namespaces, no_shared)
-    selector: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None
+    selector: Select | None = None
     if folder is not None:
         selector = _select_memories
     if where is not None:
-        selector = _selector(where, scope or "all", config)
+        selector = matching(where, scope or "all", config.decay_half_life_hours)
 
     def write(stream: IO[bytes]) -> int:
         with open_store(config.store, None, config) as store, ProgressBar() as bar:
@@ -248,27 +249,6 @@ def _own_key() -> bytes | None:
 def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
     """Yield the records of memories, and none of turns."""
     return records if collection == "memory" else iter(())
-
-
-def _selector(
-    where: str, scope: str, config: "Config"
-) -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
-    """Return a function that selects the records that match an expression."""
-    from memories.read.selector import Instant, parse, with_versions
-    from memories.search.search import collections_of
-    from memories.stores.records import Collection
-
-    instant = Instant(datetime.now(UTC), config.decay_half_life_hours)
-    selectors = {}
-    for kind in collections_of(scope):
-        selectors[kind] = parse(where, kind, instant, any_state=kind is Collection.MEMORY)
-
-    def select(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-        if collection not in selectors:
-            return iter(())
-        return with_versions(selectors[collection], records)
-
-    return select
 
 
 # --- migrate ---

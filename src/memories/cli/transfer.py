@@ -33,9 +33,7 @@ from memories.transfer.bundle import is_bundle
 from memories.transfer.sources import INCLUDE, SOURCES, Reading
 
 if TYPE_CHECKING:
-    from memories.guard.origin import Origin
     from memories.settings import Config
-    from memories.stores import Store
     from memories.transfer.importing import Imported
 
 _COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed with its size
@@ -334,41 +332,37 @@ def _import_export(
 ) -> int:
     """Import a file that `memory export` wrote; return the exit code."""
     from memories.config import registers
-    from memories.core.ids import new_id
     from memories.embedders import open_embedder, own_embedder
+    from memories.guard.origin import agent_variable, origin
     from memories.transfer.export import own_key
-    from memories.transfer.importing import check
+    from memories.transfer.importing import Terms, examine, log_import
     from memories.transfer.importing import import_ as run
-    from memories.transfer.intake import Intake
 
-    into = None if into is None else namespace(into)
     embedder = open_embedder(config.embedder, config)
-    redactor = config.redactor() if redact else None
-
+    terms = Terms(
+        writer=origin("import", config.identity or config.namespace),
+        key=None if trusted else own_key(registers()),
+        namespaces=namespaces,
+        into=None if into is None else namespace(into),
+        redactor=config.redactor() if redact else None,
+        trusted=trusted,
+        by_person=agent_variable() is None,
+    )
     with _readable(file) as read_lines:
-        is_proven = check(
-            read_lines("checking"),
-            namespaces=namespaces,
-            key=None if trusted else own_key(registers()),
-            redactor=redactor,
-            into=into,
-        ).proven
-        import_id = None if trusted or is_proven else new_id(datetime.now(UTC))
-        writer = None if is_proven else _importer(config, trusted=trusted)
-        intake = Intake(import_id, redactor, into=into, accepted=writer is None)
+        intake, writer = examine(read_lines("checking"), terms)
         if not dry_run:
             begin_change()
         with open_store(config.store, embedder, config) as store:
             embedder = own_embedder(store, embedder, config)
             imported = run(
-                _with_log(store, config, writer),
+                log_import(store, "cli", writer, config.namespace_quota),
                 read_lines("importing"),
                 embedder,
                 namespaces=namespaces,
                 dry_run=dry_run,
                 intake=intake,
             )
-    return _report_import(config, imported, import_id, dry_run=dry_run, edited=edited)
+    return _report_import(config, imported, intake.foreign, dry_run=dry_run, edited=edited)
 
 
 def _import_bundle(config: "Config", folder: str, *, yes: bool, **terms: Any) -> int:
@@ -435,49 +429,14 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     return "\n".join(map(safe, lines))
 
 
-def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | None":
-    """Return the writer of records that no key authenticates as the user's own.
-
-    None if the records keep their origins because a person imports them with --trusted.
-    """
-    from memories.guard.origin import AGENT, agent_variable, origin
-
-    if trusted and agent_variable() is None:
-        return None
-    writer = origin("import", config.identity or config.namespace)
-    if trusted:
-        writer = writer._replace(trust=AGENT)
-    return lambda: writer
-
-
-def _with_log(store: "Store", config: "Config", writer: "Callable[[], Origin] | None") -> "Store":
-    """Return the store with an audit log of the import, limited by the quota.
-
-    Args:
-        store: The store.
-        config: The settings.
-        writer: Returns the origin that records get; None if they keep theirs.
-    """
-    from memories.stores.logged import LoggedStore
-
-    now, quota = partial(datetime.now, UTC), config.namespace_quota
-    return LoggedStore(store, "cli", now, writer, action="import", quota=quota)
-
-
 @contextlib.contextmanager
 def _readable(file: str | IO[bytes]) -> Iterator[Callable[[str], Iterator[bytes]]]:
     """Yield a function that reads a file's lines from the first one, with a progress bar."""
-    from memories.transfer.lines import MAX_LINE_BYTES
+    from memories.transfer.lines import split_lines
 
     def read_lines(step: str) -> Iterator[bytes]:
-        stream.seek(0)
         position = 0
-        while line := stream.readline(MAX_LINE_BYTES + 1):
-            if len(line) > MAX_LINE_BYTES:
-                raise InvalidInput(
-                    f"{file} contains a line of more than {MAX_LINE_BYTES} bytes; it is not an "
-                    "export"
-                )
+        for line in split_lines(stream, str(file)):
             position += len(line)
             bar(step, position, size)
             yield line

@@ -4,6 +4,7 @@ import heapq
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from memories.transfer.pages import PAGE, Place, Progress, count_records, pages,
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+Select = Callable[[Collection, Iterator[Record]], Iterator[Record]]
 
 
 class Lines:
@@ -57,6 +60,34 @@ class Lines:
         return self._tally.records
 
 
+def matching(where: str, scope: str, half_life_hours: float) -> Select:
+    """Return a function that selects the records that match an expression, for `export`.
+
+    Args:
+        where: The expression.
+        scope: `memories`, `history` or `all`.
+        half_life_hours: The half-life of confidence.
+
+    Raises:
+        InvalidInput: The expression or the scope is invalid.
+    """
+    from memories.read.selector import Instant, parse, with_versions
+    from memories.search.search import collections_of
+
+    instant = Instant(datetime.now(UTC), half_life_hours)
+    selectors = {
+        kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY)
+        for kind in collections_of(scope)
+    }
+
+    def select(collection: Collection, records: Iterator[Record]) -> Iterator[Record]:
+        if collection not in selectors:
+            return iter(())
+        return with_versions(selectors[collection], records)
+
+    return select
+
+
 def export(  # noqa: PLR0913 - these are the properties of an export
     store: Store,
     write: Callable[[str], object],
@@ -65,7 +96,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     with_vectors: bool = False,
     backup: Mapping[str, str] | None = None,
     prove: Callable[[], bytes | None] = lambda: None,
-    select: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None,
+    select: Select | None = None,
     progress: Progress,
 ) -> int:
     """Write every record as a JSON line, ordered by collection, namespace, group and position.

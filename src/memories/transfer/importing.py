@@ -6,15 +6,16 @@ It can be interrupted at any moment and run again.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from memories.core.ids import new_id
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict
-from memories.guard.origin import (
-    IMPORTED,
-    TRUST,
-)
+from memories.guard.origin import AGENT, IMPORTED, TRUST, Origin
 from memories.models import PENDING
+from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.intake import (
@@ -28,9 +29,7 @@ from memories.transfer.intake import (
     rename,
     without_acceptance,
 )
-from memories.transfer.lines import (
-    Header,
-)
+from memories.transfer.lines import Header
 from memories.transfer.pages import PAGE, Place, with_vectors
 from memories.write.suspicion import mark_record
 
@@ -89,6 +88,77 @@ class Checked(NamedTuple):
 
     records: int
     proven: bool
+
+
+class Terms(NamedTuple):
+    """The terms on which an export is imported.
+
+    Attributes:
+        writer: The origin of records that nothing proves to be the user's.
+        key: The key of the user's own exports, if it counts as proof; see `export.own_key`.
+        namespaces: Only these may be written; None for all.
+        into: The namespace for all records; None keeps theirs.
+        redactor: Removes secrets; None to keep them.
+        trusted: Whether unproven records are stored without review.
+        by_person: Whether a person trusts them, so that they keep their own origins.
+    """
+
+    writer: Origin
+    key: bytes | None
+    namespaces: Sequence[str] | None
+    into: str | None
+    redactor: "Redactor | None"
+    trusted: bool
+    by_person: bool
+
+
+def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None]:
+    """Check an export, and decide how its records are stored.
+
+    Args:
+        lines: The lines in order, UTF-8.
+        terms: The terms.
+
+    Returns:
+        How the records are changed, and the origin that they get; None if they keep theirs.
+
+    Raises:
+        InvalidInput: A line is invalid, or the export is incomplete.
+    """
+    is_proven = check(
+        lines,
+        namespaces=terms.namespaces,
+        key=terms.key,
+        redactor=terms.redactor,
+        into=terms.into,
+    ).proven
+    waits = not (terms.trusted or is_proven)
+    writer: Origin | None = terms.writer
+    if is_proven or (terms.trusted and terms.by_person):
+        writer = None
+    elif terms.trusted:
+        writer = terms.writer._replace(trust=AGENT)
+    import_id = new_id(datetime.now(UTC)) if waits else None
+    return Intake(import_id, terms.redactor, into=terms.into, accepted=writer is None), writer
+
+
+def log_import(store: Store, channel: str, writer: Origin | None, quota: str | None) -> LoggedStore:
+    """Return a store with an audit log of an import, limited by the quota of a namespace.
+
+    Args:
+        store: The store.
+        channel: The channel of the import.
+        writer: The origin that records get; None if they keep theirs.
+        quota: The setting `namespace_quota`.
+    """
+    return LoggedStore(
+        store,
+        channel,
+        partial(datetime.now, UTC),
+        None if writer is None else lambda: writer,
+        action="import",
+        quota=quota,
+    )
 
 
 _UNCHANGED = Intake()

@@ -12,9 +12,9 @@ import hmac
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.ids import ID_LENGTH, parse_id, storable
 from memories.core.times import to_iso, to_stored_time
@@ -55,6 +55,25 @@ _OTHER_FILES = (
     (b"\xff\xfe", "a text that looks like UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "a text that looks like UTF-16; save it as UTF-8"),
 )
+
+
+def split_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the lines of an export from its beginning.
+
+    Args:
+        stream: The export; it can seek.
+        name: The name of the export, for messages.
+
+    Raises:
+        InvalidInput: A line is too long.
+    """
+    stream.seek(0)
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise InvalidInput(
+                f"{name} contains a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
+            )
+        yield line
 
 
 def refuse_other_files(start: bytes) -> None:

@@ -3,7 +3,7 @@
 import functools
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any
 
@@ -14,27 +14,21 @@ from starlette.types import Receive, Scope, Send
 from memories.answers import shapes, store_shapes
 from memories.config import registers
 from memories.core.events import noting
-from memories.core.ids import new_id
 from memories.errors import InvalidInput
-from memories.guard.origin import AGENT, Origin, origin
+from memories.guard.origin import origin
 from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
-from memories.read.selector import Instant, parse, with_versions
 from memories.scratchpad.file import mark_all_stale
-from memories.search.search import collections_of
 from memories.server.api.problems import Refused
 from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer
 from memories.server.api.search_routes import AS_OF, LIMIT
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
-from memories.stores.logged import LoggedStore
-from memories.stores.records import Collection
 from memories.transfer.backup import back_up
-from memories.transfer.export import export, own_key
-from memories.transfer.importing import Imported, check, import_
-from memories.transfer.intake import Intake
-from memories.transfer.lines import MAX_LINE_BYTES
+from memories.transfer.export import export, matching, own_key
+from memories.transfer.importing import Imported, Terms, examine, import_, log_import
+from memories.transfer.lines import split_lines
 from memories.write.queue import count_waiting
 
 _IN_MEMORY_BYTES = 16_777_216
@@ -105,7 +99,10 @@ async def export_lines(call: Call) -> Response:
         call.who.require("admin")
         names = None
     where = call.arguments.get("where")
-    chosen = None if where is None else _select(call, where)
+    chosen = None
+    if where is not None:
+        half_life = call.server.config.decay_half_life_hours
+        chosen = matching(where, call.arguments.get("in", "all"), half_life)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
     def write_line(line: str) -> None:
@@ -140,20 +137,6 @@ async def export_lines(call: Call) -> Response:
     return StreamingResponse(pieces(), media_type="application/x-ndjson")
 
 
-def _select(call: Call, where: str) -> Callable[[Collection, Iterator[Any]], Iterator[Any]]:
-    """Return a record filter for an expression."""
-    instant = Instant(datetime.now(UTC), call.server.config.decay_half_life_hours)
-    kinds = collections_of(call.arguments.get("in", "all"))
-    selectors = {
-        kind: parse(where, kind, instant, any_state=kind is Collection.MEMORY) for kind in kinds
-    }
-
-    def select(kind: Collection, records: Iterator[Any]) -> Iterator[Any]:
-        return with_versions(selectors[kind], records) if kind in selectors else iter(())
-
-    return select
-
-
 async def import_lines(call: Call) -> Response:
     """Read an export into a temporary file, check all of it, then store it."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
@@ -180,42 +163,29 @@ def _store(
 ) -> tuple[Imported, str | None]:
     """Check an export and store it; return the result, and the import's id if its records wait for
     review.
-    """
-    config, model, into = call.server.config, call.server.handles.embedder, call.arguments.get("as")
-    redactor = config.redactor() if call.arguments.get("redact", True) else None
-    key = None if trusted or call.who.everywhere < 3 else own_key(registers())
-    proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
-    import_id = None if trusted or proven else new_id(datetime.now(UTC))
-    by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
-    store = LoggedStore(
-        call.server.handles.store,
-        call.who.channel,
-        lambda: datetime.now(UTC),
-        by,
-        action="import",
-        quota=config.namespace_quota,
-    )
-    intake = Intake(import_id, redactor, into=into, accepted=by is None)
-    try:
-        return import_(
-            store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake
-        ), import_id
-    finally:  # an import that fails halfway keeps its earlier batches
-        mark_all_stale(config.home)
-
-
-def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
-    """Return the origin for imported records that no key proves to be the user's; None if records
-    keep their own origin.
 
     A token belongs to a program. Only on the page can a person decide to trust a file.
     """
-    if trusted and call.who.browser:
-        return None
-    writer = origin("import", namespace, (call.who.name, ""))
-    if trusted:
-        writer = writer._replace(trust=AGENT)
-    return lambda: writer
+    config, into = call.server.config, call.arguments.get("as")
+    terms = Terms(
+        writer=origin("import", into or call.memories.namespace, (call.who.name, "")),
+        key=None if trusted or call.who.everywhere < 3 else own_key(registers()),
+        namespaces=names,
+        into=into,
+        redactor=config.redactor() if call.arguments.get("redact", True) else None,
+        trusted=trusted,
+        by_person=call.who.browser,
+    )
+    intake, writer = examine(split_lines(spool, "the body"), terms)
+    handles, quota = call.server.handles, config.namespace_quota
+    store = log_import(handles.store, call.who.channel, writer, quota)
+    lines = split_lines(spool, "the body")
+    try:
+        return import_(
+            store, lines, handles.embedder, namespaces=names, dry_run=dry_run, intake=intake
+        ), intake.foreign
+    finally:  # an import that fails halfway keeps its earlier batches
+        mark_all_stale(config.home)
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
@@ -240,16 +210,6 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
         call.who.require("admin")
         return None
     return (call.memories.namespace,)
-
-
-def _lines(spool: IO[bytes]) -> Iterator[bytes]:
-    spool.seek(0)
-    while line := spool.readline(MAX_LINE_BYTES + 1):
-        if len(line) > MAX_LINE_BYTES:
-            raise InvalidInput(
-                f"the body contains a line of more than {MAX_LINE_BYTES} bytes; it is not an export"
-            )
-        yield line
 
 
 # changes to send after a reconnection; beyond that, the client must read everything again
