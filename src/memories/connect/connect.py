@@ -126,7 +126,10 @@ class Connector:
             before = target.read(path)
             made: Made = ()
             if path == host_files.plugin:
-                _refuse_foreign_plugin(path, before)
+                if before is not None and not before.startswith(PLUGIN_MARK.encode()):
+                    raise InvalidInput(
+                        f"{path} is another plugin; rename it first; nothing was changed"
+                    )
                 after: bytes | None = entries.plugin.encode()
             elif path.suffix == ".toml":
                 text, mark = files.decode(before, path)
@@ -249,11 +252,6 @@ class Connector:
             folder = self.folder / "copies"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.copy(change.path, change.before, folder, datetime.now(UTC))
-
-
-def _refuse_foreign_plugin(path: Path, data: bytes | None) -> None:
-    if data is not None and not data.startswith(PLUGIN_MARK.encode()):
-        raise InvalidInput(f"{path} is another plugin; rename it first; nothing was changed")
 
 
 def _check_unchanged(target: Target, change: Change) -> None:

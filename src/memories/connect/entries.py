@@ -161,18 +161,14 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
             document.set(("version",), 1)
         for hook in host.hooks.values():
             if hook.name in commands and hook.name not in present:
-                handler = _handler(host, commands[hook.name], hook.timeout)
+                handler: dict[str, Any] = {"command": commands[hook.name], "timeout": hook.timeout}
+                if not host.flat:
+                    handler = {"hooks": [{"type": "command"} | handler]}
                 document.append(("hooks", hook.name), handler)
     except TypeError as exc:
         raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
     unused = [hook.name for hook in host.hooks.values() if hook.name not in commands]
     _prune(document, [("hooks", event) for event in unused])
-
-
-def _handler(host: Host, command: str, timeout: int) -> dict[str, Any]:
-    if host.flat:
-        return {"command": command, "timeout": timeout}
-    return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
 def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | None) -> None:

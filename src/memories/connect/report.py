@@ -31,15 +31,19 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     if check.problem:
         return about
     has_hooks = bool(check.hooks)
+    prompts, switch = "nothing by itself: the agent searches with its tools", undo
+    if has_hooks:
+        prompts = "memories that match the prompt, each once a session; often none"
+        switch = "memory off, in a project's folder; memory off --all for every project"
     return about | {
         "at_session_start": _describe_start(check),
-        "at_each_prompt": _describe_prompts(has_hooks),
+        "at_each_prompt": prompts,
         "captured": _describe_capture(target, has_hooks),
         "stored_in": _describe_store(check),
         "background": _describe_server(config, has_hooks),
         "sent": _describe_network(config, target),
         "ask_first": _first_request(target, check),
-        "switch_off": _describe_switch(has_hooks, undo),
+        "switch_off": switch,
         "undo": undo,
     }
 
@@ -90,12 +94,6 @@ def _describe_start(check: Check) -> str:
     return f"{text} (now {size} characters)" if size else text
 
 
-def _describe_prompts(has_hooks: bool) -> str:
-    if has_hooks:
-        return "memories that match the prompt, each once a session; often none"
-    return "nothing by itself: the agent searches with its tools"
-
-
 def _describe_capture(target: Target, has_hooks: bool) -> str:
     if not has_hooks:
         return "nothing by itself: the agent stores what it decides to, with its tools"
@@ -138,12 +136,6 @@ def _describe_network(config: Config, target: Target) -> str:
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"
     return f"{sent}; {target.host.title} shows its own model what is recalled"
-
-
-def _describe_switch(has_hooks: bool, undo: str) -> str:
-    if has_hooks:
-        return "memory off, in a project's folder; memory off --all for every project"
-    return undo
 
 
 def _first_request(target: Target, check: Check) -> str:

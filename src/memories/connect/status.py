@@ -89,7 +89,10 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         if path == host_files.plugin:
             hooks = _plugin_commands(text)
         elif path.suffix == ".toml":
-            entry = _read_table(text, host, path)
+            try:
+                entry = toml.get(text, (*host.servers, SERVER))
+            except toml.Malformed as exc:
+                raise InvalidInput(f"{path}, {exc}; nothing was changed") from exc
         else:
             document = parse(host, text, str(path))
             if path == host_files.server:
@@ -104,13 +107,6 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
         if hooks or is_server(server):
             entries.files.append(path)
     return entries
-
-
-def _read_table(text: str, host: Host, path: Path) -> Any:
-    try:
-        return toml.get(text, (*host.servers, SERVER))
-    except toml.Malformed as exc:
-        raise InvalidInput(f"{path}, {exc}; nothing was changed") from exc
 
 
 def _plugin_commands(plugin: str) -> list[list[str]]:

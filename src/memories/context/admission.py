@@ -59,7 +59,7 @@ def admit_turns(
         reason = ""
         if document["suspicious"] and not rules.suspicious:
             reason = SUSPICIOUS
-        elif _role(document) in _TOOL_ROLES and not rules.tool_turns:
+        elif document.get("metadata", {}).get("role") in _TOOL_ROLES and not rules.tool_turns:
             reason = TOOL_TURN
         elif not named and _is_captured(document):
             reason = CAPTURED
@@ -183,10 +183,6 @@ def _mark(document: Document) -> Document:
     if not isinstance(document.get("text"), str):
         return {**document, "suspicious": ()}  # it can't be shown either
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
-
-
-def _role(document: Document) -> Any:
-    return document.get("metadata", {}).get("role")
 
 
 def _id(document: Document) -> str:

@@ -386,15 +386,13 @@ def _find_copied_group(store: Store, source: _Source, place: Place, group: str) 
     refs = set()
     for other in others:
         record = own.get(other.ref.position)
-        if record is None or not _is_copy(record, other):
+        if record is None:
+            return None
+        moved = other._replace(ref=other.ref._replace(namespace=record.ref.namespace))
+        if content_hash(record) != content_hash(moved):
             return None
         refs.add(record.ref)
     return refs
-
-
-def _is_copy(record: Record, other: Record) -> bool:
-    ref = other.ref._replace(namespace=record.ref.namespace)
-    return content_hash(record) == content_hash(other._replace(ref=ref))
 
 
 def _find_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ the notes of this agent's last sessions in this project.
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.context import fence
@@ -185,10 +186,11 @@ def _admit(
     by_writer: Counter[str] = Counter()
     for entry in entries:
         is_own = entry.namespace == request.namespace
+        is_note = entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
         reason = ""
         if is_recall_off(entry.tags):
             reason = "recall_off"
-        elif _is_undecided(entry) and not (_is_note(entry) and is_own):
+        elif _is_undecided(entry) and not (is_note and is_own):
             reason = "untrusted"
         elif _is_suspicious(entry):
             reason = "suspicious"
@@ -207,11 +209,6 @@ def _admit(
 def _is_undecided(entry: Entry) -> bool:
     """Return whether a memory was captured or imported, and not accepted."""
     return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
-
-
-def _is_note(entry: Entry) -> bool:
-    """Return whether hooks wrote a memory as a session note."""
-    return entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
 
 
 def _is_suspicious(entry: Entry) -> bool:
@@ -253,11 +250,7 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
         elif group != "session":
             near.append(entry)
     groups = (pinned, preferences, own, near, far)
-    return [entry for group in groups for entry in sorted(group, key=_is_doubtful)]
-
-
-def _is_doubtful(entry: Entry) -> bool:
-    return entry.is_doubtful
+    return [entry for group in groups for entry in sorted(group, key=attrgetter("is_doubtful"))]
 
 
 def _leave_out_far(
@@ -305,12 +298,8 @@ def _choose_sessions(
         and entry.namespace == namespace
         and entry.tags.get("project") in projects
     ]
-    sessions.sort(key=_written_at, reverse=True)
+    sessions.sort(key=attrgetter("written"), reverse=True)
     return sessions[:SESSIONS]
-
-
-def _written_at(entry: Entry) -> str:
-    return entry.written
 
 
 def _fit(

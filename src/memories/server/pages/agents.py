@@ -107,11 +107,14 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         "prompt": _shape_part(seen.prompt, chosen.message) if seen.prompt else None,
     }
     hosts = load_hosts()
+    why_off = ""
+    if request.is_owner:
+        why_off = switch.read_state(chosen.folder or os.sep, None, os.environ).why_off
     more = {
         "chosen": chosen,
         "hosts": [(name, hosts[name].title) for name in hook.HOSTS],
         "projects": list(memories.tags("project"))[:_PROJECTS],
-        "off": _why_off(chosen) if request.is_owner else "",
+        "off": why_off,
         "today": _captured_today(memories),
     }
     if request.is_owner:
@@ -155,11 +158,6 @@ def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) 
         store = without_password(situation.config.store)
         raise InvalidInput(f"the settings of {chosen.folder} name another store: {store}")
     return situation
-
-
-def _why_off(chosen: Chosen) -> str:
-    """Return why hooks are switched off in the chosen place; empty if they are on."""
-    return switch.read_state(chosen.folder or os.sep, None, os.environ).why_off
 
 
 def _shape_part(part: Part, message: str) -> dict[str, Any]:

@@ -354,7 +354,11 @@ class Search:
         """
         best_records = self._get_cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
-        beside = [(turn, _move(turn.ref, step)) for turn in turns for step in _STEPS]
+        beside = [
+            (turn, turn.ref._replace(position=turn.ref.position + step))
+            for turn in turns
+            for step in _STEPS
+        ]
         loaded = self._load(ref for _, ref in beside)
         sessions = {stored.ref: stored.record.session for stored in loaded}
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
@@ -379,10 +383,6 @@ class Search:
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
             turns_of_days.update(turn.ref for turn in turns[:MAX_OF_A_DAY])
         return turns_of_days
-
-
-def _move(ref: Ref, step: int) -> Ref:
-    return ref._replace(position=ref.position + step)
 
 
 def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:

@@ -98,7 +98,9 @@ class PostgresClaims:
             "oldest": now - claims.KEPT_SECONDS,
         }
         with translate_errors(self._server.masked_url), self._lock:
-            self._sweep(values["oldest"])
+            if self._count % _SWEPT == 0:
+                self._rows(_SWEEP, {"oldest": values["oldest"], "most": claims.MAX_KEPT})
+            self._count += 1
             while not (rows := self._rows(_CLAIM, values)):
                 digests = self._rows(_DIGEST, values)
                 if digests:  # otherwise it was dropped in the meantime
@@ -176,11 +178,6 @@ class PostgresClaims:
 
     def _held_requests(self) -> dict[str, Any]:
         return {"names": list(self._held), "numbers": list(self._held.values())}
-
-    def _sweep(self, oldest: float) -> None:
-        if self._count % _SWEPT == 0:
-            self._rows(_SWEEP, {"oldest": oldest, "most": claims.MAX_KEPT})
-        self._count += 1
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):

@@ -12,6 +12,7 @@ from memories.transfer.sources.items import (
     Message,
     clean,
     dicts,
+    mapping,
     moment,
     name_of,
     one_line,
@@ -75,15 +76,13 @@ def _read_conversation(reader: Reader, conversation: Mapping[str, Any]) -> Itera
 
 
 def _message(nodes: Mapping[str, Any], node_id: str) -> Mapping[str, Any]:
-    node = nodes.get(node_id)
-    message = node.get("message") if isinstance(node, dict) else None
-    return message if isinstance(message, dict) else {}
+    return mapping(mapping(nodes.get(node_id)).get("message"))
 
 
 def _active_branch(nodes: Mapping[str, Any], current: object) -> Sequence[str]:
     """Return the ids of the nodes from the first one to the current one, or to the newest leaf."""
     if not isinstance(current, str) or current not in nodes:
-        leaves = [node_id for node_id, node in nodes.items() if not _value(node, "children")]
+        leaves = [node_id for node_id, node in nodes.items() if not mapping(node).get("children")]
 
         def written_at(node_id: str) -> float:
             at = _message(nodes, node_id).get("create_time")
@@ -93,23 +92,15 @@ def _active_branch(nodes: Mapping[str, Any], current: object) -> Sequence[str]:
     branch: dict[str, None] = {}
     while isinstance(current, str) and current in nodes and current not in branch:
         branch[current] = None
-        current = _value(nodes[current], "parent")
+        current = mapping(nodes[current]).get("parent")
     return list(reversed(branch))
-
-
-def _value(node: object, name: str) -> Any:
-    return node.get(name) if isinstance(node, dict) else None
 
 
 def _read_message(
     reader: Reader, conversation: str, title: str, node_id: str, message: Mapping[str, Any]
 ) -> Iterator[Item]:
-    author, metadata = message.get("author"), message.get("metadata")
-    author = author if isinstance(author, dict) else {}
-    metadata = metadata if isinstance(metadata, dict) else {}
-    content = message.get("content")
-    if not isinstance(content, dict):
-        return
+    author, metadata = mapping(message.get("author")), mapping(message.get("metadata"))
+    content = mapping(message.get("content"))
     if metadata.get("is_user_system_message") or content.get("content_type") == (
         "user_editable_context"
     ):

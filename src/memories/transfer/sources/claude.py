@@ -7,7 +7,7 @@ from typing import Any
 from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources import markdown
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line
+from memories.transfer.sources.items import Item, Message, clean, dicts, mapping, moment, one_line
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -81,7 +81,10 @@ def _read_conversation(
     messages = dicts(conversation.get("chat_messages") or conversation.get("messages"))
     if not their_id or not messages:
         return
-    project = conversation.get("project_uuid") or _uuid(conversation.get("project"))
+    project = conversation.get("project")
+    if isinstance(project, dict):
+        project = project.get("uuid")
+    project = conversation.get("project_uuid") or project
     branch: Sequence[Mapping[str, Any]] = messages
     if "branches" not in reader.include:
         branch = _active_branch(messages)
@@ -99,10 +102,6 @@ def _read_conversation(
         )
         title = one_line(conversation.get("name")) or one_line(text, 100)
         yield Message(f"claude:{their_id}", turn, title, projects.get(str(project)) or None)
-
-
-def _uuid(project: object) -> object:
-    return project.get("uuid") if isinstance(project, dict) else project
 
 
 def _active_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -144,8 +143,7 @@ def _read_attachments(reader: Reader, message: Mapping[str, Any]) -> Iterator[It
 def _read_memories(memories: Mapping[str, Any], projects: Mapping[str, str]) -> Iterator[Item]:
     """Yield the statements of the memories that Claude wrote about the user, and of projects."""
     yield from _split(memories.get("conversations_memory"), {})
-    of_projects = memories.get("project_memories")
-    for project, text in of_projects.items() if isinstance(of_projects, dict) else ():
+    for project, text in mapping(memories.get("project_memories")).items():
         yield from _split(text, {"project": projects.get(project) or project})
 
 

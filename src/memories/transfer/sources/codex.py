@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from memories.read.turns import TurnDraft
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, name_of, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    dicts,
+    mapping,
+    moment,
+    name_of,
+    one_line,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -98,8 +107,7 @@ def _of_user(
     payload: Mapping[str, Any], blocks: list[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
     """Return the parts of a prompt that the user wrote, where the file says which."""
-    marks = payload.get(_PASSTHROUGH)
-    kinds = marks.get("content_item_kinds") if isinstance(marks, dict) else None
+    kinds = mapping(payload.get(_PASSTHROUGH)).get("content_item_kinds")
     if not isinstance(kinds, list) or len(kinds) != len(blocks):
         return blocks
     return [

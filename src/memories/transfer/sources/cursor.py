@@ -11,6 +11,7 @@ from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.items import (
     Item,
     Message,
+    blocks_text,
     clean,
     dicts,
     moment,
@@ -107,9 +108,7 @@ def _read_transcript(reader: Reader, file: Path) -> Iterator[Item]:
     for line in reader.json_lines(file):
         message = line.get("message")
         content = message.get("content") if isinstance(message, dict) else line.get("content")
-        texts = [clean(content)] if isinstance(content, str) else []
-        texts += [clean(block.get("text")) for block in dicts(content)]
-        text = "\n\n".join(filter(None, texts))
+        text = "\n\n".join(filter(None, blocks_text(content)))
         if line.get("role") not in ("user", "assistant") or not text:
             continue
         title = title or one_line(text, 100)

@@ -45,12 +45,9 @@ def read(reader: Reader) -> Iterator[Item]:
         if file.suffix == ".gz":
             yield from _read_chunk(reader, file)
             continue
-        with reader.open(file) as stream:
-            is_database = stream.read(6) == b"SQLite"
-        if not is_database:
-            with reader.open(file) as stream:
-                for value in reader.objects(stream, file.name):
-                    yield from _read_export(reader, value)
+        if not reader.is_sqlite(file):
+            for value in reader.values(file):
+                yield from _read_export(reader, value)
             continue
         with open_copy(file) as database:
             for row in database.rows("observations", _OBSERVATION, _OPTIONAL, "ORDER BY id"):

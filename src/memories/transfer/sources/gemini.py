@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from memories.read.turns import TurnDraft
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, name_of, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    blocks_text,
+    dicts,
+    mapping,
+    moment,
+    name_of,
+    one_line,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -38,7 +47,8 @@ def read(reader: Reader) -> Iterator[Item]:
         title = ""
         for message in messages:
             role = _ROLES[message["type"]]
-            text = _text(message)
+            texts = blocks_text(message.get("content"))
+            text = "\n\n".join(text for text in texts if text and not text.startswith(_INSERTED))
             if not text:
                 continue
             title = title or one_line(text, 100)
@@ -77,12 +87,9 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
 
 def _lines(reader: Reader, file: Path) -> Iterator[Mapping[str, Any]]:
     if file.suffix == ".json":
-        with reader.open(file) as stream:
-            for value in reader.objects(stream, file.name):
-                if isinstance(value, dict):
-                    yield value
-        return
-    yield from reader.json_lines(file)
+        yield from filter(None, map(mapping, reader.values(file)))
+    else:
+        yield from reader.json_lines(file)
 
 
 def _without_tools(message: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
@@ -91,13 +98,6 @@ def _without_tools(message: Mapping[str, Any], reader: Reader) -> Mapping[str, A
         reader.skip("results of tools", len(dicts(message["toolCalls"])))
     names = ("id", "timestamp", "type", "content", "model")
     return {name: message.get(name) for name in names}
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    texts = [clean(content)] if isinstance(content, str) else []
-    texts += [clean(part.get("text")) for part in dicts(content)]
-    return "\n\n".join(text for text in texts if text and not text.startswith(_INSERTED))
 
 
 def _project_folder(file: Path) -> str | None:

@@ -98,7 +98,11 @@ def parse_json(text: object) -> object:
 
 def parse_object(text: object) -> Mapping[str, Any]:
     """Return a JSON object kept as text; empty if it isn't one."""
-    value = parse_json(text)
+    return mapping(parse_json(text))
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object; empty if the value isn't one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -107,6 +111,13 @@ def dicts(value: object) -> list[Mapping[str, object]]:
     if not isinstance(value, list):
         return []
     return [part for part in value if isinstance(part, dict)]
+
+
+def blocks_text(content: object) -> list[str]:
+    """Return the texts of a message: its content is a text, or a list of blocks with text."""
+    if isinstance(content, str):
+        return [clean(content)]
+    return [clean(block.get("text")) for block in dicts(content)]
 
 
 def strings(value: object) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from memories.transfer.sources.fields import TEXT_NAMES, to_draft
-from memories.transfer.sources.items import Item
+from memories.transfer.sources.items import Item, mapping
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -39,7 +39,6 @@ def _objects(reader: Reader, file: Path) -> Iterator[Mapping[str, Any]]:
         start = stream.read(4_096).removeprefix(b"\xef\xbb\xbf").lstrip()
         if start[:1] == b"[":
             stream.seek(0)
-            for value in reader.objects(stream, file.name):
-                yield value if isinstance(value, dict) else {}
+            yield from map(mapping, reader.objects(stream, file.name))
             return
     yield from reader.json_lines(file)

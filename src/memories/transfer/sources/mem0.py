@@ -9,7 +9,16 @@ from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.fields import add_tag, to_tags
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line, strings
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    dicts,
+    mapping,
+    moment,
+    one_line,
+    strings,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -36,18 +45,15 @@ def recognize(sample: Sample) -> bool:
 def read(reader: Reader) -> Iterator[Item]:
     """Yield the current text of each memory, and the last messages that mem0 kept."""
     for file in reader.files(*FILES):
-        with reader.open(file) as stream:
-            is_database = stream.read(6) == b"SQLite"
-        if is_database:
+        if reader.is_sqlite(file):
             with open_copy(file) as database:
                 yield from _read_changes(reader, database)
                 yield from _read_messages(database)
             continue
-        with reader.open(file) as stream:
-            for value in reader.objects(stream, file.name):
-                results = value.get("results") if isinstance(value, dict) else None
-                for memory in dicts([value] if results is None else results):
-                    yield from _read_memory(reader, memory)
+        for value in reader.values(file):
+            results = mapping(value).get("results")
+            for memory in dicts([value] if results is None else results):
+                yield from _read_memory(reader, memory)
 
 
 def _read_changes(reader: Reader, database: Database) -> Iterator[Item]:
@@ -84,8 +90,7 @@ def _read_memory(reader: Reader, memory: Mapping[str, Any]) -> Iterator[Item]:
     if not text:
         reader.skip("entries without text")
         return
-    metadata = memory.get("metadata")
-    tags = to_tags(metadata) if isinstance(metadata, dict) else {}
+    tags = to_tags(mapping(memory.get("metadata")))
     for name in _OWNERS:
         add_tag(tags, name.removesuffix("_id"), memory.get(name))
     for category in strings(memory.get("categories")):

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.items import Item, Message, clean, moment, one_line, parse_object
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    mapping,
+    moment,
+    one_line,
+    parse_object,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -105,8 +113,7 @@ def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
         data = parse_object(reader.text(message_file))
         part_files = sorted((storage / "part" / message_file.stem).glob("prt_*.json"))
         parts = [parse_object(reader.text(part_file)) for part_file in part_files]
-        times = data.get("time")
-        created_at = times.get("created") if isinstance(times, dict) else None
+        created_at = mapping(data.get("time")).get("created")
         texts = [part for part in parts if part.get("type") == "text"]
         messages.append(_Message(created_at, data, texts))
     yield from _turns(reader, session, messages)

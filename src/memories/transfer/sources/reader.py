@@ -241,6 +241,16 @@ class Reader:
                 f"{shown(name)} is not JSON, at about byte {counted.total}; use another copy"
             ) from exc
 
+    def values(self, file: Path) -> Iterator[Any]:
+        """Yield the elements of a file's JSON array, or its value; see `objects`."""
+        with self.open(file) as stream:
+            yield from self.objects(stream, file.name)
+
+    def is_sqlite(self, file: Path) -> bool:
+        """Return whether a file is a SQLite database."""
+        with self.open(file) as stream:
+            return stream.read(6) == b"SQLite"
+
     def _build(self, events: Iterator[tuple[str, Any]], counted: "_Counted") -> Iterator[Any]:
         is_in_array, element = False, None
         for event, value in events:
