@@ -76,8 +76,8 @@ ORDER = {
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < conflicts entries < connect < status < check < report",
-    "memories.cli": """output complete < text app < options < backup bulk < anchors search turns stores
-        bundle status serve identities < review < agents connect memories
+    "memories.cli": """output complete < text app < options < backup bulk < search turns stores
+        status serve identities < review < agents connect memories
         transfer""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",

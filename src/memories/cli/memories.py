@@ -1,4 +1,5 @@
-"""Commands that write memories: create, update, edit, reinforce, delete, restore, forget."""
+"""Commands that write memories: create, update, edit, reinforce, delete, restore, forget; and those
+that check them: verify, confirm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import shapes
-from memories.cli.anchors import anchor_options, read_cited
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
+    anchor_option,
+    anchor_options,
     compact,
     dry_run_option,
+    filter_option,
     in_session,
     memory_id,
     named_options,
@@ -23,24 +26,27 @@ from memories.cli.options import (
     one_named_option,
     parse_share,
     read_argument,
+    read_cited,
     show_option,
     tag_options,
     text,
+    valid_until_option,
     where_option,
     whole_number_or,
 )
 from memories.cli.output import begin_change, confirm, emit, note, record_change
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
-from memories.models import Draft
+from memories.models import Draft, Page
 from memories.search.filters import SCOPES
 
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Forgotten, Memory
     from memories.write.create import Created
+    from memories.write.truth import Verification
 
-NOT_STORED = 3
+CHANGED, NOT_STORED = 1, 3  # exit codes
 _POLICIES = ("stable", "contextual", "reinforceable")
 _parse_confidence = partial(parse_share, name="confidence")
 
@@ -438,4 +444,65 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
     )
 
 
-COMMANDS = (create, update, reinforce, delete, restore, forget, edit)
+# --- truth ---
+
+
+@command(epilog="memory verify --project .\nmemory verify || echo 'memories are out of date'")
+@filter_option("project")
+@in_session(reads=True)
+def verify(memories: "Memories", project: Sequence[str] | None) -> int:
+    """Check whether what memories cite still holds.
+
+    Paths, symbols and literals are checked in the project of the working folder. Nothing is run,
+    and no file outside it is read. Prints what no longer holds, and what could not be checked.
+    Exits 1 if a memory changed or expired. Then update, delete or confirm it.
+    """
+    result = memories.truth.verify(project=project)
+    emit(shapes.verification(result), partial(_render_verification, result))
+    return CHANGED if result.doubtful else 0
+
+
+def _render_verification(result: "Verification") -> str:
+    """Return what no longer holds, what could not be checked, and the remedies."""
+    memories = (*result.doubtful, *result.unverified)
+    parts = [text.page(Page(memories, None))] if memories else []
+    counted = [f"{count} {word}" for word, count in result.counts.items() if count]
+    parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
+    if result.doubtful:
+        parts.append("To settle one: memory update ID TEXT, memory delete ID, or memory confirm ID")
+    return "\n\n".join(parts)
+
+
+@command(
+    "confirm",
+    epilog="memory confirm 01a1fdf1-92cd-72f2\n"
+    "memory confirm 01a1fdf1-92cd-72f2 --anchor compose.yml::5433",
+)
+@named_options
+@anchor_option
+@valid_until_option()
+@in_session(reads=True)
+def confirm_(
+    memories: "Memories",
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
+    cited: Mapping[str, Any],
+) -> int:
+    """Say that a memory is still true: adds a version.
+
+    The text stays. It keeps the anchors that hold, and gets those that its text names. --anchor
+    gives it others. A date that has passed is removed unless --valid-until gives a new one. Give
+    one ID or several, or - to read ids from standard input.
+    """
+    from memories.cli.bulk import for_each, select
+
+    values = read_cited(cited)
+    run = partial(
+        memories.truth.confirm, anchors=values["anchors"], valid_until=values["valid_until"]
+    )
+    selection = select(memories, ids, key, project)
+    return for_each(selection, run, shapes.memory, text.memory, "confirmed")
+
+
+COMMANDS = (create, update, reinforce, delete, restore, forget, edit, verify, confirm_)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -439,6 +439,63 @@ review_filters = together(
     filter_option("since", "filters"),
     filter_option("until", "filters"),
 )  # fmt: skip
+
+
+# --- anchors ---
+
+_ANCHORS, _CITED = "Anchors", "cited"  # a section of the help, and a group of options
+
+anchor_option = option(
+    "--anchor", "anchors", metavar="ANCHOR", multiple=True, section=_ANCHORS, group=_CITED,
+    help="What makes it true: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
+    "repeated.",
+)  # fmt: skip
+
+
+def valid_until_option(*aliases: str) -> Decorator:
+    """Return the option for the time until which a memory holds."""
+    return option(
+        "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_CITED,
+        help="Time until which it holds: a date means its end, 90d counts from now.",
+    )  # fmt: skip
+
+
+def anchor_options(*aliases: str) -> Decorator:
+    """Return the options for what makes a memory true; see `read_cited`.
+
+    Args:
+        *aliases: Other names of `--valid-until`.
+    """
+    return together(
+        anchor_option,
+        option(
+            "--no-anchors", is_flag=True, section=_ANCHORS, group=_CITED,
+            help="No anchors, not even found ones.",
+        ),
+        valid_until_option(*aliases),
+        option(
+            "--recheck", metavar="SPAN", section=_ANCHORS, group=_CITED,
+            help="Time after which it should be confirmed, such as 90d.",
+        ),
+    )  # fmt: skip
+
+
+def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a memory true, as arguments of `Memories.create` and `update`.
+
+    Raises:
+        InvalidInput: Anchors are given and refused at once.
+    """
+    anchors = cited.get("anchors") or None
+    if cited.get("no_anchors"):
+        if anchors:
+            raise InvalidInput("--anchor and --no-anchors can't be combined; leave one out")
+        anchors = ()
+    return {
+        "anchors": anchors,
+        "valid_until": cited.get("valid_until"),
+        "recheck": cited.get("recheck"),
+    }
 
 
 # --- other options ---

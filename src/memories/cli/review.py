@@ -1,4 +1,4 @@
-"""Commands for memories that wait for review; decisions by keys."""
+"""Commands that decide on waiting memories, also by keys; tidy, which proposes changes."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from memories.answers import shapes
-from memories.cli.app import Group, option
+from memories.cli.app import Group, command, option
 from memories.cli.bulk import NOT_STORED, read_ids
 from memories.cli.options import (
     fields_option,
@@ -457,4 +457,32 @@ def _single_keys() -> Iterator[Callable[[], str]]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
 
-COMMANDS = (review,)
+@command(epilog="memory tidy --dry-run\nmemory tidy && memory review")
+@option("--dry-run", is_flag=True, help="Store nothing, only show the proposals.")
+@in_session(reads=False)
+def tidy(memories: "Memories", dry_run: bool) -> None:
+    """Propose what to delete, link or keep, for review.
+
+    Looks for memories that say the same or contradict each other, whose anchors changed or whose
+    time has passed, that nobody read in a year, and for statements repeated in conversations.
+    Nothing is done by itself: each proposal waits in memory review, at most 20 at a time, and a
+    rejected one does not come back.
+    """
+    begin_change()
+    proposals = memories.truth.tidy(dry_run=dry_run)
+    if not dry_run:
+        record_change(f"{len(proposals)} proposals wait for review")
+    rows = [
+        {"id": memory_id or None, "kind": kind, "content": content, "certainty": certainty}
+        for (kind, content, certainty, _, _), memory_id in proposals
+    ]
+    emit({"proposals": rows, "count": len(rows)}, partial(_render_proposals, rows))
+
+
+def _render_proposals(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"{row['certainty']:.2f} {row['kind']}: {safe(row['content'])}" for row in rows]
+    lines.append("To decide: memory review" if rows else "Nothing to tidy.")
+    return "\n".join(lines)
+
+
+COMMANDS = (review, tidy)

@@ -20,6 +20,7 @@ from memories.cli.options import ProgressBar, no_redact_option
 from memories.cli.output import amount, begin_change, emit, note, record_change, safe
 from memories.cli.stores import (
     CHUNK_BYTES,
+    apply_edits,
     namespace_settings,
     namespaces_of,
     open_store,
@@ -367,8 +368,6 @@ def _import_export(
 
 def _import_bundle(config: "Config", folder: str, *, yes: bool, **terms: Any) -> int:
     """Import a folder that `memory export --markdown` wrote: edits of texts, and new memories."""
-    from memories.cli.bundle import apply_edits
-
     applied = apply_edits(
         config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"], yes=yes
     )
