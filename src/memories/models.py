@@ -51,7 +51,9 @@ class Verdict(NamedTuple):
     def describe(self) -> str:
         """Return the verdict as a short remark, such as `changed: a.py is gone`."""
         if self.since is None or self.word == EXPIRED:
-            return f"{self.word}: {self.reason}" if self.reason else self.word
+            if self.reason:
+                return f"{self.word}: {self.reason}"
+            return self.word
         day = self.since.astimezone().date().isoformat()
         return f"{self.word} since {day}: {self.reason}"
 

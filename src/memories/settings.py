@@ -229,7 +229,9 @@ def _number_or_none(high: int) -> Callable[[str], int | None]:
     parse_number = _whole_number(1, high)
 
     def parse(text: str) -> int | None:
-        return None if text.lower() in ("none", "null") else parse_number(text)
+        if text.lower() in ("none", "null"):
+            return None
+        return parse_number(text)
 
     return parse
 
@@ -267,7 +269,9 @@ def _log_level(text: str) -> str:
     variable."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
-    return level if level in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(level, "INFO")
+    if level in ("DEBUG", "INFO", "WARN", "ERROR"):
+        return level
+    return nearest.get(level, "INFO")
 
 
 def namespace(text: str) -> str:

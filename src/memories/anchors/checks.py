@@ -69,7 +69,9 @@ class Session:
         """Return a verdict; None if nothing can be checked here."""
         if not cited.can_be_judged:
             return None
-        place = self._tree(cited.tags.get("project")) if cited.anchors else None
+        place = None
+        if cited.anchors:
+            place = self._tree(cited.tags.get("project"))
         checks = [] if place is None else self._check(cited, *place)
         return decide(cited, checks, self._now)
 
@@ -245,7 +247,9 @@ def _describe_change(anchor: Anchor, look: Look, was_true: bool) -> str:
         return f"{path} is gone" if was_true else f"{path} does not exist"
     if look.kind == "folder" or anchor.kind == PATH:
         kind = "folder" if anchor.kind == PATH else "file"
-        return f"{path} is no longer a {kind}" if was_true else f"{path} is not a {kind}"
+        if was_true:
+            return f"{path} is no longer a {kind}"
+        return f"{path} is not a {kind}"
     verb = "define" if anchor.kind == SYMBOL else "contain"
     if was_true:
         return f"{path} no longer {verb}s {anchor.name}"
@@ -265,7 +269,9 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
         return Verdict(EXPIRED, f"it held until {day}", cited.valid_until)
     failed = [check for check in checks if check.holds is False]
     if failed:
-        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        more = ""
+        if len(failed) > 1:
+            more = f", and {len(failed) - 1} more"
         since = min(check.since for check in failed)
         return Verdict(CHANGED, failed[0].why + more, from_millis(since))
     unknown = [check for check in checks if check.holds is None]

@@ -159,7 +159,9 @@ def _anchor_of(path: str, content: str, name: str, budget: Budget) -> Anchor | N
         return None
     if anchor.kind == SYMBOL and symbols.defines(path, content, name, budget):
         return anchor
-    return Anchor(LITERAL, path, name) if literals.contains(content, name, budget) else None
+    if literals.contains(content, name, budget):
+        return Anchor(LITERAL, path, name)
+    return None
 
 
 def _is_specific(value: str) -> bool:

@@ -205,7 +205,9 @@ def join(anchors: Iterable[Anchor]) -> str | None:
 
 def split(field: object) -> tuple[str, ...]:
     """Return the anchors in the field of a record."""
-    return tuple(str(field).split(SEPARATOR)) if field else ()
+    if field:
+        return tuple(str(field).split(SEPARATOR))
+    return ()
 
 
 def select_named(anchors: Sequence[str], old_text: str, new_text: str) -> tuple[str, ...]:

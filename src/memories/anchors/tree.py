@@ -128,7 +128,9 @@ class WorkingTree:
                 os.close(folder)
             try:
                 look = self._describe(os.fstat(file))
-                data = _read_all(file) if look.kind == "file" and not look.why else b""
+                data = b""
+                if look.kind == "file" and not look.why:
+                    data = _read_all(file)
             finally:
                 os.close(file)
         except (FileNotFoundError, NotADirectoryError):

@@ -176,7 +176,9 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 
 def _innermost(exc: BaseException) -> BaseException:
     """Return the first error in nested groups of errors."""
-    return _innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
+    if isinstance(exc, BaseExceptionGroup):
+        return _innermost(exc.exceptions[0])
+    return exc
 
 
 def _is_about_messages(record: logging.LogRecord) -> bool:

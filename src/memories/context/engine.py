@@ -291,7 +291,9 @@ def _format_time(memory: Memory) -> str:
         zoned = parse_zoned_time(tag)
     except InvalidInput:
         return written_at
-    return to_iso(zoned, keep_zone=True) if to_iso(zoned) == written_at else written_at
+    if to_iso(zoned) == written_at:
+        return to_iso(zoned, keep_zone=True)
+    return written_at
 
 
 def _similarity(hit: Hit) -> float:

@@ -108,7 +108,9 @@ def item(head: str, text: str) -> list[str]:
 def name(text: str) -> str:
     """Return a name on one line, in quotes if it could be mistaken for something else."""
     shown = " ".join(lines(text[:MAX_NAME]))
-    return shown if _PLAIN.fullmatch(shown) else '"' + shown.replace('"', "'") + '"'
+    if _PLAIN.fullmatch(shown):
+        return shown
+    return '"' + shown.replace('"', "'") + '"'
 
 
 def verdict(verdict: "Verdict") -> str:

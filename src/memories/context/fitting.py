@@ -117,7 +117,9 @@ class Fitter:
         fitting: list[HistoryTurn] = []
         for turn in reversed(history):
             is_new_day = _day(turn) not in days
-            head = self._size_of_heading(turn) + self._count(_GAP) if is_new_day else 0
+            head = 0
+            if is_new_day:
+                head = self._size_of_heading(turn) + self._count(_GAP)
             size = head + self._size_of_turn(turn)
             if size > room:
                 length = self._fitting_length(turn, room - head)

@@ -576,7 +576,9 @@ def _parse_queued(entry: Entry) -> HistoryTurn:
 def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list[Document]:
     """Return the queued turns that are not stored yet, numbered after the stored ones."""
     message_ids = {document["metadata"].get("message_id") for document in stored}
-    last = stored[-1]["metadata"]["turn_index"] if stored else -1
+    last = -1
+    if stored:
+        last = stored[-1]["metadata"]["turn_index"]
     pending: list[Document] = []
     for entry in queued:
         try:

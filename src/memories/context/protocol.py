@@ -324,7 +324,9 @@ def parse_zoned_time(ts: str) -> datetime:
 
 def with_zone(ts: str) -> str:
     """Return a timestamp with a time zone, so that it means the same everywhere."""
-    return ts if datetime.fromisoformat(ts).tzinfo else to_iso(parse_time(ts))
+    if datetime.fromisoformat(ts).tzinfo:
+        return ts
+    return to_iso(parse_time(ts))
 
 
 # --- checks ---

@@ -90,7 +90,9 @@ def memory_lines(item: MemoryItem, id_length: int = fence.SHORT_ID) -> list[str]
     if item.shared:
         marks.append("shared")
     marks += _unusual_marks(item)
-    prefix = f"{fence.name(item.id[:id_length])} " if item.id else ""
+    prefix = ""
+    if item.id:
+        prefix = f"{fence.name(item.id[:id_length])} "
     return fence.item(f"- {prefix}{', '.join(marks)}: ", _cut(item.text))
 
 
@@ -118,7 +120,9 @@ def recall_block(
     """
     provenances = [_provenance(item) for item in items]
     is_common = bool(provenances) and len(set(provenances)) == 1
-    common = f"; all {provenances[0]}" if is_common and provenances[0] else ""
+    common = ""
+    if is_common and provenances[0]:
+        common = f"; all {provenances[0]}"
     lines: list[str] = []
     for item, provenance in zip(items, provenances, strict=True):
         marks = [] if item.memory_type == "fact" else [item.memory_type]
@@ -202,7 +206,9 @@ def heading(turn: HistoryTurn, previous: HistoryTurn | None, *, named: bool) -> 
     """
     at = datetime.fromisoformat(turn.ts)
     if previous is None or turn.conversation_id != previous.conversation_id:
-        conversation = f", {fence.name(turn.conversation_id)}" if named else ""
+        conversation = ""
+        if named:
+            conversation = f", {fence.name(turn.conversation_id)}"
         return f"# {_day(at)} {at.year}{conversation}"
     earlier = datetime.fromisoformat(previous.ts)
     if at.year != earlier.year:

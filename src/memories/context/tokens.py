@@ -119,7 +119,9 @@ def _run_cost(run: str) -> Cost:
 
 def _blank_cost(run: str) -> Cost:
     blanks = run.count(" ")
-    other = 0 if run[0] == "\n" else len(run) - blanks
+    other = 0
+    if run[0] != "\n":
+        other = len(run) - blanks
     bpe = 1.34 * other
     if blanks > 1:
         bpe += 0.6
@@ -130,14 +132,18 @@ def _blank_cost(run: str) -> Cost:
 
 def _latin_cost(word: str, *, has_space: bool) -> Cost:
     bpe, unigram, pieces = _word_cost(word)
-    bare = _BARE if not has_space and pieces == 1 and len(word) > _MEDIUM else 0.0
+    bare = 0.0
+    if not has_space and pieces == 1 and len(word) > _MEDIUM:
+        bare = _BARE
     return bpe + bare, unigram + _SPACE + bare, pieces
 
 
 def _word_cost(word: str) -> Cost:
     """Return the cost of a word of Latin letters."""
     pieces = _count_pieces(word)
-    accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
+    accents = 0
+    if not word.isascii():
+        accents = sum(letter > "\x7f" for letter in word)
     if not pieces:
         return 1.53 * len(word) + _ACCENT * accents, 1.04 * len(word), 1.0
     if len(word) > 1 and word.isupper():

@@ -65,13 +65,17 @@ class Address(NamedTuple):
     @property
     def url_host(self) -> str:
         """The host as it stands in a URL."""
-        return f"[{self.host}]" if ":" in self.host else self.host
+        if ":" in self.host:
+            return f"[{self.host}]"
+        return self.host
 
     @property
     def url(self) -> str:
         """The beginning of the URLs of the server; without a default port."""
         scheme, default_port = ("https", 443) if self.tls else ("http", 80)
-        port = "" if self.port == default_port else f":{self.port}"
+        port = ""
+        if self.port != default_port:
+            port = f":{self.port}"
         return f"{scheme}://{self.url_host}{port}"
 
     def quoted(self, text: str) -> str:
@@ -82,7 +86,9 @@ class Address(NamedTuple):
                 text = text.replace(secret, "***")
         line = " ".join(text.split())
         line = "".join(character for character in line if not is_unseen(character)).rstrip(".")
-        return line if len(line) <= _MAX_QUOTE else f"{line[:_MAX_QUOTE]}…"
+        if len(line) <= _MAX_QUOTE:
+            return line
+        return f"{line[:_MAX_QUOTE]}…"
 
 
 class Answer(NamedTuple):

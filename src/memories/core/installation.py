@@ -87,7 +87,9 @@ def is_temporary(path: str) -> bool:
 def install_command(extra: str = "") -> str:
     """Return the shell command that adds an optional part; see `install_arguments`."""
     arguments = install_arguments(extra)
-    return subprocess.list2cmdline(arguments) if os.name == "nt" else shlex.join(arguments)
+    if os.name == "nt":
+        return subprocess.list2cmdline(arguments)
+    return shlex.join(arguments)
 
 
 def install_arguments(extra: str = "", installation: Installation | None = None) -> list[str]:
@@ -122,7 +124,9 @@ def _find_model_source(installation: Installation) -> str | None:
     """Return the folder of the multilingual model beside the sources; None to use the index."""
     folder = installation.folder
     source = None if folder is None else folder / _MODEL_SOURCE
-    return str(source) if source is not None and source.is_dir() else None
+    if source is not None and source.is_dir():
+        return str(source)
+    return None
 
 
 def _reinstall_tool(installation: Installation, extra: str, model: str | None) -> list[str]:
@@ -166,4 +170,6 @@ def _requirement(extras: Sequence[str], source: str) -> str:
 
 def _brackets(extras: Sequence[str]) -> str:
     names = sorted({extra for extra in extras if extra})
-    return f"[{','.join(names)}]" if names else ""
+    if names:
+        return f"[{','.join(names)}]"
+    return ""

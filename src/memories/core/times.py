@@ -126,7 +126,9 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     """
     ago = _IN_WORDS.fullmatch(text.strip())
     if ago:
-        count = int(ago[1]) if ago[1].isdigit() else 1
+        count = 1
+        if ago[1].isdigit():
+            count = int(ago[1])
         try:
             moment = now - count * _WORD_UNITS[ago[2].lower()]
         except OverflowError:
@@ -189,7 +191,9 @@ def describe_age(moment: datetime, now: datetime) -> str:
         count = int(abs(seconds) // length)
         if count:
             span = f"1 {unit}" if count == 1 else f"{count} {unit}s"
-            return f"{span} ago" if seconds > 0 else f"in {span}"
+            if seconds > 0:
+                return f"{span} ago"
+            return f"in {span}"
     return "just now"
 
 

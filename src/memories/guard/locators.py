@@ -32,7 +32,9 @@ _COOKIE = r"(?P<n>[\w.-]{1,64})=(?P<v>[^;\s\"',\\]{8,4000})"
 
 def locate_varied(match: Match[str]) -> Span | None:
     """Locate a token, unless it is a pattern such as `xxxxxxxx`."""
-    return match.span("s") if values.is_varied(match["s"]) else None
+    if values.is_varied(match["s"]):
+        return match.span("s")
+    return None
 
 
 def _locate_value(match: Match[str], *, is_password: bool) -> Span | None:
@@ -134,7 +136,9 @@ def locate_bearer(match: Match[str]) -> Span | None:
 
 def locate_login(match: Match[str]) -> Span | None:
     """Locate base64 of `user:password`."""
-    return match.span("s") if values.holds_login(match["s"]) else None
+    if values.holds_login(match["s"]):
+        return match.span("s")
+    return None
 
 
 def locate_aws_secret(match: Match[str]) -> Span | None:
@@ -164,7 +168,9 @@ def locate_unknown_token(match: Match[str]) -> Span | None:
 
 def locate_card(match: Match[str]) -> Span | None:
     """Locate the number of a payment card."""
-    return match.span("s") if values.is_card(match["s"]) else None
+    if values.is_card(match["s"]):
+        return match.span("s")
+    return None
 
 
 def locate_iban(match: Match[str]) -> Span | None:

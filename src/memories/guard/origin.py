@@ -246,7 +246,9 @@ def _clean(text: str, max_length: int) -> str:
     text = text[: 4 * max_length].replace(_BAR, "¦")
     unseen = {ord(character): " " for character in set(text) if is_unseen(character)}
     line = " ".join(text.translate(unseen).split())
-    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
+    if len(line) <= max_length:
+        return line
+    return f"{line[: max_length - 1]}…"
 
 
 def program() -> str:

@@ -161,7 +161,9 @@ def _check_pattern(pattern: str) -> str:
         )
     if compiled.search("") or compiled.search(" "):
         raise InvalidInput("pattern matches an empty or blank text; make it match only the secret")
-    return pattern if "s" in compiled.groupindex else f"(?P<s>{pattern})"
+    if "s" in compiled.groupindex:
+        return pattern
+    return f"(?P<s>{pattern})"
 
 
 @functools.cache

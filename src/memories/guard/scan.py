@@ -231,7 +231,9 @@ def _compose(characters: str) -> str:
     if re.match(_UNSEEN, characters):
         return ""
     plain = unicodedata.normalize("NFKC", characters)
-    return plain if len(plain) < _LONG_FORM * len(characters) else characters
+    if len(plain) < _LONG_FORM * len(characters):
+        return plain
+    return characters
 
 
 def _unescape(escape: re.Match[str]) -> str:
@@ -282,7 +284,9 @@ def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Se
     if len(lower) != len(text):  # one letter becomes two
         lower = text.replace("İ", "i").lower()
     secrets: list[Secret] = []
-    runs = " ".join(re.findall(_LONG_RUNS, lower)) if has_long_word(lower) else ""
+    runs = ""
+    if has_long_word(lower):
+        runs = " ".join(re.findall(_LONG_RUNS, lower))
     if runs:
         secrets += _find_at_literals(text, lower, rule_set.tokens, runs)
         if len(runs) >= _LONG and re.search(_LONG_RUN, runs):
@@ -369,7 +373,9 @@ def _find_private_keys(text: str) -> Iterator[Secret]:
     while position >= 0:
         start = text.rfind("BEGIN", max(0, position - 40), position)
         header = re.compile(r"(?: BLOCK)?-{4,5}").match(text, position + len(_KEY_HEADER))
-        end = _key_end(text, header.end()) if start >= 0 and header else 0
+        end = 0
+        if start >= 0 and header:
+            end = _key_end(text, header.end())
         if end:
             before = text[max(0, start - 6) : start]
             dashes = len(before) - len(before.rstrip("- "))

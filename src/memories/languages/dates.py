@@ -317,7 +317,9 @@ def _days_back(first: int, last: int) -> Reader:
 
 def _month(match: re.Match[str]) -> int:
     name = match["month"]
-    return int(name) if name.isdigit() else _MONTHS[name.lower()]
+    if name.isdigit():
+        return int(name)
+    return _MONTHS[name.lower()]
 
 
 def _count_days(match: re.Match[str]) -> int:

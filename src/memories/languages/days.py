@@ -73,7 +73,9 @@ def single_day(text: str) -> str:
     function_words: set[str] = set()
     for code in detect(text):
         function_words.update(words(code)["stop"])
-    return days[0] if len(days) == 1 and function_words.issuperset(other_words) else ""
+    if len(days) == 1 and function_words.issuperset(other_words):
+        return days[0]
+    return ""
 
 
 def asks_when(text: str) -> bool:
@@ -150,7 +152,9 @@ def _whole_words(code: str, pattern: str) -> str:
 
 def _prefixes(code: str) -> str:
     prefixes = sorted(words(code).get("glued", ()), key=len, reverse=True)
-    return f"(?:{'|'.join(prefixes)})?" if prefixes else ""
+    if prefixes:
+        return f"(?:{'|'.join(prefixes)})?"
+    return ""
 
 
 def _any_of(code: str, entries: Sequence[str]) -> str:

@@ -275,7 +275,9 @@ def _unspaced_run() -> re.Pattern[str]:
 
 def _without_unspaced(text: str) -> str:
     """Return a text with spaces in place of unspaced scripts."""
-    return text if text.isascii() else _unspaced_run().sub(" ", text)
+    if text.isascii():
+        return text
+    return _unspaced_run().sub(" ", text)
 
 
 def _words(text: str) -> list[str]:
@@ -304,7 +306,9 @@ def _stem(word: str, codes: Sequence[str]) -> str:
     if len(unmarked) == len(folded):
         # Letters such as ł and ı, which have no accent to strip, are in the index as they are.
         stem = unmarked[: len(stem)]
-    return f"{stem}*" if len(stem) >= _MIN_STEM else word
+    if len(stem) >= _MIN_STEM:
+        return f"{stem}*"
+    return word
 
 
 # Letters that are often written without their mark, with it; some only in certain languages.
@@ -339,7 +343,9 @@ def _without_marks(word: str) -> str:
     if is_cyrillic or is_indic:
         return word.replace("ё", "е").replace("\u093c", "")
     folded = languages.fold(word)
-    return word if folded == _strip_marks(word) and is_latin(word) else folded
+    if folded == _strip_marks(word) and is_latin(word):
+        return word
+    return folded
 
 
 def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:

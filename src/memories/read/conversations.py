@@ -270,7 +270,9 @@ def _opening(store: Store, where: Filter, first: Record) -> str | None:
         spoken = store.scan(where._replace(labels={ROLE: "user"}), limit=1)
     for turn in spoken:
         text = " ".join(turn.text[: 4 * MAX_OPENING].split())
-        return text if len(text) <= MAX_OPENING else f"{text[:MAX_OPENING].rstrip()} …"
+        if len(text) <= MAX_OPENING:
+            return text
+        return f"{text[:MAX_OPENING].rstrip()} …"
     return None
 
 

@@ -307,7 +307,9 @@ def _position(record: Record) -> Position:
 def _format_cursor(lookup: Lookup, last: Record) -> str:
     group, version, namespace = _position(last)
     address = f"{group}.{version}"
-    return address if namespace == lookup.namespace else f"{address}@{namespace}"
+    if namespace == lookup.namespace:
+        return address
+    return f"{address}@{namespace}"
 
 
 def _parse_cursor(lookup: Lookup, cursor: str) -> Position:

@@ -57,7 +57,9 @@ def check_namespace(namespace: str, store: Store, config: Config) -> str:
 
 def readable_namespaces(namespace: str, *, shared: bool) -> tuple[str, ...]:
     """Return the namespaces that a writer to `namespace` can read; see `Memories`."""
-    return (namespace, SHARED) if shared and namespace != SHARED else (namespace,)
+    if shared and namespace != SHARED:
+        return (namespace, SHARED)
+    return (namespace,)
 
 
 class Lookup(NamedTuple):
@@ -145,7 +147,9 @@ class Lookup(NamedTuple):
         """Return the full id of a memory without reading its content; see `find`."""
         try:
             group = parse_id(memory_id)
-            return group if len(group) == ID_LENGTH else self._complete(group)
+            if len(group) == ID_LENGTH:
+                return group
+            return self._complete(group)
         except RequestError:
             if not self.is_foreign_id(memory_id):
                 raise
@@ -457,7 +461,9 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
         min_length: The minimum length of the prefix.
     """
     if neighbours is None or memory_id not in neighbours:
-        return memory_id[:_TIME_AND_RANDOM] if len(memory_id) == ID_LENGTH else memory_id
+        if len(memory_id) == ID_LENGTH:
+            return memory_id[:_TIME_AND_RANDOM]
+        return memory_id
     at = neighbours.index(memory_id)
     length = min_length
     for other in neighbours[max(0, at - 1) : at + 2]:

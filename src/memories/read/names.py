@@ -45,7 +45,9 @@ def source_of(record: Record) -> str | None:
 def conversation_of(source: str) -> str:
     """Return the conversation of a source: `standup` for `standup#3`."""
     name, hash_sign, index = source.rpartition("#")
-    return name if hash_sign and name and index.isascii() and index.isdigit() else source
+    if hash_sign and name and index.isascii() and index.isdigit():
+        return name
+    return source
 
 
 def is_from(source: str, wanted: str) -> bool:

@@ -474,7 +474,9 @@ def _parse_id(condition: Condition) -> str:
 def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
     """Return a filter with a required condition, if stores support it; `fits` still checks it."""
     name, label = condition.name.lower(), condition.name
-    definition = None if condition.quoted else NAMES[selector.collection].get(name)
+    definition = None
+    if not condition.quoted:
+        definition = NAMES[selector.collection].get(name)
     if definition is not None:
         if definition.kind == "time":
             return _narrow_time(where, condition, selector)
@@ -483,7 +485,9 @@ def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
         return where
     if label and label not in where.labels:  # two values contradict each other; `fits` detects it
         where = where._replace(labels={**where.labels, label: condition.value})
-    return _narrow_group(where, condition, selector) if where.group is None else where
+    if where.group is None:
+        return _narrow_group(where, condition, selector)
+    return where
 
 
 _LABELS = {"by": BY, "trust": TRUST, "import": IMPORT, "speaker": SPEAKER}

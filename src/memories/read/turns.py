@@ -147,7 +147,9 @@ def said_at(record: Record) -> datetime:
 def start_of(record: Record) -> int:
     """Return the index of the turn to which a record belongs: the position of its first part."""
     start = record.labels.get(PART, "")
-    return int(start) if start.isascii() and start.isdigit() else record.ref.position
+    if start.isascii() and start.isdigit():
+        return int(start)
+    return record.ref.position
 
 
 def group_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -203,12 +205,16 @@ def refs_of(record: Record) -> list[Ref]:
 
 def _part_count(record: Record) -> int:
     number = record.fields.get(PARTS, 1)
-    return number if type(number) is int and 1 < number <= MAX_PARTS else 1
+    if type(number) is int and 1 < number <= MAX_PARTS:
+        return number
+    return 1
 
 
 def scoped_key(conversation: str, message_id: str | None) -> str | None:
     """Return a message id in its stored form, because each conversation has its own ids."""
-    return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
+    if message_id is None:
+        return None
+    return f"{conversation}{_SCOPE}{message_id}"
 
 
 # --- reading conversations ---

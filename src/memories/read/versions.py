@@ -157,12 +157,16 @@ def undo_end(record: Record) -> Patch:
 def scoped_key(key: str, labels: Mapping[str, str]) -> str:
     """Return a key in its stored form, because each project has its own keys."""
     project = labels.get("project")
-    return key if project is None else f"{project}{_SCOPE}{key}"
+    if project is None:
+        return key
+    return f"{project}{_SCOPE}{key}"
 
 
 def plain_key(stored_key: str | None) -> str | None:
     """Return a stored key as its writer knows it."""
-    return None if stored_key is None else stored_key.rpartition(_SCOPE)[2]
+    if stored_key is None:
+        return None
+    return stored_key.rpartition(_SCOPE)[2]
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,9 @@ class _Token(NamedTuple):
         return self.kind in ("word", "text")
 
     def __str__(self) -> str:
-        return "the end" if self.kind == "end" else f'"{shown(self.text)}"'
+        if self.kind == "end":
+            return "the end"
+        return f'"{shown(self.text)}"'
 
 
 class _Parser:
@@ -171,14 +173,18 @@ class _Parser:
         while self._next.is_word("or"):
             self._take()
             terms.append(self._every())
-        return terms[0] if len(terms) == 1 else Either(terms)
+        if len(terms) == 1:
+            return terms[0]
+        return Either(terms)
 
     def _every(self) -> Node:
         terms = [self._term()]
         while self._next.is_word("and"):
             self._take()
             terms.append(self._term())
-        return terms[0] if len(terms) == 1 else Every(terms)
+        if len(terms) == 1:
+            return terms[0]
+        return Every(terms)
 
     def _term(self) -> Node:
         if not self._next.is_word("not") and not self._next.is_sign("("):

@@ -128,7 +128,9 @@ class Parameter(NamedTuple):
     @property
     def meaning(self) -> str:
         """Its effect and its default."""
-        return f"{self.about} By default {self.default}." if self.default else self.about
+        if self.default:
+            return f"{self.about} By default {self.default}."
+        return self.about
 
 
 _PLACEHOLDERS = {

@@ -44,7 +44,9 @@ def put_newer_first(
         if _may_replace(store, query, records[new], records[old]):
             ordered.remove(best[new])
             ordered.insert(ordered.index(best[old]), best[new])
-    return _limit(ordered, limit) if ordered != list(ranked) else ordered
+    if ordered != list(ranked):
+        return _limit(ordered, limit)
+    return ordered
 
 
 def _is_examined(place: Ranked, gathered: Gathered) -> bool:

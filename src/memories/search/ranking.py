@@ -243,7 +243,9 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     ) / _WORDS
     signs = _sum_signs(evidence) / _WORDS
     if evidence.similarity is None:
-        return words + signs / (1 + weight) if weight else words + WORDS_ONLY_SIGNS * signs
+        if weight:
+            return words + signs / (1 + weight)
+        return words + WORDS_ONLY_SIGNS * signs
     if evidence.window_words is None:
         weight *= STANDALONE
     similarity = (

@@ -83,7 +83,9 @@ class Hit:
     @property
     def date(self) -> datetime:
         """When it was said, or last written."""
-        return self.found.updated_at if isinstance(self.found, Memory) else self.found.created_at
+        if isinstance(self.found, Memory):
+            return self.found.updated_at
+        return self.found.created_at
 
     @property
     def speaker(self) -> str | None:

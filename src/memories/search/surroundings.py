@@ -98,7 +98,9 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
         record = by_ref.get(ref)
         if record is None:
             continue  # removed in the meantime
-        similarity = None if columns.has_no_vector[row] else float(matches.similarity[row])
+        similarity = None
+        if not columns.has_no_vector[row]:
+            similarity = float(matches.similarity[row])
         candidate = Candidate(record, similarity, float(columns.surroundings.words[row]))
         gathered.candidates.append(candidate)
         gathered.features.append(_features(query, candidate, columns, row))
@@ -123,7 +125,9 @@ def _features(query: Query, candidate: Candidate, columns: _Columns, row: int) -
 
 def _memory_evidence(candidate: Candidate, columns: _Columns, row: int) -> Evidence:
     surroundings = columns.surroundings
-    similarity = None if candidate.similarity is None else float(surroundings.similarity[row])
+    similarity = None
+    if candidate.similarity is not None:
+        similarity = float(surroundings.similarity[row])
     return Evidence(
         words=candidate.words,
         session_best=candidate.words,
@@ -407,7 +411,9 @@ def remove_speakers(text: str, speakers: Sequence[str]) -> str:
         if _has_name(remaining, folded, name):
             remaining = _name_pattern(name).sub(" ", remaining)
     remaining = " ".join(remaining.split())
-    return remaining if any(letter.isalnum() for letter in remaining) else text
+    if any(letter.isalnum() for letter in remaining):
+        return remaining
+    return text
 
 
 def _first_name(speaker: str) -> str:

@@ -88,7 +88,9 @@ def damaged_record(ref: Ref, why: object) -> Finding:
     else:
         name = f"memory {group} (version {ref.position})"
         command = f"forget {quoted}"
-    option = "" if ref.namespace == UNKNOWN else f" --namespace {ref.namespace}"
+    option = ""
+    if ref.namespace != UNKNOWN:
+        option = f" --namespace {ref.namespace}"
     return Finding(
         f"{name} in namespace {ref.namespace} is damaged: {why}",
         f"restore a backup, or remove it with: memory {command}{option}",

@@ -79,7 +79,9 @@ class Record(NamedTuple):
     @property
     def role(self) -> str | None:
         """The role of a turn's speaker, one of `ROLES`; None for a memory, whose tags are free."""
-        return self.labels.get(ROLE) if self.ref.collection is Collection.HISTORY else None
+        if self.ref.collection is Collection.HISTORY:
+            return self.labels.get(ROLE)
+        return None
 
     def names(self, field: str) -> tuple[str, ...]:
         """Return the space-separated names in a field; empty if the field is missing."""
@@ -145,7 +147,9 @@ class Filter(NamedTuple):
     def _fits_group(self, group: str) -> bool:
         if self.group is None:
             return True
-        return group.startswith(self.group) if self.prefix else group == self.group
+        if self.prefix:
+            return group.startswith(self.group)
+        return group == self.group
 
 
 class Candidate(NamedTuple):

@@ -80,7 +80,9 @@ def tokens(text: str) -> list[str]:
 
 def tokens_of(record: Record) -> list[str]:
     """Return the tokens that find a record; none for a log record."""
-    return tokens(indexed_text(record)) if record.ref.collection in SEARCHED else []
+    if record.ref.collection in SEARCHED:
+        return tokens(indexed_text(record))
+    return []
 
 
 def indexed_text(record: Record) -> str:

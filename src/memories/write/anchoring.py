@@ -185,7 +185,9 @@ def parse_recheck(span: str | int | None) -> int | None:
         days = 0
     else:
         match = _SPAN.fullmatch(span.strip())
-        days = int(match[1]) * _DAYS[match[2]] if match else -1
+        days = -1
+        if match:
+            days = int(match[1]) * _DAYS[match[2]]
     if not 0 <= days <= MAX_RECHECK_DAYS:
         shown = validate.shown(str(span))
         raise InvalidInput(

@@ -45,7 +45,9 @@ def memory(store: Store, where: Filter) -> Forgotten:
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
     """Finish an interrupted erasure; return None if there is none."""
-    return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
+    if store.info(where).erasing:
+        return Forgotten(name, 0, store.remove([]))
+    return None
 
 
 class Turns(NamedTuple):
@@ -93,7 +95,9 @@ class Turns(NamedTuple):
             forgotten = _remove(self.store, name, find, self._count_turns)
         if forgotten.versions or queued:
             return forgotten._replace(versions=forgotten.versions + queued)
-        finished = None if dry_run else finish(self.store, name, self._where(name))
+        finished = None
+        if not dry_run:
+            finished = finish(self.store, name, self._where(name))
         if finished is not None:
             return finished
         own, namespace = self.namespaces[0], find_namespace(self.store, self.namespaces, name)
@@ -116,7 +120,9 @@ class Turns(NamedTuple):
 
     def _count_turns(self, refs: Sequence[Ref]) -> int:
         """Return the number of turns; the parts of a long message count as one turn."""
-        return len({*refs} - {*self._find_continued(refs[0].group)}) if refs else 0
+        if refs:
+            return len({*refs} - {*self._find_continued(refs[0].group)})
+        return 0
 
     def _find_continued(self, name: str) -> list[Ref]:
         return self.store.refs(self._where(name)._replace(labels={CONTINUED: "1"}))

@@ -153,7 +153,9 @@ def find_last_correction(store: Store, record: Record) -> Record | None:
             break
         seen.add(newer.ref.group)
         last = newer
-    return None if last is None or last.ref.group == record.ref.group else last
+    if last is None or last.ref.group == record.ref.group:
+        return None
+    return last
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:

@@ -164,9 +164,13 @@ class RetryQueue:
         """
         if not self:
             return Drained(0, {})
-        seconds = GROUP_SECONDS if before is not None and self.entries(before) else 0
+        seconds = 0.0
+        if before is not None and self.entries(before):
+            seconds = GROUP_SECONDS
         with try_lock(self._drain_lock, seconds) as held:
-            return self._drain(process, before) if held else Drained(0, {})
+            if held:
+                return self._drain(process, before)
+            return Drained(0, {})
 
     def discard(self, group: str) -> int:
         """Remove the entries of a group, refused ones included; return how many there were.

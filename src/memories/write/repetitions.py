@@ -66,7 +66,9 @@ class Additions(NamedTuple):
 
 
 def _as_fields(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"tags": dict(tags), **fields} if tags else dict(fields)
+    if tags:
+        return {"tags": dict(tags), **fields}
+    return dict(fields)
 
 
 class MergeResult(NamedTuple):
@@ -190,7 +192,9 @@ class Repetition(NamedTuple):
         merged = additions.names() + superseding
         if self._writer_rank() > _trust_rank(self.record):
             merged += ("trust",)
-        correction = find_last_correction(self.store, self.record) if self.was_corrected() else None
+        correction = None
+        if self.was_corrected():
+            correction = find_last_correction(self.store, self.record)
         if correction is not None:
             merged += ("corrects",)
         record = self._add_version(additions, correction) if merged else self.record

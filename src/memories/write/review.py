@@ -320,7 +320,9 @@ class Review:
             latest = self._lookup.own.find(record.ref.group)
         except NotFound:
             return None
-        return latest if latest.ended_by == PENDING and latest.ref == record.ref else None
+        if latest.ended_by == PENDING and latest.ref == record.ref:
+            return latest
+        return None
 
     # --- accepting
 
@@ -332,7 +334,9 @@ class Review:
             return Reviewed(record.ref.group, True, writer.to_memory(record))
         draft = _draft_of(record, content)
         superseded = self._find_superseded(draft, record)
-        latest = None if record.key is None else self._lookup.find_by_key(record.key)
+        latest = None
+        if record.key is not None:
+            latest = self._lookup.find_by_key(record.key)
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
                 writer.retire(superseded, latest.ref.group, writer.now)

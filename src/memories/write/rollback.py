@@ -148,7 +148,9 @@ class Rollback(NamedTuple):
         mark = store.damaged.mark()
         records = store.scan(where, limit=_MOST_VERSIONS)
         damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
-        return [] if any(ref.group == group for ref in damaged) else records
+        if any(ref.group == group for ref in damaged):
+            return []
+        return records
 
     def _find_change(self, records: Sequence[Record]) -> Change | None:
         """Return the change that restores a memory.
@@ -312,7 +314,9 @@ class Rollback(NamedTuple):
         if latest.ended_at is None and latest.key == then.key:
             return None
         other = self.lookup.find_by_key(then.key)
-        return None if other is None or other.ref.group == latest.ref.group else other
+        if other is None or other.ref.group == latest.ref.group:
+            return None
+        return other
 
     def _new_version(self, change: Change, vectors: Mapping[Ref, Any]) -> Record:
         """Return a version that repeats an earlier one."""

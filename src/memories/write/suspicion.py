@@ -350,7 +350,9 @@ def _find_first(pattern: str, text: str) -> Iterator[re.Match[str]]:
 
 
 def _number_of(code: re.Match[str]) -> int:
-    return int(code[2]) if code[2] else int(code[1], 16)
+    if code[2]:
+        return int(code[2])
+    return int(code[1], 16)
 
 
 def _decode_base64(part: str) -> str:

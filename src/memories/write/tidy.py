@@ -250,4 +250,6 @@ def _deletion(kind: str, certainty: float, memory: Memory, evidence: str) -> Sug
 
 def _quote(text: str) -> str:
     line = " ".join(text.split())
-    return f'"{line[:_MAX_EXCERPT]}…"' if len(line) > _MAX_EXCERPT else f'"{line}"'
+    if len(line) > _MAX_EXCERPT:
+        return f'"{line[:_MAX_EXCERPT]}…"'
+    return f'"{line}"'

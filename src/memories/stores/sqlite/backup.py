@@ -140,7 +140,9 @@ def mark_of(path: Path) -> Mark | None:
             if db.pragma("application_id") != schema.APPLICATION_ID:
                 return None
             value = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
-            return None if value is None else Mark(**json.loads(value))
+            if value is None:
+                return None
+            return Mark(**json.loads(value))
     except (StoreError, ValueError, TypeError):
         return None
 

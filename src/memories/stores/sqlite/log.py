@@ -160,7 +160,9 @@ def marker_in(page: bytes | None) -> Marker | None:
         return None
     text = row[len(_ROW) :]
     store, commits = text[:_ID], text[_ID:]
-    return Marker(store.decode("ascii", "replace"), int(commits)) if commits.isdigit() else None
+    if commits.isdigit():
+        return Marker(store.decode("ascii", "replace"), int(commits))
+    return None
 
 
 # --- comparing it with its database

@@ -166,7 +166,9 @@ def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
     if seq is not None:
         return int(seq)
     stand_in = find_stand_in(db, Filter(ref.collection, (ref.namespace,), group=ref.group))
-    return None if stand_in is None else int(stand_in.group.rpartition("-")[2])
+    if stand_in is None:
+        return None
+    return int(stand_in.group.rpartition("-")[2])
 
 
 def refs_json(refs: Iterable[Ref]) -> str:
@@ -309,7 +311,9 @@ class Selection(NamedTuple):
     @property
     def rarest(self) -> int:
         """The maximum number of live records that can match."""
-        return self.labels[0][1] if self.labels else self.live
+        if self.labels:
+            return self.labels[0][1]
+        return self.live
 
     def in_order(self, count: int) -> str:
         """Return the condition for finding the first `count` records in index order.
@@ -317,7 +321,9 @@ class Selection(NamedTuple):
         If many records have the label, walking along the namespace index is faster than sorting the
         label's records.
         """
-        return self.check if count * self.live < self.rarest**2 else self.find
+        if count * self.live < self.rarest**2:
+            return self.check
+        return self.find
 
 
 def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:

@@ -397,9 +397,13 @@ class _Pages:
                 local = least
         end = offset + local
         payload = page[offset:end]
-        next_page = int.from_bytes(page[end : end + 4], "big") if local < length else 0
+        next_page = 0
+        if local < length:
+            next_page = int.from_bytes(page[end : end + 4], "big")
         while len(payload) < length:
-            part = self._read(next_page - 1) if 1 <= next_page <= self.count else b""
+            part = b""
+            if 1 <= next_page <= self.count:
+                part = self._read(next_page - 1)
             if len(part) < 5:
                 raise ValueError
             payload += part[4:]
@@ -435,7 +439,9 @@ def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
         return kind - 8, offset
     if kind in (10, 11):
         raise ValueError
-    length = 8 if kind == _FLOAT else _INTEGERS.get(kind, (kind - 12) // 2)
+    length = 8
+    if kind != _FLOAT:
+        length = _INTEGERS.get(kind, (kind - 12) // 2)
     end = offset + length
     data = payload[offset:end]
     if len(data) < length:

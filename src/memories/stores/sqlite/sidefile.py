@@ -184,7 +184,9 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
         before: The note when the waiting began.
     """
     holder, now = read(lock)
-    commits = now.marker.commits - before.marker.commits if before and now else 0
+    commits = 0
+    if before and now:
+        commits = now.marker.commits - before.marker.commits
     if commits > 0:
         return StoreBusy(
             f"{path} is busy: others made {commits} commits in the {waited:.0f} s of waiting; "

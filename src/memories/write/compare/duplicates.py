@@ -236,7 +236,9 @@ def _split_lines(text: str) -> list[tuple[str, str]]:
     for line in text.rstrip().splitlines():
         plain = line.strip()
         if plain or lines:
-            indent = line[: len(line) - len(line.lstrip())] if plain else ""
+            indent = ""
+            if plain:
+                indent = line[: len(line) - len(line.lstrip())]
             lines.append((indent, plain))
     return lines
 
@@ -336,7 +338,9 @@ def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
     joined: list[Word] = []
     for word in words:
-        whole = joined[-1].key + word.key if joined else ""
+        whole = ""
+        if joined:
+            whole = joined[-1].key + word.key
         if whole in other_keys and whole not in keys and _is_compound(whole):
             joined[-1] = Word(whole, f"{joined[-1].shown} {word.shown}")
         else:

@@ -143,7 +143,9 @@ class _Neighbours(NamedTuple):
 
 
 def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
-    after = words[i + 1].shown.lower() if i + 1 < len(words) else ""
+    after = ""
+    if i + 1 < len(words):
+        after = words[i + 1].shown.lower()
     return _Neighbours(keys_of(words[max(0, i - 2) : i]), after)
 
 

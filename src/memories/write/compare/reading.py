@@ -205,7 +205,9 @@ def _with_sense(word: Word, codes: Sequence[str]) -> Word:
 
 
 def _with_weight(key: str) -> str:
-    return f"@{key}" if key in LIGHT or key in SOFT else key
+    if key in LIGHT or key in SOFT:
+        return f"@{key}"
+    return key
 
 
 def _split_chunk(chunk: str) -> Iterator[Word]:
@@ -284,7 +286,9 @@ def _word_before(words: Sequence[Word], i: int) -> Word:
 
 
 def _word_after(words: Sequence[Word], i: int) -> Word:
-    return words[i + 1] if i + 1 < len(words) else _STOP
+    if i + 1 < len(words):
+        return words[i + 1]
+    return _STOP
 
 
 def _order_dates(words: list[Word]) -> list[Word]:
@@ -369,7 +373,9 @@ def _is_bare_value(words: Sequence[Word], i: int) -> bool:
     if not clause:
         return False
     if clause[-1] == "to":
-        previous = clause[-2] if len(clause) > 1 else ""
+        previous = ""
+        if len(clause) > 1:
+            previous = clause[-2]
         return clause[0] == "set" or previous == "set" or previous in VALUED
     after = _word_after(words, i).key
     if clause[-1] not in BE or (after not in _MARKS and after not in BOUNDARIES):
