@@ -17,7 +17,7 @@ from memories.guard import validate
 from memories.models import Moment
 from memories.read.lookup import count_turns, narrow
 from memories.read.turns import said_at
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 
 MAX_CONVERSATIONS = 100_000  # considered for one listing
@@ -235,7 +235,7 @@ def find(
 def find_namespace(store: Store, namespaces: Sequence[str], name: str) -> str | None:
     """Return the first of these namespaces that contains a conversation with this name."""
     for namespace in namespaces:
-        if store.scan(_all_turns(namespace, name), limit=1):
+        if find_first(store, _all_turns(namespace, name)):
             return namespace
     return None
 
@@ -309,7 +309,7 @@ def describe(
     """
     own = namespaces[0]
     with store.transaction():
-        first = next(iter(store.scan(_all_turns(own, name), limit=1)), None)
+        first = find_first(store, _all_turns(own, name))
         if first is None:
             namespace = find_namespace(store, namespaces[1:], name)
             if namespace is not None:

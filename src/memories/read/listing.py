@@ -16,7 +16,6 @@ from memories.guard.origin import is_reserved
 from memories.models import PENDING, Status
 from memories.read import versions
 from memories.read.lookup import (
-    PAGE_SIZE,
     Lookup,
     count_turns,
     find_pending_at,
@@ -27,6 +26,7 @@ from memories.read.lookup import (
     with_past_reinforcement,
 )
 from memories.settings import Config
+from memories.stores.protocol import PAGE_SIZE
 from memories.stores.records import Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:

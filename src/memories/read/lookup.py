@@ -24,10 +24,9 @@ from memories.read.versions import (
 )
 from memories.settings import Config
 from memories.stores.damage import refusal
-from memories.stores.protocol import Store, refuse_damaged
+from memories.stores.protocol import Store, refuse_damaged, scan_pages
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
-PAGE_SIZE = 500  # records read at a time
 MAX_VERSIONS = 1_000_000  # more than any memory has
 MAX_PROJECTS = 200  # projects that are searched for a missing key
 MAX_MINUTES = 100  # minutes of creation time whose ids are compared to shorten an id
@@ -557,10 +556,8 @@ def find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
     moment = to_millis(where.as_of)
     for namespace in where.namespaces:  # namespaces may share ids
         held = where._replace(namespaces=(namespace,), labels={**where.labels, HELD: "1"})
-        after = None
-        while page := store.scan(held, limit=PAGE_SIZE, after=after):
+        for page in scan_pages(store, held):
             yield from (record for record in page if accepted_at(record) > moment)
-            after = page[-1].ref.group, page[-1].ref.position
 
 
 def with_past_reinforcement(

@@ -5,7 +5,6 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from memories.core.times import from_millis
 from memories.guard.origin import CHANNELS, IMPORT, TRUSTS, origin_of
 from memories.models import VERDICTS, DecayPolicy
 from memories.read import versions
@@ -83,18 +82,17 @@ def _read_conversation(record: Record) -> str | None:
     return None if source is None else conversation_of(source)
 
 
-def _read_reinforced_at(record: Record) -> datetime | None:
-    millis = record.fields.get("reinforced_at")
-    return None if millis is None else from_millis(millis)
+def _time_reader(field: str) -> Reader:
+    """Return the reader of a field that contains a time."""
+
+    def read(record: Record) -> datetime | None:
+        return versions.time_of(record.fields, field)
+
+    return read
 
 
 def _read_anchors(record: Record) -> str | None:
     return record.fields.get("anchors")
-
-
-def _read_valid_until(record: Record) -> datetime | None:
-    millis = record.fields.get("valid_until")
-    return None if millis is None else from_millis(millis)
 
 
 def _read_turn_id(record: Record) -> str:
@@ -128,11 +126,11 @@ NAMES: dict[Collection, dict[str, Name]] = {
         "version": Name("number", attrgetter("ref.position")),
         "access_count": Name("number", attrgetter("accesses")),
         "created": Name("time", versions.first_written_at),
-        "reinforced": Name("time", _read_reinforced_at),
+        "reinforced": Name("time", _time_reader("reinforced_at")),
         "ended": Name("time", attrgetter("ended_at")),
         "verdict": Name("choice", None),
         "anchors": Name("text", _read_anchors),
-        "valid_until": Name("time", _read_valid_until),
+        "valid_until": Name("time", _time_reader("valid_until")),
     },
     Collection.HISTORY: {
         **_COMMON,

@@ -208,13 +208,14 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         corrected_by=corrected_by(latest, now),
         pinned=PINNED in latest.labels,
         anchors=grammar.split(fields.get("anchors")),
-        valid_until=_time_of(fields, "valid_until"),
+        valid_until=time_of(fields, "valid_until"),
         recheck_days=fields.get("recheck_days"),
-        anchored_at=_time_of(fields, "anchored_at"),
+        anchored_at=time_of(fields, "anchored_at"),
     )
 
 
-def _time_of(fields: Mapping[str, Any], name: str) -> datetime | None:
+def time_of(fields: Mapping[str, Any], name: str) -> datetime | None:
+    """Return a field that contains a time; None if the record lacks it."""
     millis = fields.get(name)
     return None if millis is None else from_millis(millis)
 
@@ -261,8 +262,8 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def corrected_by(record: Record, now: datetime) -> str | None:
     """Return the id of the memory that corrects a version, if it was written by `now`."""
-    millis = record.fields.get("corrected_at")
-    if millis is None or from_millis(millis) > now:
+    corrected_at = time_of(record.fields, "corrected_at")
+    if corrected_at is None or corrected_at > now:
         return None
     memory_id: str | None = record.fields.get("corrected_by")
     return memory_id
@@ -320,8 +321,7 @@ def aging_from(record: Record, now: datetime) -> datetime:
     """Return when the decay of a version began, as known at `now`."""
     if not record.fields:
         return record.created_at
-    millis = record.fields.get("aging_from")
-    written_at = record.created_at if millis is None else from_millis(millis)
+    written_at = time_of(record.fields, "aging_from") or record.created_at
     return reference_time(decay_policy(record), written_at, last_reinforced_at(record, now))
 
 
@@ -375,8 +375,7 @@ def base_confidence(record: Record) -> float:
 
 def first_written_at(record: Record) -> datetime:
     """Return when the first version of a memory was written."""
-    millis = record.fields.get("first_at")
-    return record.created_at if millis is None else from_millis(millis)
+    return time_of(record.fields, "first_at") or record.created_at
 
 
 def decay_policy(record: Record) -> DecayPolicy:
@@ -387,7 +386,7 @@ def decay_policy(record: Record) -> DecayPolicy:
 
 def last_reinforced_at(record: Record, now: datetime) -> datetime | None:
     """Return when a version was last reinforced, if that was before `now`."""
-    millis = record.fields.get("reinforced_at")
-    if millis is None or from_millis(millis) > now:
+    reinforced_at = time_of(record.fields, "reinforced_at")
+    if reinforced_at is None or reinforced_at > now:
         return None
-    return from_millis(millis)
+    return reinforced_at

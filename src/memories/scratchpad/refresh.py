@@ -3,7 +3,7 @@
 Edits that can't be applied are kept in a separate file next to the scratchpad.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,13 +28,12 @@ from memories.scratchpad.file import Place
 from memories.scratchpad.hot_tier import Scratchpad
 from memories.scratchpad.layout import Pad, render
 from memories.scratchpad.text import read_text
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
     from memories.write.writer import Writer
 
-_PAGE = 500
 _MOST_PROJECTS = 40  # whose newest memories are read
 _MARGIN = 4  # times the size: how many of the newest are read, since some are not shown
 
@@ -300,16 +299,9 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
     """Select from all memories of a namespace, so that frequently used old ones are found too."""
     memories = Filter(Collection.MEMORY, (namespace,))
     entries: list[Entry] = []
-    for page in _pages(store, memories):
+    for page in scan_pages(store, memories):
         entries = choose([*entries, *_entries_of(page, now)], rules, now)
     return Selection(entries, store.count(only_pending(memories)))
-
-
-def _pages(store: Store, filters: Filter) -> Iterator[list[Record]]:
-    after: tuple[str, int] | None = None
-    while page := store.scan(filters, limit=_PAGE, after=after):
-        yield page
-        after = page[-1].ref.group, page[-1].ref.position
 
 
 def _entries_of(records: Iterable[Record], now: datetime) -> list[Entry]:

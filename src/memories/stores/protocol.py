@@ -4,7 +4,7 @@ A store keeps complete records and finds candidates. The layers above it make al
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -392,19 +392,32 @@ def other_embedder(stored: str, used: str) -> EmbedderMismatch:
     )
 
 
-# --- an implementation of `Store.used`
+# --- reading with `Store.scan`
 
-_PAGE = 1_000
+PAGE_SIZE = 500  # records read at a time
 
 
-def used_among(scan: Callable[..., Sequence[Record]], where: Filter) -> list[tuple[Ref, int]]:
+def scan_pages(
+    store: Store, where: Filter, *, newest_first: bool = False, size: int = PAGE_SIZE
+) -> Iterator[list[Record]]:
+    """Yield the records that match a filter, a page at a time."""
+    after: tuple[str, int] | None = None
+    while page := store.scan(where, limit=size, after=after, newest_first=newest_first):
+        yield page
+        last = page[-1].ref
+        after = last.group, last.position
+
+
+def find_first(store: Store, where: Filter, *, newest_first: bool = False) -> Record | None:
+    """Return the first record that matches a filter, or with `newest_first` the last one."""
+    return next(iter(store.scan(where, limit=1, newest_first=newest_first)), None)
+
+
+def used_among(store: Store, where: Filter) -> list[tuple[Ref, int]]:
     """Implement `Store.used` with the store's `scan`."""
     counts: dict[Ref, int] = {}
-    after: tuple[str, int] | None = None
-    while page := scan(where, limit=_PAGE, after=after):
+    for page in scan_pages(store, where, size=1_000):
         for record in page:
             if record.accesses:
                 counts[record.ref] = record.accesses
-        last = page[-1].ref
-        after = last.group, last.position
     return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -22,7 +22,7 @@ from memories.stores.chain import (
     link_of,
     parse_item,
 )
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.pages import Place, pages
 
@@ -42,7 +42,6 @@ ACTIONS = (
     "change",
 )
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import")
-_PAGE = 250
 _MAX_CONVERSATIONS = 100_000  # whose names are looked up
 _MAX_POSITIONS = 1_000_000  # positions in one item
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -184,10 +183,8 @@ def _newest_first(store: Store, namespace: str, query: LogQuery) -> Iterator[tup
 
 
 def _scan(store: Store, chain: Filter, *, newest_first: bool = False) -> Iterator[Record]:
-    after = None
-    while page := store.scan(chain, limit=_PAGE, after=after, newest_first=newest_first):
+    for page in scan_pages(store, chain, newest_first=newest_first):
         yield from page
-        after = page[-1].ref.group, page[-1].ref.position
 
 
 def _link(record: Record) -> Link:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder, embed_many
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
@@ -95,8 +95,5 @@ def with_vectors(
 
 
 def pages(store: Store, place: Place) -> Iterator[list[Record]]:
-    """Yield all records of a place in the store's order."""
-    after = None
-    while page := store.scan(place.everything(), limit=PAGE, after=after):
-        yield page
-        after = (page[-1].ref.group, page[-1].ref.position)
+    """Return all records of a place in the store's order."""
+    return scan_pages(store, place.everything(), size=PAGE)

@@ -15,7 +15,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup, refuse_pending
 from memories.stores.chain import reinforcements_of
 from memories.stores.logged import append_stamped, stamp_origin
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring, fields_of
 from memories.write.links import relink, remove_ended_links, remove_link, unlink, without_links
@@ -234,11 +234,11 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
     last one.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
-    recorded = store.scan(where, limit=1, newest_first=True)
-    last_position = recorded[0].ref.position if recorded else 0
+    recorded = find_first(store, where, newest_first=True)
+    last_position = 0 if recorded is None else recorded.ref.position
     last_time = live.fields.get("reinforced_at")
     times = [now]
-    if not recorded and last_time is not None:
+    if recorded is None and last_time is not None:
         times = [from_millis(last_time), now]
     ref = live.ref._replace(collection=Collection.LOG)
     return [

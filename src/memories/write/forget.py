@@ -16,10 +16,10 @@ from memories.read.names import is_from, source_of
 from memories.read.selector import Selector
 from memories.read.turns import refs_of
 from memories.stores.chain import reinforcements_of
-from memories.stores.protocol import PARTLY_GONE, Store, once_erased
+from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.write.links import unlink
-from memories.write.many import Affected, Tally, in_batches, scan_pages, select
+from memories.write.many import Affected, Tally, in_batches, select
 
 if TYPE_CHECKING:
     from memories.write.queue import RetryQueue

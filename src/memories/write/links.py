@@ -11,7 +11,7 @@ from typing import Any
 
 from memories.core.times import to_millis
 from memories.read.versions import LINK
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
 
@@ -198,7 +198,7 @@ def _find_live(store: Store, beside: Record, group: str | None) -> Record | None
     if group is None:
         return None
     where = Filter(Collection.MEMORY, (beside.ref.namespace,), group=group)
-    return next(iter(store.scan(where, limit=1)), None)
+    return find_first(store, where)
 
 
 def _has_link(record: Record) -> bool:

@@ -20,7 +20,7 @@ from memories.read.lookup import Lookup
 from memories.read.selector import Selector
 from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.chain import chain_of
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import relink, unlink, without_links
 
@@ -121,10 +121,10 @@ def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
     """Return a moment from `now` on that is later than every change to a namespace, to identify a
     change.
     """
-    entries = store.scan(chain_of(namespace), limit=1, newest_first=True)
-    if not entries:
+    entry = find_first(store, chain_of(namespace), newest_first=True)
+    if entry is None:
         return now
-    last_change = entries[0].created_at
+    last_change = entry.created_at
     if now <= last_change <= now + CLOCKS:
         return last_change + timedelta(milliseconds=1)
     return now
@@ -327,21 +327,13 @@ def select(
     text.
     """
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
-    records = (record for page in scan_pages(store, where) for record in page)
+    records = (record for page in scan_pages(store, where, size=PAGE) for record in page)
     if selector.collection is Collection.HISTORY:
         # The filter may have matched only some of the parts.
         records = (join_parts(parts_of(store, parts[0]) or parts) for parts in group_parts(records))
     for record in records:
         if selector.selects(record) and (fits is None or fits(record)):
             yield record
-
-
-def scan_pages(store: Store, where: Filter) -> Iterator[list[Record]]:
-    """Yield the records that match a filter, a page at a time."""
-    after = None
-    while page := store.scan(where, limit=PAGE, after=after):
-        yield page
-        after = (page[-1].ref.group, page[-1].ref.position)
 
 
 def in_batches(records: Iterable[Record], size: int = BATCH) -> Iterator[list[Record]]:

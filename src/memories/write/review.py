@@ -19,6 +19,7 @@ from memories.read import versions
 from memories.read.listing import read_page
 from memories.read.lookup import Lookup, narrow
 from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
@@ -26,7 +27,6 @@ from memories.write.links import link_correction, remove_ended_links
 from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
-_PAGE = 500
 _WORD = re.compile(r"\w+")
 # Programs use these channels and could approve anything, so only a person's own command decides.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
@@ -168,10 +168,8 @@ class Review:
         """Return the ids of matching memories that await review, oldest first; see `Waiting`."""
         where = self._where(which)
         groups: dict[str, None] = {}
-        after = None
-        while page := self._lookup.store.scan(where, limit=_PAGE, after=after):
+        for page in scan_pages(self._lookup.store, where):
             groups |= dict.fromkeys(record.ref.group for record in page if _fits(record, which))
-            after = (page[-1].ref.group, page[-1].ref.position)
         return list(groups)
 
     def accept(
@@ -258,7 +256,7 @@ class Review:
         results: list[Reviewed] = []
         store = self._lookup.store
         with self._noting("review.reject") as event:
-            for batch in by_count(self._find(ids), _PAGE):
+            for batch in by_count(self._find(ids), PAGE_SIZE):
                 with store.transaction():
                     read_again = map(self._read_again, batch)
                     pending = [record for record in read_again if record is not None]
@@ -369,7 +367,7 @@ class Review:
         if draft.supersedes is None:
             return None
         where = Filter(record.ref.collection, (record.ref.namespace,), group=draft.supersedes)
-        return next(iter(self._lookup.store.scan(where, limit=1)), None)
+        return find_first(self._lookup.store, where)
 
     def _make_current_edited(
         self,
@@ -439,7 +437,7 @@ class Review:
         where = self._lookup.where_pending(group=record.ref.group)
         return [
             Patch(older.ref, older.ended_at, "update", {})
-            for older in self._lookup.store.scan(where, limit=_PAGE)
+            for older in self._lookup.store.scan(where, limit=PAGE_SIZE)
             if older.ref != record.ref
         ]
 

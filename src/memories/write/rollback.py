@@ -20,7 +20,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
 from memories.stores import chain
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.write.links import relink, unlink
 from memories.write.many import (
@@ -31,7 +31,6 @@ from memories.write.many import (
     Affected,
     Tally,
     moment_after,
-    scan_pages,
     vectors_of,
 )
 

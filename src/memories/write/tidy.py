@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from memories.core.batches import by_count
 from memories.core.ids import new_id
 from memories.embedders.protocol import embed_to_store
 from memories.guard.origin import HELD, tags_of
@@ -20,6 +21,7 @@ from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session
 from memories.read import versions
 from memories.read.turns import to_turn
 from memories.stores.logged import append_stamped, stamp_origin
+from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.links import link_correction, unlink
 from memories.write.writer import Writer
@@ -27,7 +29,6 @@ from memories.write.writer import Writer
 FIELD = "tidy"
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
-_PAGE = 500
 _MAX_COMPARED = 2_000  # newest memories that are compared with the others
 _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # conversations in which a user says the same
@@ -75,9 +76,8 @@ def propose(writer: Writer, *, dry_run: bool = False) -> list[tuple[Suggestion, 
     """Store new proposals for review; return each with its id, which is empty in a dry run."""
     where = writer.lookup.own.where(state="any", labels={HELD: "1"})
     earlier: set[str] = set()
-    waiting, after = 0, None
-    while page := writer.store.scan(where, limit=_PAGE, after=after):
-        after = (page[-1].ref.group, page[-1].ref.position)
+    waiting = 0
+    for page in scan_pages(writer.store, where):
         earlier |= {record.text for record in page}
         waiting += sum(FIELD in record.fields and record.ended_by == PENDING for record in page)
     room = max(0, MAX_PROPOSALS - waiting)
@@ -114,14 +114,14 @@ def apply(writer: Writer, record: Record) -> str | None:
     if not action:
         return None
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
-    live = next(iter(writer.store.scan(where, limit=1)), None)
+    live = find_first(writer.store, where)
     if live is None or live.ref.position != action["version"]:
         return str(action["id"])
     if action["do"] == "delete":
         unlink(writer.store, [live])
         writer.store.patch([versions.end_version(live, writer.now, "delete")])
         return live.ref.group
-    older = next(iter(writer.store.scan(where._replace(group=action["corrects"]), limit=1)), None)
+    older = find_first(writer.store, where._replace(group=action["corrects"]))
     if older is not None:
         linked = link_correction(writer.store, live, [older], at=writer.now)
         links = {name: linked.fields.get(name) for name in versions.LINK}
@@ -135,10 +135,7 @@ def apply(writer: Writer, record: Record) -> str | None:
 def _current(writer: Writer) -> list[Record]:
     """Return the current memories of the writer's namespace, newest first."""
     records: list[Record] = []
-    after = None
-    where = writer.lookup.own.where()
-    while page := writer.store.scan(where, limit=_PAGE, after=after, newest_first=True):
-        after = (page[-1].ref.group, page[-1].ref.position)
+    for page in scan_pages(writer.store, writer.lookup.own.where(), newest_first=True):
         records += [
             record
             for record in page
@@ -171,8 +168,7 @@ def _is_todo(memory: Memory) -> bool:
 
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield memories that repeat older ones, and pairs of which one should correct the other."""
-    for first in range(0, len(records), _PAGE):
-        page = records[first : first + _PAGE]
+    for page in by_count(records, PAGE_SIZE):
         vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
         for record in page:
             # A draft that supersedes the record is not compared with it.
@@ -222,9 +218,7 @@ def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
     places: dict[str, dict[str, str]] = defaultdict(dict)
     texts: dict[str, str] = {}
     where = Filter(Collection.HISTORY, (writer.lookup.namespace,))
-    after = None
-    while page := writer.store.scan(where, limit=_PAGE, after=after):
-        after = (page[-1].ref.group, page[-1].ref.position)
+    for page in scan_pages(writer.store, where):
         for turn in map(to_turn, page):
             if turn.role == "user" and _is_statement(turn.content) and not turn.suspicious:
                 normal = index_text(turn.content).strip(" .!")

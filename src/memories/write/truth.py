@@ -11,6 +11,7 @@ from memories.guard.origin import tags_of
 from memories.models import VERDICTS, Draft, Memory, Moment, is_doubtful
 from memories.read.lookup import with_global
 from memories.read.versions import ANCHORS
+from memories.stores.protocol import scan_pages
 from memories.write.anchoring import fields_of
 from memories.write.change import append_confirmation
 from memories.write.writer import Writer
@@ -18,8 +19,6 @@ from memories.write.writer import Writer
 if TYPE_CHECKING:
     from memories.stores.records import Record
     from memories.write.tidy import Suggestion
-
-_PAGE = 500
 
 
 class Verification(NamedTuple):
@@ -67,9 +66,7 @@ class Truth:
             )
         records: dict[str, Record] = {}
         for where in with_global(writer.lookup.where(), project):
-            after = None
-            while page := writer.store.scan(where, limit=_PAGE, after=after):
-                after = (page[-1].ref.group, page[-1].ref.position)
+            for page in scan_pages(writer.store, where):
                 records |= {
                     record.ref.group: record
                     for record in page

@@ -38,7 +38,7 @@ from memories.read.turns import (
     turn_of,
 )
 from memories.stores.logged import stamp_origin
-from memories.stores.protocol import Store, refuse_damaged
+from memories.stores.protocol import Store, find_first, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.suspicion import mark_record
 
@@ -229,7 +229,7 @@ def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record |
     """Return a conversation's last turn, and the last position of an unreadable turn, or -1."""
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
-    last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
+    last = find_first(store, where, newest_first=True)
     last_position = -1
     for finding in store.damaged.since(mark):
         ref = finding.ref
@@ -241,11 +241,11 @@ def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record |
 def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
     """Return the records of the turn that has a key."""
     where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
-    records = store.scan(where, limit=1)
-    if not records:
+    record = find_first(store, where)
+    if record is None:
         refuse_damaged(store, where, mark)
         return None
-    return parts_of(store, records[0])
+    return parts_of(store, record)
 
 
 def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Record]:

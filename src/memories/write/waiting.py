@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories.read.conversations import Conversation, ConversationPage
 from memories.read.turns import Turn, conversation_id, scoped_key
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def number_turns(store: Store, turns: Sequence[Turn], where: Filter) -> list[Tur
     if not turns:
         return []
     own = Filter(Collection.HISTORY, (turns[0].namespace,), group=turns[0].conversation_id)
-    stored = store.scan(own, limit=1, newest_first=True)
-    last = stored[0].ref.position if stored else -1
+    stored = find_first(store, own, newest_first=True)
+    last = -1 if stored is None else stored.ref.position
     matching: list[Turn] = []
     for turn in select_unstored(store, turns):
         last = max(last + 1, turn.index)
@@ -123,7 +123,7 @@ def _is_stored(store: Store, turn: Turn) -> bool:
     if key is None:
         return False
     where = Filter(Collection.HISTORY, (turn.namespace,), key=key)
-    return bool(store.scan(where, limit=1))
+    return find_first(store, where) is not None
 
 
 def _meets(turn: Turn, where: Filter) -> bool:

@@ -12,7 +12,7 @@ from memories.models import SHARED, Draft, Memory, is_session_note
 from memories.read import versions
 from memories.read.lookup import Lookup
 from memories.read.subjects import REPLACES, score_replacement
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.write.anchoring import Anchoring
 from memories.write.links import unlink
@@ -31,7 +31,6 @@ _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16
 # more if candidates of other projects were dropped, which only drafts without a project find
 _COMPARED_LOOSE = 64
-_PAGE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +308,8 @@ def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[R
 
 
 def _find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
-    where, after = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,))), None
-    while page := writer.store.scan(where, limit=_PAGE, after=after, newest_first=True):
-        after = (page[-1].ref.group, page[-1].ref.position)
+    where = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,)))
+    for page in scan_pages(writer.store, where, newest_first=True):
         vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
         for record in filter(selector.selects, page):
             older = _find_older(writer, record, vectors.get(record.ref))

@@ -267,7 +267,7 @@ class RemoteStore:
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        return used_among(self.scan, where)
+        return used_among(self, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`; the result also names what only the server can erase."""

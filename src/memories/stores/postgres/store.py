@@ -189,7 +189,7 @@ class PostgresStore:
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        return used_among(self.scan, where)
+        return used_among(self, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
