@@ -129,7 +129,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
         case "turns":
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":
-            conversation.run(given.texts, max(given.sizes))
+            conversation.run(given.texts, max(given.sizes), given.endpoint)
         case "growth" | "identities":
             _growth(given, scale if part == "growth" else identities)
         case "stores" | "server":
@@ -305,6 +305,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rounds", type=int, default=20, help="how often each cold command or session runs"
+    )
+    parser.add_argument(
+        "--endpoint",
+        default="",
+        help="another memory for conversation, such as chroma-mcp://127.0.0.1:8000",
     )
     parser.add_argument(
         "--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; all otherwise"

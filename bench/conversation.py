@@ -64,13 +64,17 @@ class Timed:
         self.operations[name].append(report.milliseconds(call))
 
 
-def run(file: Path, count: int) -> None:
+def run(file: Path, count: int, endpoint: str = "") -> None:
     """Fill a store, hold the conversations, and print a table for each load.
 
     Args:
         file: Texts, one a line.
         count: How many turns the longest conversation has.
+        endpoint: Another memory to measure instead; see `MCP_ENDPOINT`.
     """
+    if endpoint:
+        _run_endpoint(file, count, endpoint)
+        return
     corpus = corpora.load(file, count, QUERIES)
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder:
         config = load_config({"home": str(Path(folder).absolute())}, environment={})
@@ -81,6 +85,25 @@ def run(file: Path, count: int) -> None:
             messages = iter(corpus.statements)
             for load in LOADS:
                 _print(load, _hold(gateway, load, messages))
+
+
+def _run_endpoint(file: Path, count: int, endpoint: str) -> None:
+    """Hold the conversations over another memory, which keeps what is written to it, and print a
+    table for the first load.
+    """
+    texts = file.read_text(encoding="utf-8").splitlines()
+    now = datetime.now(UTC).isoformat()
+    with MemoryGateway(endpoint) as gateway:
+        gateway.ensure_collections(["history", "memory"])
+        for turn, text in enumerate(texts[:count]):
+            gateway.append_history(_conversation(0), "user", text, turn, now)
+        for text in texts[: count // 10]:
+            gateway.write_memory(text, "fact", 0.9, now, _conversation(0))
+        report.heading(
+            f"Conversations over {endpoint}, with {count:,} turns in one of them and "
+            f"{count // 10:,} memories"
+        )
+        _print(LOADS[0], _hold(gateway, LOADS[0], texts[count:]))
 
 
 def _fill(config: Config, corpus: Corpus) -> None:

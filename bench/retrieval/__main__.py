@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         seed=given.seed,
         one_store=given.one_store,
         embedder=given.embedder,
+        reader=given.reader,
     )
     try:
         measure.run(options)
@@ -61,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--one-store", action="store_true", help="search all conversations at once")
     parser.add_argument(
         "--embedder", choices=EMBEDDERS, default="minilm", help="whose vectors all systems get"
+    )
+    parser.add_argument(
+        "--reader", default="", metavar="COMMAND", help="answers questions from 1,000 tokens"
     )
     parser.add_argument("--seed", type=int, default=7, help="of the draw and of the bootstrap")
     return parser

@@ -26,6 +26,7 @@ BETWEEN_TURNS = timedelta(seconds=30)
 _DAY = timedelta(days=1)
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)  # where a data set says nothing of time
 _CLOCKS = ("%I:%M %p on %d %B, %Y", "%d.%m.%Y, %H:%M:%S", "%d.%m.%Y, %H:%M", "%Y-%m-%d %H:%M:%S")
+_BEAM_ANSWERS = ("answer", "ideal_answer", "ideal_summary")  # others have only a rubric
 _ONE = "everyone"  # the pool of all conversations
 _AGAIN = "~"  # between the number of a message and which of those with that number it is
 
@@ -77,6 +78,7 @@ class Question:
         sessions: The sessions that answer it.
         asked_at: When it is asked; None for after everything.
         counted: Whether it counts in the figure for all.
+        answer: The expected answer; empty where the data set has none.
     """
 
     id: str
@@ -86,6 +88,7 @@ class Question:
     sessions: frozenset[str]
     asked_at: datetime | None = None
     counted: bool = True
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,7 @@ def _persons(
                     turns=frozenset(gold),
                     sessions=frozenset(sessions[turn] for turn in gold),
                     counted=category != 5,
+                    answer=_clean(str(item.get("answer", ""))),
                 )
             )
     return Pool(name, (Conversation(name, turns),), tuple(questions))
@@ -349,6 +353,7 @@ def _haystack(item: Mapping[str, Any]) -> Pool:
         turns=frozenset(gold),
         sessions=frozenset(item["answer_session_ids"]),
         asked_at=_slashed(item["question_date"]),
+        answer=_clean(str(item.get("answer", ""))),
     )
     return Pool(item["question_id"], tuple(conversations), (question,) if question.sessions else ())
 
@@ -505,6 +510,9 @@ def _beam_questions(
                     category=ability,
                     turns=frozenset(turn.target for turn in gold),
                     sessions=frozenset(turn.session for turn in gold),
+                    answer=_clean(
+                        next((item[name] for name in _BEAM_ANSWERS if item.get(name)), "")
+                    ),
                 )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import corpus, report
-from bench.retrieval import datasets, metrics, progress, systems
+from bench.retrieval import datasets, metrics, progress, reading, sources, systems
 from bench.retrieval.datasets import DataError, DataSet, Pool, Question, Turn
 from bench.retrieval.metrics import DEPTH, Scores
 from bench.retrieval.vectors import KeptVectors
@@ -35,6 +35,7 @@ class Options:
         seed: Of the draw and of the bootstrap.
         one_store: Whether all conversations are in one namespace and searched together.
         embedder: The name of an embedder that ships.
+        reader: A command that answers questions from messages; see `reading`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Options:
     seed: int = 7
     one_store: bool = False
     embedder: str = "minilm"
+    reader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,14 @@ class Answer:
         turn: The scores of `turns`; None where there are none, or where the data set does not say
             which answer.
         session: The scores of `sessions`.
+        text: The reader's answer, if it was asked.
     """
 
     turns: list[str] | None
     sessions: list[str]
     turn: Scores | None
     session: Scores
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,14 @@ def run(options: Options) -> None:
     data = datasets.load(options.name, options.path)
     if options.one_store:
         data = data.joined()
+    report.note(f"{sources.describe(options.name, data.pools)}.")
     data = data.limited(options.limit, options.seed)
     kept = options.results or corpus.CACHE / _results_name(options)
     _make_room(kept)
     embedder = KeptVectors(options.embedder)
     try:
         embedder.fill(systems.texts(options.systems, data.pools))
-        measured = _measure(data, options.systems, embedder)
+        measured = _measure(data, options, embedder)
     finally:
         embedder.close()
     _write(measured, kept)
@@ -107,7 +112,8 @@ def _results_name(options: Options) -> str:
     return f"results-{options.name}-{options.embedder}{together}-{datetime.now(UTC):%Y-%m-%d}.jsonl"
 
 
-def _measure(data: DataSet, names: Sequence[str], embedder: KeptVectors) -> Measured:
+def _measure(data: DataSet, options: Options, embedder: KeptVectors) -> Measured:
+    names = options.systems
     answers: dict[str, list[Answer]] = {name: [] for name in names}
     times: list[float] = []
     with progress.shown("questions", len(data.questions)) as advance:
@@ -115,14 +121,15 @@ def _measure(data: DataSet, names: Sequence[str], embedder: KeptVectors) -> Meas
             with _folder() as folder, systems.opened(names, pools, embedder, folder) as finders:
                 for pool, question, turns in _asked(pools):
                     for name, find in finders.items():
-                        answers[name].append(_answer(question, find(pool.name, question), turns))
+                        found = [turns[at] for at in find(pool.name, question)]
+                        answers[name].append(_answer(question, found, options.reader))
                     if "memories" in finders:  # once more, for now its vectors are known
                         search = partial(finders["memories"], pool.name, question, KEPT)
                         times.append(report.milliseconds(search))
                     advance(1)
-    if "chroma" in names and (found := systems.chroma(data.pools, embedder)):
+    if "chroma" in names and (ranked := systems.chroma(data.pools, embedder)):
         answers["chroma"] = [
-            _sessions_alone(question, found[question.id]) for question in data.questions
+            _sessions_alone(question, ranked[question.id]) for question in data.questions
         ]
     return Measured(
         data.questions, {name: given for name, given in answers.items() if given}, times
@@ -143,15 +150,20 @@ def _asked(pools: Sequence[Pool]) -> Iterator[tuple[Pool, Question, Mapping[str,
             yield pool, question, turns
 
 
-def _answer(question: Question, found: Sequence[str], turns: Mapping[str, Turn]) -> Answer:
-    targets = metrics.first_seen(turns[at].target for at in found[:DEPTH])
-    sessions = metrics.first_seen(turns[at].session for at in found[:DEPTH])
-    return Answer(
-        targets,
-        sessions,
-        metrics.score(targets, question.turns) if question.turns else None,
-        metrics.score(sessions, question.sessions),
-    )
+def _answer(question: Question, found: Sequence[Turn], reader: str = "") -> Answer:
+    targets = metrics.first_seen(turn.target for turn in found[:DEPTH])
+    sessions = metrics.first_seen(turn.session for turn in found[:DEPTH])
+    held = reading.fill(found[:DEPTH])
+    scores: Scores | None = None
+    if question.turns:
+        held_targets = frozenset(turn.target for turn in held)
+        tokens = sum(map(reading.count_tokens, held))
+        budget = metrics.score_budget(held_targets, question.turns, tokens)
+        scores = {**metrics.score(targets, question.turns), **budget}
+    text = None
+    if reader and question.counted and question.answer:
+        text = reading.ask(reader, reading.make_prompt(question, held))
+    return Answer(targets, sessions, scores, metrics.score(sessions, question.sessions), text)
 
 
 def _sessions_alone(question: Question, found: list[str]) -> Answer:
@@ -191,6 +203,7 @@ def _kept(answer: Answer) -> dict[str, object]:
         "sessions": answer.sessions[:KEPT],
         "turn": answer.turn,
         "session": answer.session,
+        **({} if answer.text is None else {"reader": answer.text}),
     }
 
 
@@ -204,11 +217,12 @@ def _print(measured: Measured, options: Options) -> None:
         if options.one_store
         else "each asked about its own conversations"
     )
-    for level in LEVELS:
-        report.heading(f"{options.name}, {level} level, {where}, in %")
-        report.table(
-            ["category", "questions", "system", *metrics.NAMES], list(_rows(measured, level))
-        )
+    report.heading(f"{options.name}, {where}, in %; evidence/1k is a number")
+    columns = ["category", "questions", "level", "system", *metrics.NAMES, *metrics.OF_BUDGET]
+    report.table(columns, list(_rows(measured)))
+    if options.reader:
+        report.heading(f"{options.name}, answers of {options.reader}, F1 of words in %")
+        report.table(["category", "questions", "system", "F1"], list(_read_rows(measured)))
     if any(not question.counted for question in measured.questions):
         report.note("`all` is without the adversarial questions.")
     if rows := list(_comparisons(measured, options.seed)):
@@ -233,18 +247,35 @@ def _groups(questions: Sequence[Question]) -> Iterator[tuple[str, list[int]]]:
         )
 
 
-def _rows(measured: Measured, level: str) -> Iterator[tuple[object, ...]]:
+def _rows(measured: Measured) -> Iterator[tuple[object, ...]]:
+    for category, places in _groups(measured.questions):
+        for level in LEVELS:
+            for name, answers in measured.answers.items():
+                scores = [scores for at in places if (scores := _scores(answers[at], level))]
+                if scores:
+                    yield category, len(scores), level, name, *_cells(metrics.mean(scores))
+
+
+def _cells(means: Scores) -> Iterator[str]:
+    for metric in metrics.NAMES:
+        yield f"{100 * means[metric]:.1f}"
+    if "evidence/1k" not in means:  # whole sessions are longer
+        yield from ("–", "–")
+        return
+    yield f"{100 * means['frac@1k']:.1f}"
+    yield f"{means['evidence/1k']:.2f}"
+
+
+def _read_rows(measured: Measured) -> Iterator[tuple[object, ...]]:
     for category, places in _groups(measured.questions):
         for name, answers in measured.answers.items():
-            scores = [scores for at in places if (scores := _scores(answers[at], level))]
+            scores = [
+                reading.score_answer(text, measured.questions[at].answer)
+                for at in places
+                if (text := answers[at].text) is not None
+            ]
             if scores:
-                means = metrics.mean(scores)
-                yield (
-                    category,
-                    len(scores),
-                    name,
-                    *(f"{100 * means[metric]:.1f}" for metric in metrics.NAMES),
-                )
+                yield category, len(scores), name, f"{100 * sum(scores) / len(scores):.1f}"
 
 
 def _scores(answer: Answer, level: str) -> Scores | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEPTH = 50  # so far a ranking is looked at
 CUTS = (1, 5, 10)
 NAMES = (*(f"{kind}@{k}" for kind in ("any", "all", "frac") for k in CUTS), "ndcg@10", "mrr")
+OF_BUDGET = ("frac@1k", "evidence/1k")
 RESAMPLES = 10_000
 _CHUNK = 500  # resamples at once, so that memory stays small
 
@@ -68,11 +69,27 @@ def score(ranked: Sequence[str], gold: frozenset[str]) -> Scores:
     }
 
 
+def score_budget(held: frozenset[str], gold: frozenset[str], tokens: int) -> Scores:
+    """Return the metrics of the messages that a reader gets.
+
+    Args:
+        held: The targets among them.
+        gold: What answers the question; at least one.
+        tokens: Their tokens.
+
+    Returns:
+        `frac@1k`, the share of gold that is held; `evidence/1k`, how many of gold are held per 1,000
+            tokens.
+    """
+    count = len(held & gold)
+    return {"frac@1k": count / len(gold), "evidence/1k": 1_000 * count / max(1, tokens)}
+
+
 def mean(scores: Sequence[Scores]) -> Scores:
     """Return the mean of each metric over questions; NaN if there are none."""
     return {
         name: sum(one[name] for one in scores) / len(scores) if scores else math.nan
-        for name in NAMES
+        for name in (scores[0] if scores else NAMES)
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks are not installed
 
 from bench.retrieval import __main__ as command
-from bench.retrieval import datasets, measure, metrics, progress, systems, vectors
+from bench.retrieval import datasets, measure, metrics, progress, reading, sources, systems, vectors
 from bench.retrieval.datasets import DataError
 
 from memories import Memories
@@ -70,6 +70,12 @@ def test_mrr_looks_at_fifty() -> None:
 def test_ndcg_of_more_gold_than_ten_is_one_when_the_ten_are_all_gold() -> None:
     gold = [f"g{n}" for n in range(12)]
     assert metrics.score(gold, frozenset(gold))["ndcg@10"] == pytest.approx(1)
+
+
+def test_evidence_counts_by_the_tokens_that_a_reader_gets() -> None:
+    got = metrics.score_budget(frozenset("ax"), frozenset("abc"), 400)
+    assert got == {"frac@1k": pytest.approx(1 / 3), "evidence/1k": 2.5}
+    assert metrics.score_budget(frozenset(), frozenset("a"), 0)["evidence/1k"] == 0
 
 
 def test_mean_of_metrics() -> None:
@@ -538,22 +544,94 @@ def test_the_command_measures_and_keeps_what_it_found(
     assert lines[1]["gold_turns"] == ["conv-1/D10:1", "conv-1/D2:2"]
     assert lines[1]["systems"]["rrf"]["turn"]["all@5"] == 1
     printed = capsys.readouterr()
-    assert "### locomo, turn level" in printed.out
-    assert "### locomo, session level" in printed.out
-    [every] = [
-        row
-        for row in printed.out.split("session level")[0].splitlines()
-        if row.startswith("| all | 3 | fts5")
-    ]
+    assert "locomo: 2 conversations, digest" in printed.out
+    [every] = [row for row in printed.out.splitlines() if row.startswith("| all | 3 | turn | fts5")]
     any1 = sum(
         line["systems"]["fts5"]["turn"]["any@1"]
         for line in lines
         if not line["category"].startswith("5")
     )
-    assert every.split(" | ")[3] == f"{100 * any1 / 3:.1f}"
-    assert "5 adversarial | 1 | rrf" in printed.out
+    assert every.split(" | ")[4] == f"{100 * any1 / 3:.1f}"
+    assert "5 adversarial | 1 | session | rrf" in printed.out
     assert "bootstrap" not in printed.out  # ours was not measured
     assert printed.err == ""  # no bar where there is no terminal
+
+
+def turn(text: str, day: int = 1) -> datasets.Turn:
+    """Return a message of Ann's."""
+    said_at = datetime(2024, 1, day, tzinfo=UTC)
+    return datasets.Turn(text[:9], "S1", text[:9], text, said_at, speaker="Ann")
+
+
+def test_a_reader_gets_the_best_messages_that_fit_in_order_of_time() -> None:
+    short, long, other = turn("We sail.", 9), turn("word " * 900), turn("I ski.", 2)
+    held = reading.fill([short, long, other], 200)
+    assert held == [short, other]
+    question = datasets.Question("q", "What?", "1", frozenset(), frozenset(), short.said_at)
+    prompt = reading.make_prompt(question, held)
+    assert "[2024-01-02] Ann: I ski.\n[2024-01-09] Ann: We sail.\n" in prompt
+    assert prompt.endswith("Question (asked on 2024-01-09): What?\nAnswer:")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "f1"),
+    [
+        ("The 7th of May.", "7th May", 0.8),
+        ("unknown", "7th May", 0),
+        ("A dog", "dog!", 1),
+        ("", "", 0),
+    ],
+)
+def test_an_answer_is_scored_by_its_words(answer: str, expected: str, f1: float) -> None:
+    assert reading.score_answer(answer, expected) == pytest.approx(f1)
+
+
+def test_a_command_of_the_user_answers_the_questions(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talks = json.loads(json.dumps(LOCOMO))
+    talks[0]["qa"][0]["answer"] = "Pepper"
+    reader = here / "reader.py"
+    reader.write_text(
+        "import sys\nprint('Pepper' if 'Pepper' in sys.stdin.read() else 'unknown')\n"
+    )
+    command_line = f"{sys.executable} {reader}"
+    lines = measured(
+        write(here / "locomo.json", talks), "--systems", "fts5", "--reader", command_line
+    )
+    assert lines[0]["systems"]["fts5"]["reader"] == "Pepper"
+    [adversarial] = [line for line in lines if line["category"].startswith("5")]
+    assert "reader" not in adversarial["systems"]["fts5"]
+    assert "| all | 3 | fts5 | 33.3 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reader", ["no-such-reader", f"{sys.executable} -c 'raise SystemExit(3)'"])
+def test_a_reader_that_fails_ends_the_run_with_a_sentence(
+    here: Path, reader: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        measured(write(here / "locomo.json", LOCOMO), "--systems", "fts5", "--reader", reader)
+    assert ended.value.code == 2
+    assert "the reader" in capsys.readouterr().err
+
+
+def test_a_copy_is_recognized_by_what_it_says(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(here / "locomo.json", LOCOMO)
+    pools = datasets.load("locomo", file).pools
+    known = sources.SOURCES["locomo"]._replace(measured=tuple(map(sources.digest, pools)))
+    monkeypatch.setitem(sources.SOURCES, "locomo", known)
+    file.write_text(json.dumps(LOCOMO[::-1], indent=1))
+    sources.main(["locomo", str(file)])
+    assert "2 of the 2 in docs/benchmarks.md" in capsys.readouterr().out
+    file.write_text(file.read_text().replace("violin", "piano"))
+    sources.main(["locomo", str(file)])
+    assert "1 of the 2 in docs/benchmarks.md" in capsys.readouterr().out
+    sources.main([])
+    assert len(capsys.readouterr().out.splitlines()) == len(datasets.SETS)
+    with pytest.raises(SystemExit):
+        sources.main(["locomo", "nowhere.json"])
 
 
 def test_one_store_finds_in_other_conversations_too(here: Path) -> None:
