@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
+import zstandard
 
 from memories.transfer.sources import database, reader
 
@@ -294,6 +295,36 @@ def test_an_older_version_of_codex_had_neither_ids_nor_kinds(memory: Command, fo
     turns = memory("turns", "show", "codex:s1").json["results"]
     assert [turn["content"] for turn in turns] == ["Again", "Port 5433", "Again"]
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2025-06-01T10:00:01"
+
+
+def compressed(folder: Path, data: bytes) -> Path:
+    """Write a compressed session of Codex into a folder; return its path."""
+    file = folder / "sessions" / "rollout-1.jsonl.zst"
+    file.parent.mkdir()
+    file.write_bytes(zstandard.compress(data))
+    return file
+
+
+def test_a_compressed_session_of_codex_is_read_like_any_other(
+    memory: Command, folder: Path
+) -> None:
+    [session] = (SAMPLES / "codex").rglob("rollout-*.jsonl")
+    file = compressed(folder, session.read_bytes())
+    for path in (str(file), "sessions"):
+        preview = memory("import", path, "--dry-run").json
+        assert (preview["source"], preview["turns"]) == ("codex", 4)
+    assert memory("import", str(session)).json["turns"] == 4
+    assert memory("import", "codex", "sessions").json["known"] == 4
+
+
+def test_a_damaged_compressed_session_and_a_bomb_are_refused(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = compressed(folder, b" " * 5_000_000)
+    monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
+    assert "would unpack from" in refused(memory, "codex", "sessions")
+    file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
+    assert "rollout-1.jsonl.zst is damaged" in refused(memory, "codex", "sessions")
 
 
 def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sessions of Codex, one JSON lines file ("rollout") each."""
+"""Sessions of Codex, one JSON lines file ("rollout") each, which may be compressed."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,14 +47,11 @@ def read(reader: Reader) -> Iterator[Item]:
     The file has each message twice: as a response item, which is read, and as an event.
     """
     for file in reader.files(*FILES):
-        if file.suffix == ".zst":
-            reader.skip("compressed sessions")
-        else:
-            yield from _read_session(reader, file)
+        yield from _read_session(reader, file)
 
 
 def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
-    session, title, project, started_at = file.stem, "", None, None
+    session, title, project, started_at = file.name.partition(".")[0], "", None, None
     ids: set[str] = set()
     for line in reader.json_lines(file):
         payload = line.get("payload", line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import json
 import os
 import stat
@@ -10,13 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
-
-if TYPE_CHECKING:
-    import zipfile
 
 MAX_LINE_BYTES = 33_554_432
 MAX_VALUE_BYTES = 67_108_864  # of one JSON value that is read at once, such as a conversation
@@ -25,6 +23,7 @@ MAX_TEXT_BYTES = 16_777_216  # of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
 MAX_RATIO = 200  # unpacked to packed bytes of an archive; text reaches about 20
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file that is compressed so
 _RATIO_FROM = 104_857_600  # bytes unpacked, below which the ratio does not matter
 _CHUNK = 65_536
 _IN_MEMORY_BYTES = 16_777_216
@@ -137,7 +136,7 @@ class Reader:
         return file.relative_to(self.path).as_posix() if self.path.is_dir() else file.name
 
     @contextlib.contextmanager
-    def open(self, file: Path) -> Iterator[IO[bytes]]:
+    def open(self, file: Path) -> Iterator[io.BufferedReader]:
         """Open a regular file for reading.
 
         Raises:
@@ -155,10 +154,10 @@ class Reader:
     # --- lines and text
 
     def lines(self, file: Path) -> Iterator[bytes]:
-        """Yield the lines of a file; too long ones are skipped."""
-        with self.open(file) as stream:
-            refuse_utf16(stream.read(2), file.name)
-            stream.seek(0)
+        """Yield the lines of a file, which may be compressed; too long ones are skipped."""
+        with self.open(file) as opened:
+            stream = unpack(opened, file.name)
+            refuse_utf16(stream.peek(2), file.name)
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 self._advance(len(line))
                 if len(line) <= MAX_LINE_BYTES:
@@ -298,7 +297,8 @@ class Reader:
             inner = [info for info in infos if info.filename.endswith(".zip") and not is_inner]
             wanted = [info for info in infos if _is_wanted(info.filename, patterns)]
             stream.seek(0, os.SEEK_END)
-            _refuse_bomb([*wanted, *inner], stream.tell(), name)
+            unpacked = sum(info.file_size for info in [*wanted, *inner])
+            _refuse_bomb(unpacked, stream.tell(), name)
             self._total += sum(info.file_size for info in wanted)
             for info in sorted(wanted, key=lambda info: info.filename):
                 with archive.open(info) as member:
@@ -363,6 +363,49 @@ class _Counted:
         return data.removeprefix(b"\xef\xbb\xbf") if is_start else data
 
 
+class _Unpacked(io.RawIOBase):
+    """The content of a file that is compressed with Zstandard."""
+
+    def __init__(self, packed: io.BufferedReader, name: str) -> None:
+        import zstandard
+
+        self._name = name
+        self._packed_bytes = os.fstat(packed.fileno()).st_size
+        self._bytes = 0
+        self._error = zstandard.ZstdError
+        self._reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; see `io.RawIOBase.readinto`.
+
+        Raises:
+            InvalidInput: The file is damaged, or would unpack to far too much.
+        """
+        try:
+            count = self._reader.readinto(buffer)
+        except self._error as exc:
+            raise InvalidInput(f"{shown(self._name)} is damaged ({exc}); use another copy") from exc
+        self._bytes += count
+        _refuse_bomb(self._bytes, self._packed_bytes, self._name)
+        return count
+
+
+def unpack(stream: io.BufferedReader, name: str) -> io.BufferedReader:
+    """Return a file's stream; the unpacked one if the file is compressed with Zstandard.
+
+    Args:
+        stream: The file, at its beginning.
+        name: The name of the file, for messages.
+    """
+    if not stream.peek(len(_ZSTANDARD)).startswith(_ZSTANDARD):
+        return stream
+    return io.BufferedReader(_Unpacked(stream, name))
+
+
 def unreadable(file: Path, exc: Exception) -> InvalidInput:
     """Return the error for a file that can't be opened."""
     reason = getattr(exc, "strerror", None) or exc
@@ -391,12 +434,11 @@ def _is_wanted(name: str, patterns: tuple[str, ...]) -> bool:
     return False
 
 
-def _refuse_bomb(infos: "list[zipfile.ZipInfo]", packed: int, name: str) -> None:
-    unpacked = sum(info.file_size for info in infos)
+def _refuse_bomb(unpacked: int, packed: int, name: str) -> None:
     if unpacked > _RATIO_FROM and unpacked > MAX_RATIO * packed:
         raise InvalidInput(
-            f"{shown(name)} would unpack from {packed} to {unpacked} bytes, which no export does; "
-            "if you trust it, unpack it and name the folder"
+            f"{shown(name)} would unpack from {packed} to {unpacked} bytes or more, which no "
+            "export does; if you trust it, unpack it and name the folder"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memories.errors import MemoriesError
+from memories.transfer.sources.reader import unpack
 
 _MAX_NAMES = 10_000
 _MAX_FILES = 200  # of a folder that are looked at
@@ -46,8 +47,8 @@ class Sample:
             if not self.path.is_file():
                 return b""
             with self.path.open("rb") as stream:
-                return stream.read(_MAX_BYTES)
-        except OSError:
+                return unpack(stream, self.path.name).read(_MAX_BYTES)
+        except (OSError, MemoriesError):
             return b""
 
     @property
@@ -127,7 +128,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
     for base, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            if name.endswith((".jsonl", ".json")):
+            if name.endswith((".jsonl", ".json", ".jsonl.zst")):
                 yield Path(base, name)
 
 
