@@ -7,9 +7,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import tokenize
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,39 @@ def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
         server = int(running.stderr.readline().split()[1])
         running.send_signal(signal.SIGKILL)
         assert has_ended(server)
+
+
+def has_open(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
+    """Return whether a process has opened a folder."""
+    with suppress(FileNotFoundError):  # it has closed a file in the meantime
+        links = Path(f"/proc/{process.pid}/fd").iterdir()
+        return folder in [link.readlink() for link in links]
+    return False
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux names processes so")
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_processes_of_a_later_run_in_a_folder_of_the_same_name_go_on(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    sleep = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    tests = subprocess.Popen(sleep, stdin=subprocess.PIPE)
+    sweep = subprocess.Popen(
+        [sys.executable, TESTS / "sweep.py", str(tests.pid), f"{folder}/"], stdin=subprocess.DEVNULL
+    )
+    while not has_open(sweep, folder):
+        assert sweep.poll() is None
+        time.sleep(0.01)
+    if is_replaced:
+        folder.rmdir()
+        folder.mkdir()
+    started = subprocess.Popen(sleep, stdin=subprocess.PIPE, env={"HOME": f"{folder}/home"})
+    tests.communicate(timeout=WAIT_SECONDS)
+    assert sweep.wait(WAIT_SECONDS) == 0
+    started.communicate(timeout=WAIT_SECONDS)
+    assert started.returncode == (0 if is_replaced else -signal.SIGKILL)
 
 
 WAITS = re.compile(r"\bsubprocess\.(?:run|call|check_call|check_output)\(|\.communicate\(")

@@ -83,6 +83,42 @@ def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:
     assert set(config.sources) == {setting.name for setting in SETTINGS}
 
 
+RANGE = re.compile(r"must be a (whole )?number (?:of \w+ )?from (\S+) to ([\d.e+]+)")
+
+
+def test_every_setting_takes_both_ends_of_its_range_and_nothing_beyond(tmp_path: Path) -> None:
+    ranges = {}
+    for setting in SETTINGS:
+        try:
+            load_config(environment={setting.variable: "many"}, folder=tmp_path)
+        except ConfigError as exc:
+            if found := RANGE.search(str(exc)):
+                ranges[setting.variable] = found.groups()
+    assert {"DEFAULT_LIMIT", "EMBEDDER_TIMEOUT", "CONTEXT_MAX_PER_WRITER"} <= ranges.keys()
+    for variable, (whole, low, high) in ranges.items():
+        step = 1 if whole else 0.001
+        for text in (low, high):
+            load_config(environment={variable: text}, folder=tmp_path)
+        beyond = [float(low) - step, float(high) + step]
+        for number in map(int, beyond) if whole else beyond:
+            with pytest.raises(ConfigError, match=f"from {low} to"):
+                load_config(environment={variable: str(number)}, folder=tmp_path)
+
+
+@pytest.mark.parametrize("variable", ["DECAY_HALF_LIFE_HOURS"])
+def test_a_number_of_hours_is_greater_than_0(variable: str, tmp_path: Path) -> None:
+    load_config(environment={variable: "0.001"}, folder=tmp_path)
+    for text in ("0", "1e9"):
+        with pytest.raises(ConfigError, match="must be a number of hours greater than 0"):
+            load_config(environment={variable: text}, folder=tmp_path)
+
+
+def test_a_quota_has_at_most_15_digits(tmp_path: Path) -> None:
+    load_config(environment={"NAMESPACE_QUOTA": "memories=" + "9" * 15}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="must be limits such as"):
+        load_config(environment={"NAMESPACE_QUOTA": "memories=" + "9" * 16}, folder=tmp_path)
+
+
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
 )

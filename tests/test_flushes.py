@@ -2,11 +2,14 @@
 survives a power cut.
 """
 
+import gzip
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from memories import Memories, load_config
@@ -16,6 +19,7 @@ from memories.transfer.backup import back_up, restore
 from memories.transfer.doctor import salvage
 from memories.write.queue import RetryQueue
 
+SCHEMA_3 = Path(__file__).parent / "data" / "schema3.db.gz"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
@@ -64,6 +68,14 @@ def save_what_is_left(folder: Path) -> None:
     salvage(stored(load_config()), folder / "saved.jsonl", progress=silent)
 
 
+def upgrade_sqlite(folder: Path) -> None:
+    """Open a store of an earlier version for writing, which keeps a copy of it first."""
+    path = folder / "memories.db"
+    path.write_bytes(gzip.decompress(SCHEMA_3.read_bytes()))
+    path.chmod(0o600)
+    stored(load_config({"store": f"sqlite:///{path}"}))
+
+
 def empty_a_queue_by_half(folder: Path) -> None:
     """Take one of two entries out of a queue."""
     queue = RetryQueue(folder / "q.jsonl")
@@ -81,6 +93,7 @@ def empty_a_queue_by_half(folder: Path) -> None:
         (back_up_others, "backup.jsonl"),
         (restore_sqlite, "other.db"),
         (save_what_is_left, "saved.jsonl"),
+        (upgrade_sqlite, "memories.db.v3.backup"),
         (empty_a_queue_by_half, "q.jsonl"),
     ],
 )
@@ -109,3 +122,74 @@ def test_a_new_file_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(Path, "replace", noted_replace)
     write(tmp_path)
     assert steps[:2] == ["flushed file", "folder"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_restored_store_replaces_another_one_in_steps_that_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old store has its second name on the disk, and the old log is gone from it, before the
+    new store has the first name: otherwise the old store could be lost, or its log be taken for
+    that of the new one.
+    """
+    config = stored(load_config({"store": f"sqlite:///{tmp_path}/m.db"}))
+    back_up(config, str(tmp_path / "backup.db"), now=NOW, progress=silent)
+    with Memories(config=config, embedder="none") as memories:
+        memories.create("The gate is blue")
+    (tmp_path / "m.db-journal").touch()
+    steps: list[str] = []
+    fsync, link, unlink, replace = os.fsync, os.link, Path.unlink, Path.replace
+
+    def noted_fsync(fd: int) -> None:
+        fsync(fd)
+        if os.fstat(fd).st_ino == tmp_path.stat().st_ino and steps:
+            steps.append("flush")
+
+    def noted_link(*names: Any, **options: Any) -> None:
+        link(*names, **options)
+        steps.append("keep")
+
+    def noted_unlink(file: Path, **options: Any) -> None:
+        if file.name.startswith("m.db-") and file.exists():
+            steps.append("remove")
+        unlink(file, **options)
+
+    def noted_replace(file: Path, target: Path) -> Path:
+        if target == tmp_path / "m.db":
+            steps.append("replace")
+        return replace(file, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    monkeypatch.setattr(Path, "unlink", noted_unlink)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    restore(config, tmp_path / "backup.db", None, replace=True, now=NOW, progress=silent)
+    assert steps[:6] == ["keep", "flush", "remove", "flush", "replace", "flush"]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_write_waits_for_the_disk_and_the_count_of_a_read_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[bool] = []
+
+    def noted(cursor: apsw.Cursor, sql: str, _bindings: object) -> bool:
+        if sql == "COMMIT":
+            waits.append(cursor.connection.pragma("synchronous") == 2)  # FULL
+        return True
+
+    monkeypatch.setattr(apsw, "connection_hooks", [lambda db: setattr(db, "exec_trace", noted)])
+    with Memories(embedder="none", channel="cli") as memories:
+        memory = memories.create("The gate is green").memory
+        assert memory is not None
+        memories.update(memory.id, "The gate is blue")
+        assert waits
+        assert all(waits)
+        waits.clear()
+        memories.get(memory.id)
+        memories.flush_accesses()
+        assert waits == [False]
+        waits.clear()
+        memories.forget(memory.id)
+        assert waits
+        assert all(waits)

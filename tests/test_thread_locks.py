@@ -1,5 +1,6 @@
 """What threads share is looked at and changed under its lock."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ import pytest
 
 from memories import Memories
 from memories.core import ids
+from memories.core.deadline import Deadline, MemoryTimeout
+from memories.core.http import Address, JsonClient
+from memories.embedders import minilm
 from memories.scratchpad.mirror import Mirror
+from memories.stores import words
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
 from memories.stores.sqlite.connection import SQLiteFile
@@ -64,6 +69,47 @@ def use_of_what_is_kept(_folder: Path, watch: Callable[..., None]) -> None:
     assert kept.current(db) == {"a": 1}
 
 
+def use_of_calls_with_a_deadline(_folder: Path, watch: Callable[..., None]) -> None:
+    """Call in time twice, then too late, and close."""
+    deadline, is_over = Deadline(300), threading.Event()
+    watch(deadline, "_lock", "_idle", "_abandoned", "_is_closed")
+    assert [deadline.run(len, "ab"), deadline.run(len, "abc")] == [2, 3]
+    deadline.seconds = 0
+    with pytest.raises(MemoryTimeout):
+        deadline.run(is_over.wait)
+    with pytest.raises(MemoryTimeout, match="earlier call"):
+        deadline.run(len, "ab")
+    is_over.set()
+    deadline.close()
+
+
+def use_of_connections_to_a_server(_folder: Path, watch: Callable[..., None]) -> None:
+    """Open the connections, and close them."""
+    client = JsonClient(Address("A server", "127.0.0.1", 1, tls=False))
+    watch(client, "_lock", "_pool")
+    client._open_pool()
+    client.close()
+
+
+def use_of_a_model(_folder: Path, watch: Callable[..., None]) -> None:
+    """Load the default model."""
+    model = minilm.MiniLM()
+    watch(model, "_lock", "_loaded")
+    model.embed("The gate is green")
+
+
+def use_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
+    """Read the vectors that are in blocks and those that are not."""
+    with Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories:
+        memories.create("The gate is green")
+        store = memories._raw_store
+        with store._file.read() as db:  # type: ignore[attr-defined]
+            vectors = store._vectors.index(db, Collection.MEMORY)  # type: ignore[attr-defined]
+            watch(vectors, "_lock", "_blocks", "_epoch", "_newest")
+            vectors._load_blocks(db)
+            vectors._load_newest(db, 0)
+
+
 def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:
     """Remember memories, and write them into the scratchpad."""
     with Memories(namespace="bob", embedder="none") as memories:
@@ -84,6 +130,10 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         use_of_reads,
         use_of_connections,
         use_of_what_is_kept,
+        use_of_calls_with_a_deadline,
+        use_of_connections_to_a_server,
+        use_of_a_model,
+        use_of_vectors,
     ],
 )
 def test_threads_take_turns(
@@ -112,3 +162,18 @@ def test_threads_take_turns(
     use(tmp_path, watch)
     assert touched
     assert all(touched)
+
+
+def test_one_thread_at_a_time_cuts_texts_into_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer belongs to a connection, which threads can't use at the same time."""
+    tokenizer = words._tokenizer()
+    held: list[bool] = []
+
+    def noted() -> Callable[[str], list[str]]:
+        held.append(words._lock.locked())
+        return tokenizer
+
+    monkeypatch.setattr(words, "_tokenizer", noted)
+    assert words.tokens("green gates") == ["green", "gate"]
+    assert words.parse("gate") is not None
+    assert held == [True, True]

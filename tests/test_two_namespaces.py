@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memories import Draft, Memories, NotFound, RequestError, StoreBusy, TurnDraft
+from memories import Draft, InvalidInput, Memories, NotFound, RequestError, StoreBusy, TurnDraft
 from memories.errors import AmbiguousId
 from memories.models import Page
-from memories.stores.records import Collection, Filter
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sqlite import connection
 from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
+from memories.write import rollback
 
 BEGINNING = "01a1fdf1-92cd-7000-8000-00000000000"
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -346,6 +347,28 @@ def test_what_is_gone_in_the_own_namespace_is_read_in_the_other_one_and_not_writ
             bob.forget(made.ids.main)
 
 
+def test_a_memory_of_another_namespace_can_not_be_replaced(copied: Callable[[], str]) -> None:
+    url = copied()
+    with opened(url, "shared") as shared:
+        theirs = shared.create("the harbour is closed").id
+    with (
+        opened(url, "bob") as bob,
+        pytest.raises(
+            InvalidInput, match="is in namespace shared, but the new one would be in bob"
+        ),
+    ):
+        bob.create("the harbour is open", supersedes=theirs)
+
+
+def test_an_unreadable_entry_of_the_log_is_reported_with_its_namespace(
+    copied: Callable[[], str],
+) -> None:
+    with opened(copied(), "bob") as bob:
+        entry = Record(Ref(Collection.LOG, "bob", "log", 7), "no entry", START)
+        assert list(rollback._read_entry(bob._store, entry)) == []
+        assert "entry 7 of the log of bob can't be read" in str(bob._store.damaged.since())
+
+
 def test_a_key_never_names_another_memory_of_ones_own(
     made: Same, copied: Callable[[], str]
 ) -> None:
@@ -356,7 +379,9 @@ def test_a_key_never_names_another_memory_of_ones_own(
         bob.update(made.ids.main, tags={"project": "shop"})
         assert bob.id_of_key("build/day", project="shop") == made.ids.main
         with pytest.raises(
-            NotFound, match="one in shared has it, with the same id as another memory of yours"
+            NotFound,
+            match="none in namespace bob has the key .*; one in shared has it, with the same id as "
+            r"another memory of yours; name it from there \(namespace shared\)",
         ):
             bob.id_of_key("build/day")
 

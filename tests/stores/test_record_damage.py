@@ -7,7 +7,7 @@ import pytest
 
 from memories.guard.origin import PART
 from memories.models import MAX_TURN_CHARACTERS
-from memories.stores.damage import find_import_problem, find_problem
+from memories.stores.damage import UNKNOWN, damaged_record, find_import_problem, find_problem
 from memories.stores.records import ROLE, SPEAKER, Collection, Record, Ref
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -88,3 +88,19 @@ def test_imported_turns_keep_the_limits_of_turns_written_here() -> None:
     assert "which this program does not know" in str(
         find_import_problem(MEMORY._replace(fields={"operation": "delete"}))
     )
+
+
+@pytest.mark.parametrize(
+    ("ref", "name", "remedy"),
+    [
+        (MEMORY.ref, "memory m (version 1) in namespace bob", "forget m --namespace bob"),
+        (TURN.ref, "turn 5 of talk in namespace bob", "turns forget talk --index 5 --namespace bob"),
+        (MEMORY.ref._replace(namespace=UNKNOWN), f"memory m (version 1) in namespace {UNKNOWN}", "forget m"),
+    ],
+)  # fmt: skip
+def test_damage_names_the_record_and_the_command_that_removes_it(
+    ref: Ref, name: str, remedy: str
+) -> None:
+    finding = damaged_record(ref, "its checksum is wrong")
+    assert finding.what == f"{name} is damaged: its checksum is wrong"
+    assert finding.remedy == f"restore a backup, or remove it with: memory {remedy}"

@@ -1,5 +1,6 @@
 """The words that differ decide whether a text repeats or corrects another one."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from itertools import pairwise
@@ -320,6 +321,16 @@ def test_a_long_text_is_judged_word_by_word() -> None:
         compare_words(old.replace("host 250", "host 251"), old, 0.99, threshold=0.8).relation
         is Relation.DIFFERS
     )
+
+
+@pytest.mark.parametrize(("words", "verdict"), [(300, Verdict.DUPLICATE), (301, Verdict.DIFFERS)])
+def test_a_moved_part_is_noticed_in_texts_of_up_to_300_words(words: int, verdict: Verdict) -> None:
+    """Comparing the orders of longer texts takes seconds."""
+    endings = ("abao", "eben", "irus", "olum", "umak", "anil", "iloz", "eros", "atax", "uded", "osat",
+               "imir", "orab", "enug", "abor", "upis", "alin", "ozek")  # fmt: skip
+    names = map("".join, itertools.product("bcdfghjklmnprstvwz", endings))
+    text = " ".join(itertools.islice(names, words - 2))
+    assert near(f"On Monday {text}", f"{text} on Monday").verdict is verdict
 
 
 @pytest.mark.parametrize("file", [PAIRS, KINDS], ids=lambda file: file.stem)

@@ -208,3 +208,20 @@ def test_a_removed_file_can_be_created_again_after_a_restart(path: Path) -> None
         assert [entry.ref.group for entry in everything(store, pool())] == [name]
         store.close()
         path.unlink()
+
+
+def test_a_copy_without_a_log_gets_one_when_it_is_written(path: Path, tmp_path: Path) -> None:
+    """VACUUM INTO makes such copies; without a log, several processes could not share the file."""
+    store = SQLiteStore(path, SPACE)
+    store.append([record("m")])
+    copy = tmp_path / "copy.db"
+    store._file.copy_to(copy)
+    store.close()
+    copy.chmod(0o600)
+    other = SQLiteStore(copy, SPACE)
+    with other._file.read() as db:
+        assert db.pragma("journal_mode") == "delete"
+    other.append([record("n")])
+    with other._file.read() as db:
+        assert db.pragma("journal_mode") == "wal"
+    other.close()

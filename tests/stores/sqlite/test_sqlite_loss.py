@@ -637,3 +637,16 @@ def test_a_write_succeeds_even_if_its_note_fails(
     monkeypatch.setattr(sidefile, "note", fail)
     store.append([record("a")])
     assert names(store) == ["a"]
+
+
+def test_what_a_side_file_says_of_its_database_does_not_hold_for_a_copy(
+    path: Path, tmp_path: Path
+) -> None:
+    filled(path, "m")
+    _, note = sidefile.read(side(path))
+    assert note is not None
+    assert note.inode == path.stat().st_ino
+    copy = tmp_path / "copy.lock"
+    shutil.copy(side(path), copy)
+    _, copied = sidefile.read(copy)
+    assert copied == note._replace(inode=0, changed=0)

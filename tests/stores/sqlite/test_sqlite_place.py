@@ -55,6 +55,11 @@ def test_a_mount_point_may_have_any_character() -> None:
     assert filesystem_of("/mnt/a", mounts) == "ext4"
 
 
+def test_the_last_mount_at_a_place_hides_the_earlier_ones() -> None:
+    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n/dev/b /data xfs rw 0 0\n"
+    assert filesystem_of("/data/x", mounts) == "xfs"
+
+
 @pytest.mark.parametrize(
     ("version", "safe"),
     [

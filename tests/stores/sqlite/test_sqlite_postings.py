@@ -6,11 +6,11 @@ from pathlib import Path
 
 import apsw
 import pytest
-from contract import SPACE, at, by_words, pool, record
+from contract import MEMORY, SPACE, at, by_words, pool, record
 
 from memories.stores.records import Patch, Ref
 from memories.stores.sqlite import words as sqlite_words
-from memories.stores.sqlite.query import selection
+from memories.stores.sqlite.query import ReadCache, selection
 from memories.stores.sqlite.store import SQLiteStore
 from memories.stores.sqlite.words import Postings
 from opening import opening
@@ -43,6 +43,21 @@ def results(store: SQLiteStore, *, where: object = None) -> list[dict[str, float
 def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
     """Return the labels of each group."""
     return {entry.ref.group: dict(entry.labels) for entry in store.scan(pool(), limit=1_000)}
+
+
+def test_counting_a_read_keeps_what_searches_have_read(open_store: OpenStore) -> None:
+    store = open_store()
+    store.append([record("m1", text="apple")])
+    cache: ReadCache[str, int] = ReadCache(10)
+    for number in range(3):
+        with store._file.read() as db:
+            cache.current(db).setdefault("apple", number)
+        assert store.touch([Ref(MEMORY, "ann", "m1", 1)])
+    with store._file.read() as db:
+        assert cache.current(db) == {"apple": 0}
+    store.append([record("m2", text="pear")])
+    with store._file.read() as db:
+        assert cache.current(db) == {}
 
 
 @pytest.mark.parametrize("large", [False, True])

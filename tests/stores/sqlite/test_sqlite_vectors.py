@@ -204,6 +204,19 @@ def test_texts_of_several_windows_fill_blocks_too(
         assert result.similarity == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.parametrize(("rows", "blocks"), [(15, 0), (16, 1), (17, 1), (32, 2)])
+def test_a_block_is_written_when_it_is_full(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, rows: int, blocks: int
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    vectors = unit_vectors(rows)
+    store.append([record(f"m{n:02}", vectors=vectors[n : n + 1]) for n in range(rows)])
+    with store._file.read() as db:
+        index = store._vectors.index(db, MEMORY)
+        assert db.execute(f"SELECT count(*) FROM {index._block_table}").fetchall() == [(blocks,)]
+
+
 def test_cached_indexes_of_a_label_follow_writes(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
