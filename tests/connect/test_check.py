@@ -16,6 +16,14 @@ PROGRAM = str(Path(sys.executable).with_name("memoriae"))
 SERVER = [PROGRAM, "mcp"]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the SDK wait until a server has ended, however busy the machine is: after two seconds it
+    would go on without it.
+    """
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)
+
+
 def hook(event: str) -> list[str]:
     """Return the command of a hook as a host's configuration contains it."""
     return [PROGRAM, "hook", event, "--host", "claude-code", "--capture"]

@@ -323,14 +323,18 @@ def test_a_long_text_is_judged_word_by_word() -> None:
     )
 
 
-@pytest.mark.parametrize(("words", "verdict"), [(300, Verdict.DUPLICATE), (301, Verdict.DIFFERS)])
-def test_a_moved_part_is_noticed_in_texts_of_up_to_300_words(words: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("words", "relation"), [(300, Relation.DUPLICATE), (301, Relation.DIFFERS)]
+)
+def test_a_moved_part_is_noticed_in_texts_of_up_to_300_words(
+    words: int, relation: Relation
+) -> None:
     """Comparing the orders of longer texts takes seconds."""
     endings = ("abao", "eben", "irus", "olum", "umak", "anil", "iloz", "eros", "atax", "uded", "osat",
                "imir", "orab", "enug", "abor", "upis", "alin", "ozek")  # fmt: skip
     names = map("".join, itertools.product("bcdfghjklmnprstvwz", endings))
     text = " ".join(itertools.islice(names, words - 2))
-    assert near(f"On Monday {text}", f"{text} on Monday").verdict is verdict
+    assert near(f"On Monday {text}", f"{text} on Monday").relation is relation
 
 
 @pytest.mark.parametrize("file", [PAIRS, KINDS], ids=lambda file: file.stem)
