@@ -47,7 +47,9 @@ class WordPiece:
         """Yield the ids of a text lazily, since of a long text only the first are needed."""
         seen: dict[str, list[int]] = {}
         for part in _SPECIAL.split(text):
-            words = [part] if _SPECIAL.fullmatch(part) else part.translate(self._characters).split()
+            words = [part]
+            if not _SPECIAL.fullmatch(part):
+                words = part.translate(self._characters).split()
             for word in words:
                 if word not in seen:
                     seen[word] = self._pieces(word)
@@ -66,7 +68,9 @@ class WordPiece:
         start = 0
         while start < len(word):
             for end in range(min(len(word), start + _MAX_TOKEN), start, -1):
-                token = word[start:end] if start == 0 else f"##{word[start:end]}"
+                token = word[start:end]
+                if start > 0:
+                    token = f"##{token}"
                 if token in self._ids:
                     break
             ids.append(self._ids[token])
@@ -83,8 +87,11 @@ class _Characters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         _, last, becomes = self._ranges[bisect_right(self._ranges, code, key=itemgetter(0)) - 1]
-        self[code] = becomes.replace("{}", chr(code)) if code <= last else chr(code)
-        return self[code]
+        sign = chr(code)
+        if code <= last:
+            sign = becomes.replace("{}", sign)
+        self[code] = sign
+        return sign
 
 
 _WEIGHTS = Path(__file__).parent / "weights"

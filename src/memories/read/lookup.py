@@ -250,7 +250,9 @@ class Lookup(NamedTuple):
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                count = "more than 10" if len(matches) > 10 else str(len(matches))
+                count = str(len(matches))
+                if len(matches) > 10:
+                    count = "more than 10"
                 raise AmbiguousId(
                     f'"{prefix}" matches {count} memories; give more digits of the id', matches[:10]
                 )

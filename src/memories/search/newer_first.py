@@ -69,10 +69,11 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
     if not has_words_of(newer.text, older.text):
         return False
     similarity = space = None
-    vectors = {} if query.embedder is None else store.vectors([newer.ref, older.ref])
-    if len(vectors) == 2 and query.embedder is not None:
-        similarity = float((vectors[newer.ref] @ vectors[older.ref].T).max())
-        space = query.embedder.space
+    if query.embedder is not None:
+        vectors = store.vectors([newer.ref, older.ref])
+        if len(vectors) == 2:
+            similarity = float((vectors[newer.ref] @ vectors[older.ref].T).max())
+            space = query.embedder.space
     return score_replacement(newer.text, older.text, similarity, space) >= REPLACES
 
 

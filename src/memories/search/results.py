@@ -235,9 +235,12 @@ def with_verdicts(
     """Return hits with the verdicts of their memories; those that are no longer true come last."""
     memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
     judged = {memory.id: memory for memory in judge(memories)}
-    with_verdict = [
-        replace(hit, found=judged[hit.id]) if isinstance(hit.found, Memory) else hit for hit in hits
-    ]
+    with_verdict: list[Hit] = []
+    for hit in hits:
+        if isinstance(hit.found, Memory):
+            with_verdict.append(replace(hit, found=judged[hit.id]))
+        else:
+            with_verdict.append(hit)
     return tuple(sorted(with_verdict, key=_is_doubtful))
 
 

@@ -152,7 +152,7 @@ def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: i
         session_similarity=float(surroundings.session_similarity[row]),
         named=float(columns.is_named[row]),
         date=float(columns.closeness[row]),
-        told_date=_date_overlap(query, candidate.record, columns.spans) if columns.spans else 0.0,
+        told_date=_date_overlap(query, candidate.record, columns.spans),
         tells_when=float(columns.asks_when and dates.tells_time(text)),
         aside=float(surroundings.aside[row]),
         question=float(text.rstrip().endswith(("?", "？", "؟"))),
@@ -164,6 +164,8 @@ def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> 
     """Return how well the days in a turn's text, relative to its own day, match those in the
     question.
     """
+    if not spans:
+        return 0.0
     said_at = record.created_at.astimezone(query.now.tzinfo)
     return dates.overlap(dates.spans(record.text[:_DATES_READ], said_at, [said_at.year]), spans)
 
@@ -303,7 +305,9 @@ def measure(matches: Matches) -> Surroundings:
         if -BEFORE <= distance <= AFTER:
             in_window[:, here] = np.maximum(in_window[:, here], held[:, there])
     total = max(float(rarity.sum()), 1e-9)
-    in_session = np.stack([_best_of(session, row) for row in held]) if len(held) else held
+    in_session = held
+    if len(held):
+        in_session = np.stack([_best_of(session, row) for row in held])
     return Surroundings(
         words=words,
         session_best=_best_of(session, words),

@@ -133,7 +133,9 @@ def score(
             [occurrences(document, parsed) for document in documents], dtype=np.float64
         )
         holds[row] = counts > 0
-        holders = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
+        holders = int(holds[row].sum())
+        if corpus:
+            holders = corpus.holders.get(term, 0)
         scores += rarity(total, holders) * counts * (K1 + 1) / (counts + length_factor)
     return WordScores(scores, list(terms), holds)
 

@@ -201,7 +201,10 @@ class Tagging(NamedTuple):
                 pair = f'"{validate.shown(old)}" and "{validate.shown(new)}"'
                 raise InvalidInput(f"{pair} must both be keys, or both be tags such as type=fact")
             for name in (old, new):
-                validate.parse_tag(name) if "=" in name else validate.tag_key(name)
+                if "=" in name:
+                    validate.parse_tag(name)
+                else:
+                    validate.tag_key(name)
         return Tagging(validate.tags(self.tags), validate.tag_keys(self.remove), self.rename)
 
     def apply(self, tags: Mapping[str, str]) -> dict[str, str]:

@@ -147,7 +147,7 @@ class Review:
             for memory in memories
         ]
         records = {record.ref: record for record in store.read(refs)}
-        vectors = store.vectors(refs) if self._writer.embedder else {}
+        vectors = self._writer.stored_vectors(list(records.values()))
         rivals: list[Rivals] = []
         for ref in refs:
             if ref not in records:  # another person has decided in the meantime

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from memories.core.batches import by_count
 from memories.core.ids import new_id
 from memories.embedders.protocol import embed_to_store
-from memories.guard.origin import HELD, tags_of
+from memories.guard.origin import HELD
 from memories.languages.text import index_text
 from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
 from memories.read import versions
@@ -169,11 +169,9 @@ def _is_todo(memory: Memory) -> bool:
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield memories that repeat older ones, and pairs of which one should correct the other."""
     for page in by_count(records, PAGE_SIZE):
-        vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
+        vectors = writer.stored_vectors(page)
         for record in page:
-            # A draft that supersedes the record is not compared with it.
-            draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
-            comparison = writer.compare(draft, vectors.get(record.ref))
+            comparison = writer.compare_stored(record, vectors.get(record.ref))
             repeated = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 repeated.insert(0, comparison.same.ref.group)

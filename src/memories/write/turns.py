@@ -410,7 +410,9 @@ class Naming(NamedTuple):
             )
         title = _check_name(self.title, TITLE, redactor)
         user = _check_name(self.user, USER, redactor)
-        tags = self.tags if redactor is None else redactor.pairs(self.tags)[0]
+        tags = self.tags
+        if redactor is not None:
+            tags, _ = redactor.pairs(tags)
         return Naming(title, user, validate.tags(tags), validate.tag_keys(self.remove_tags))
 
     def apply(self, store: Store, readable: Sequence[str], name: str) -> Conversation:

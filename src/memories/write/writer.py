@@ -1,6 +1,6 @@
 """Writes to one namespace, and compares drafts with its memories."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -13,7 +13,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup
 from memories.read.subjects import REPLACES, score_replacement
 from memories.stores.protocol import Store, scan_pages
-from memories.stores.records import Candidate, Collection, Filter, Record
+from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
 from memories.write.links import unlink
 
@@ -196,6 +196,18 @@ class Writer(NamedTuple):
             rivals,
         )
 
+    def compare_stored(self, record: Record, vectors: Any) -> Comparison:
+        """Compare a stored memory with the others, as if it were new."""
+        # A draft that supersedes the record is not compared with it.
+        draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
+        return self.compare(draft, vectors)
+
+    def stored_vectors(self, records: Sequence[Record]) -> Mapping[Ref, Any]:
+        """Return the vectors of stored memories, for comparing them; empty without an embedder."""
+        if self.embedder is None:
+            return {}
+        return self.store.vectors([record.ref for record in records])
+
     def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
         """Return the closest memories of the draft's subject, which it may replace.
 
@@ -310,7 +322,7 @@ def find_repeats(writer: Writer, selector: "Selector", limit: int) -> Iterator[R
 def _find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
     where = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,)))
     for page in scan_pages(writer.store, where, newest_first=True):
-        vectors = writer.store.vectors([record.ref for record in page]) if writer.embedder else {}
+        vectors = writer.stored_vectors(page)
         for record in filter(selector.selects, page):
             older = _find_older(writer, record, vectors.get(record.ref))
             if older:
@@ -319,9 +331,7 @@ def _find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
 
 def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    # A draft that supersedes the record is not compared with it.
-    draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
-    comparison = writer.compare(draft, vectors)
+    comparison = writer.compare_stored(record, vectors)
     repeated = comparison.duplicates
     if comparison.same is not None:
         same = comparison.same

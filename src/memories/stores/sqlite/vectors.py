@@ -302,7 +302,9 @@ class VectorIndex:
             new_seqs = sorted(set(candidates.tolist()) - scored)
             scores.update(self._score_selected_records(db, selected, new_seqs, query, k))
             # If the filter left few of the candidates, continue further down the list.
-            enough = k if selected.is_plain else min(wanted, max(MIN_MATCHING, 4 * k))
+            enough = k
+            if not selected.is_plain:
+                enough = min(wanted, max(MIN_MATCHING, 4 * k))
             if wanted >= window_count or len(scores) >= enough:
                 return highest(scores, k)
             if wanted >= len(coarse):
