@@ -70,7 +70,7 @@ ORDER = {
         basic_memory chatgpt chroma claude claude_code claude_mem codex csv_rows cursor engram
         gemini jsonl lines mcp_memory_service mem0 mempalace okf omega opencode server_memory""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
-        chroma_process fitting < chroma_mcp < gateway < degraded gathering < context < memory""",
+        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <

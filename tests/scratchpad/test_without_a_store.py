@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from memories import Memories, MemoryGateway, StoreError
-from memories.context.degraded import WithScratchpad
 from memories.context.engine import EngineBackend
+from memories.context.gateway import WithScratchpad
 
 pytestmark = pytest.mark.usefixtures("home")
 

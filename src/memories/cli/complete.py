@@ -4,8 +4,7 @@ Completion runs while the user types, so it prints no errors, changes nothing, a
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -16,15 +15,12 @@ from memories.errors import MemoriesError
 if TYPE_CHECKING:
     from memories.memories import Memories
 
-    _Finder = Callable[[Memories, str], list["CompletionItem"]]
-
 _MAX_MEMORIES = 1_000  # the newest names
 _MAX_EXCERPT = 60  # characters of the text shown next to an id
 
 
 def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return the completion for a kind: one of `_FINDERS`, or a tag whose values are offered."""
-    find: _Finder = _FINDERS.get(kind) or partial(_find_values, kind)
+    """Return the completion for a kind: `ids`, `deleted ids`, or one of `_find_names`."""
 
     def complete(
         context: click.Context, _parameter: click.Parameter, beginning: str
@@ -32,7 +28,10 @@ def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
         items: list[CompletionItem] = []
         # The command itself reports problems with the store.
         with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
-            items = find(memories, beginning)
+            if kind in ("ids", "deleted ids"):
+                items = _find_ids(memories, beginning, deleted=kind != "ids")
+            else:
+                items = list(map(CompletionItem, _find_names(memories, kind, beginning)))
         return [
             item for item in items if item.value.startswith(beginning) and item.value.isprintable()
         ]
@@ -61,57 +60,36 @@ def _open(context: click.Context) -> "Iterator[Memories]":
         yield memories
 
 
-def _find_ids(memories: "Memories", beginning: str) -> list[CompletionItem]:
-    newest = [item for item in _list_ids(memories) if item.value.startswith(beginning)]
-    return newest or [CompletionItem(memory_id) for memory_id in memories.ids(beginning)]
-
-
-def _list_ids(memories: "Memories", *, deleted: bool = False) -> list[CompletionItem]:
+def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[CompletionItem]:
+    """Return the newest ids with their texts; else any that begin like this."""
     items = []
     for memory in memories.list(limit=_MAX_MEMORIES, deleted=deleted).memories:
         excerpt = " ".join(memory.content.split())[:_MAX_EXCERPT]
-        items.append(CompletionItem(memory.id, help=excerpt))
-    return items
+        if memory.id.startswith(beginning):
+            items.append(CompletionItem(memory.id, help=excerpt))
+    if items or deleted:
+        return items
+    return [CompletionItem(memory_id) for memory_id in memories.ids(beginning)]
 
 
-def _find_keys(memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    newest = memories.list(limit=_MAX_MEMORIES).memories
-    return [CompletionItem(key) for key in sorted({memory.key for memory in newest if memory.key})]
-
-
-def _find_tags(memories: "Memories", beginning: str) -> list[CompletionItem]:
-    key, equals, _ = beginning.partition("=")
-    if not equals:
-        return [CompletionItem(f"{name}=") for name in memories.tags()]
-    return [CompletionItem(f"{key}={value}") for value in memories.tags(key)]
-
-
-def _find_tag_keys(memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    return [CompletionItem(key) for key in memories.tags()]
-
-
-def _find_values(key: str, memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    return [CompletionItem(value) for value in memories.tags(key)]
-
-
-def _find_namespaces(memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    return [CompletionItem(namespace.name) for namespace in memories.namespaces()]
-
-
-def _find_conversations(memories: "Memories", _beginning: str) -> list[CompletionItem]:
-    newest = memories.conversations(limit=_MAX_MEMORIES)
-    return [CompletionItem(conversation.id) for conversation in newest]
-
-
-_FINDERS: "dict[str, _Finder]" = {
-    "ids": _find_ids,
-    "deleted ids": lambda memories, _: _list_ids(memories, deleted=True),
-    "keys": _find_keys,
-    "tags": _find_tags,
-    "tag keys": _find_tag_keys,
-    "namespaces": _find_namespaces,
-    "conversations": _find_conversations,
-}
+def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str]:
+    """Return the names of a kind: of keys, namespaces and so on, else the values of a tag."""
+    names: Iterable[str] = []
+    if kind == "keys":
+        newest = memories.list(limit=_MAX_MEMORIES).memories
+        names = sorted({memory.key for memory in newest if memory.key})
+    elif kind == "tags" and "=" in beginning:
+        key = beginning.partition("=")[0]
+        names = [f"{key}={value}" for value in memories.tags(key)]
+    elif kind == "tags":
+        names = [f"{key}=" for key in memories.tags()]
+    elif kind == "namespaces":
+        names = [namespace.name for namespace in memories.namespaces()]
+    elif kind == "conversations":
+        names = [talk.id for talk in memories.conversations(limit=_MAX_MEMORIES)]
+    else:
+        names = memories.tags(None if kind == "tag keys" else kind)
+    return names
 
 
 class Bash(BashComplete):

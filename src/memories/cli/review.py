@@ -15,6 +15,7 @@ from memories.answers import shapes
 from memories.cli.app import Group, command, option
 from memories.cli.bulk import NOT_STORED, read_ids
 from memories.cli.options import (
+    dry_run_option,
     fields_option,
     in_session,
     limit_option,
@@ -55,9 +56,6 @@ _yes_option = option(
     "--yes", is_flag=True,
     help="Decide without a terminal, in your own script. An agent can't.",
 )  # fmt: skip
-_dry_run_option = option(
-    "--dry-run", is_flag=True, help="Change nothing; only show what would happen."
-)
 _suspicious_option = option(
     "--suspicious", is_flag=True, section="Filters", help="Only memories marked as suspicious."
 )
@@ -160,7 +158,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @option("--suspicious", is_flag=True, help="Also suspicious memories, without naming each one.")
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
-@_dry_run_option
+@dry_run_option
 @in_session(reads=False)
 def accept(
     memories: "Memories",
@@ -192,7 +190,7 @@ def accept(
 @click.argument("content", required=False)
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @_yes_option
-@_dry_run_option
+@dry_run_option
 @in_session(reads=False)
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
@@ -230,7 +228,7 @@ def edit(
 @review_filters
 @_suspicious_option
 @_yes_option
-@_dry_run_option
+@dry_run_option
 @in_session(reads=False)
 def reject(
     memories: "Memories",

@@ -446,7 +446,7 @@ def context(
     note counts them. If the store can't be reached, the scratchpad provides the memories, and the
     exit code is 4.
     """
-    from memories.context.degraded import WithScratchpad
+    from memories.context.gateway import WithScratchpad
 
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context import rendering
 from memories.context.context import ContextBuilder, estimate_tokens
-from memories.context.degraded import WithScratchpad
 from memories.context.engine import EngineBackend, translate_errors
-from memories.context.gateway import MemoryGateway
+from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable

@@ -14,9 +14,9 @@ from memories.scratchpad import file
 from memories.scratchpad.entries import choose
 from memories.scratchpad.file import Place
 from memories.scratchpad.refresh import entry_of, is_shown, limit_new
-from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
+from memories.stores.logged import Change, ref_of
+from memories.stores.records import SEARCHED, Collection, Record, Ref
 
-Change = Record | Patch | Ref  # added, changed, or about to be removed
 _PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
 _MAX_WAITING = 200  # new memories of a namespace; above this, those without a place are dropped
 
@@ -61,7 +61,7 @@ class Mirror:
         batches: dict[str, _Batch] = {}
         now = self._clock()
         for change in changes:
-            ref = change if isinstance(change, Ref) else change.ref
+            ref = ref_of(change)
             if ref.collection is Collection.MEMORY:
                 batch = batches.setdefault(ref.namespace, _Batch({}, {}, set(), [], {}))
                 batch.add(change, now)
@@ -76,7 +76,7 @@ class Mirror:
         """
         changed: set[str] = set()
         for change in changes:
-            ref = change if isinstance(change, Ref) else change.ref
+            ref = ref_of(change)
             if ref.collection in SEARCHED and self._makes_file(ref.namespace):
                 changed.add(ref.namespace)
         now = time.monotonic()

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from memories.scratchpad.file import Place
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.scratchpad.matching import Matches
-    from memories.scratchpad.mirror import Change, Mirror
+    from memories.scratchpad.mirror import Mirror
     from memories.search.filters import SearchFilters
+    from memories.stores.logged import Change
     from memories.stores.records import Record
     from memories.write.writer import Writer
 

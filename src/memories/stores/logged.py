@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 Change = Record | Patch | Ref  # an added, patched or removed record
 
+
+def ref_of(change: Change) -> Ref:
+    """Return the record that a change is about."""
+    return change if isinstance(change, Ref) else change.ref
+
+
 # For some ways in which a version ends, the action logged for the next version.
 _NEXT_ACTIONS = {
     "update": "update",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
 import anyio
@@ -26,13 +27,14 @@ from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.guard.validate import namespace as checked_namespace
 from memories.scratchpad import file
 from memories.scratchpad.hot_tier import place_of
-from memories.scratchpad.mirror import Change, Mirror
+from memories.scratchpad.mirror import Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
 from memories.server.api.problems import Refused, encoded, failed
 from memories.server.api.server import Server
 from memories.stores import Store, open_store
-from memories.stores.records import Collection, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.logged import Change, ref_of
+from memories.stores.records import Collection, Finding, Record, Space, StoreInfo
 from memories.stores.wire import from_wire, namespaces_of, to_wire
 
 IDLE_SECONDS = 10.0  # seconds without a request after which a transaction is rolled back
@@ -212,7 +214,7 @@ class Records:
             StoreError: A scratchpad still shows a removed record.
         """
         self._mirror([change for change in changes if not isinstance(change, Record)])
-        refs = (change if isinstance(change, Ref) else change.ref for change in changes)
+        refs = map(ref_of, changes)
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
             place = place_of(self._server.config, namespace)
             if file.exists(place):
@@ -357,14 +359,10 @@ def _changes(store_request: _StoreRequest) -> list[Change]:
     """
     if store_request.method not in _CHANGES:
         return []
-    changes: list[Change] = []
-    for argument in (*store_request.arguments, *store_request.named.values()):
-        for change in argument if isinstance(argument, list) else ():
-            if isinstance(change, Record | Patch | Ref):
-                ref = change if isinstance(change, Ref) else change.ref
-                if _is_valid(ref.namespace):
-                    changes.append(change)
-    return changes
+    arguments = (*store_request.arguments, *store_request.named.values())
+    lists = (argument for argument in arguments if isinstance(argument, list))
+    changes = (change for change in chain(*lists) if isinstance(change, Change))
+    return [change for change in changes if _is_valid(ref_of(change).namespace)]
 
 
 def _is_valid(namespace: str) -> bool:
