@@ -1,28 +1,35 @@
-"""Fit the weights of `hooks/gate.py`: `worth.json` and `need.json`.
+"""Fit the weights of `hooks/gate.py`: `worth.json`, `need.json` and `relation.json`.
 
 Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt` or
-of `bench/histories`, to `bench/prompts.txt`, or to the packaged model.
+of `bench/histories`, to `bench/prompts.txt` or `bench/needs.txt`, or to the packaged model.
 """
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
 from bench import agents_memory, capture
-from memories.embedders import open_embedder
+from memories.embedders import Embedder, open_embedder
 from memories.hooks import gate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER
 
-PROMPTS = Path(agents_memory.__file__).with_name("prompts.txt")
+BENCH = Path(agents_memory.__file__).parent
 PENALTY = 0.001  # of the squared weights
 STEPS, RATE = 4_000, 2.0
-AVERAGE_NEED = 0.5  # log-odds that an average prompt of the histories needs something
+AVERAGE_NEED = 1.2  # log-odds that an average prompt of the histories needs something
+WEIGHT_OF_OTHERS = 0.1
+RELATION_PENALTY = 0.03
+RELATION_STEPS, RELATION_RATE = 250, 0.02
+RANK = 24  # dimensions of the relation
+UNIT = 0.001  # of its weights in the file
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def worthy_sentences() -> Iterator[tuple[str, bool]]:
@@ -40,13 +47,157 @@ def worthy_sentences() -> Iterator[tuple[str, bool]]:
 
 def needy_prompts() -> Iterator[tuple[str, bool]]:
     """Yield prompts, and whether each needs something that an agent was told earlier."""
-    for line in PROMPTS.read_text(encoding="utf-8").splitlines():
+    for line in (BENCH / "prompts.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             yield line[2:], line.startswith("+")
+    for group in read_groups():
+        for prompt, needs in group.prompts:
+            yield prompt, bool(needs)
     for history in agents_memory.load():
         if history.half == "dev":
             for prompt in history.prompts:
                 yield prompt.text, bool(prompt.needs)
+
+
+class Group(NamedTuple):
+    """What a user told their agents, and prompts with the letters of the facts that they need.
+
+    Attributes:
+        facts: The facts by their letters, which are in upper case for all projects.
+        prompts: The prompts.
+    """
+
+    facts: dict[str, str]
+    prompts: list[tuple[str, list[str]]]
+
+
+def read_groups() -> list[Group]:
+    """Read `bench/needs.txt`."""
+    groups: list[Group] = []
+    for line in (BENCH / "needs.txt").read_text(encoding="utf-8").splitlines():
+        start, _, text = line.partition(" ")
+        if start == "==":
+            groups.append(Group({}, []))
+        elif start == "-":
+            letters, _, prompt = text.partition(" ")
+            groups[-1].prompts.append((prompt, [] if letters == "." else letters.split(",")))
+        elif start != "#":
+            groups[-1].facts[start.rstrip(":")] = text
+    return groups
+
+
+class Pairs(NamedTuple):
+    """All prompts and all facts of `bench/needs.txt`; a row for each prompt, a column for each fact.
+
+    Attributes:
+        prompts: The vectors of the prompts.
+        facts: The vectors of the facts.
+        is_needed: 1 where a prompt needs a fact, else 0.
+        weights: How much a pair counts. A fact of another user counts only if it is valid in all
+            projects, and then little: agents of several users may share a namespace.
+        is_global: 1 for the facts that are valid in all projects, else 0.
+    """
+
+    prompts: Array
+    facts: Array
+    is_needed: Array
+    weights: Array
+    is_global: Array
+
+
+def make_pairs(embedder: Embedder) -> Pairs:
+    """Return all pairs of prompts and facts."""
+    groups = read_groups()
+    facts = [(letter, text) for group in groups for letter, text in group.facts.items()]
+    prompts = [prompt for group in groups for prompt, _ in group.prompts]
+    is_global = np.array([float(letter.isupper()) for letter, _ in facts])
+    is_needed = np.zeros((len(prompts), len(facts)))
+    weights = np.tile(WEIGHT_OF_OTHERS * is_global, (len(prompts), 1))
+    row = column = 0
+    for group in groups:
+        letters = list(group.facts)
+        for _, needs in group.prompts:
+            weights[row, column : column + len(letters)] = 1
+            for letter in needs:
+                is_needed[row, column + letters.index(letter)] = 1
+            row += 1
+        column += len(letters)
+    return Pairs(
+        embed(embedder, prompts),
+        embed(embedder, [text for _, text in facts]),
+        is_needed,
+        weights,
+        is_global,
+    )
+
+
+def embed(embedder: Embedder, texts: Iterable[str]) -> Array:
+    """Return the vectors of short texts, a row each."""
+    return np.stack([embedder.embed(text)[0] for text in texts]).astype(np.float64)
+
+
+def fit_relation() -> None:
+    """Fit the relation of prompts and facts by Adam, and write it.
+
+    The log-odds that a prompt needs a fact are linear in their similarity, in how far that is behind
+    the most similar fact of the user, and in whether the fact is valid in all projects. The relation
+    is the rest: a bilinear form of the centred vectors, of which the largest dimensions are kept.
+    """
+    embedder = open_embedder("minilm")
+    assert embedder is not None
+    pairs = make_pairs(embedder)
+    prompt_mean, fact_mean = pairs.prompts.mean(axis=0), pairs.facts.mean(axis=0)
+    prompts, facts = pairs.prompts - prompt_mean, pairs.facts - fact_mean
+    similarity = 10 * (pairs.prompts @ pairs.facts.T)
+    best = np.where(pairs.weights == 1, similarity, -np.inf).max(axis=1, keepdims=True)
+    behind = np.minimum(0, similarity - best)
+    features = (np.ones_like(similarity), similarity, behind, pairs.is_global + 0 * similarity)
+    form, coefficients = Adam((prompts.shape[1], facts.shape[1])), Adam((len(features),))
+    for _ in range(RELATION_STEPS):
+        log_odds = prompts @ form.values @ facts.T
+        for coefficient, feature in zip(coefficients.values, features, strict=True):
+            log_odds = log_odds + coefficient * feature
+        error = pairs.weights * (1 / (1 + np.exp(-log_odds)) - pairs.is_needed)
+        error /= pairs.weights.sum()
+        penalty = RELATION_PENALTY / len(prompts) * form.values
+        form.step(prompts.T @ error @ facts + penalty)
+        coefficients.step(np.array([(error * feature).sum() for feature in features]))
+    left, sizes, right = np.linalg.svd(form.values)
+    scale = np.sqrt(sizes[:RANK])
+    of_prompts, of_facts = (left[:, :RANK] * scale).T, right[:RANK] * scale[:, np.newaxis]
+    fields = {
+        "model": embedder.space.model,
+        "unit": UNIT,
+        "prompts": list_weights(of_prompts, prompt_mean),
+        "texts": list_weights(of_facts, fact_mean),
+    }
+    text = json.dumps(fields, separators=(",", ":"))
+    (gate.FOLDER / f"{gate.RELATION}.json").write_text(text + "\n", encoding="utf-8")
+    print(f"{gate.RELATION}: {len(prompts)} prompts, {len(facts)} facts")
+
+
+class Adam:
+    """Values that are optimized by Adam."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Begin with zeros."""
+        self.values, self._mean, self._square = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._count = 0
+
+    def step(self, gradient: Array) -> None:
+        """Move the values against a gradient."""
+        self._count += 1
+        self._mean = 0.9 * self._mean + 0.1 * gradient
+        self._square = 0.99 * self._square + 0.01 * gradient**2
+        mean = self._mean / (1 - 0.9**self._count)
+        root = np.sqrt(self._square / (1 - 0.99**self._count))
+        self.values -= RELATION_RATE * mean / (root + 1e-8)
+
+
+def list_weights(weights: Array, mean: Array) -> list[list[int]]:
+    """Return a map of centred vectors in whole units: the offset, then the weights, a row each."""
+    rows = [-(weights @ mean), *weights]
+    return [np.rint(row / UNIT).astype(int).tolist() for row in rows]
 
 
 def fit(name: str, examples: Iterable[tuple[str, bool]], average: float = 0.0) -> None:
@@ -54,7 +205,7 @@ def fit(name: str, examples: Iterable[tuple[str, bool]], average: float = 0.0) -
     embedder = open_embedder("minilm")
     assert embedder is not None
     texts, labels = zip(*examples, strict=True)
-    vectors = np.stack([embedder.embed(text)[0] for text in texts]).astype(np.float64)
+    vectors = embed(embedder, texts)
     is_true = np.array(labels, dtype=np.float64)
     weights, intercept = np.zeros(vectors.shape[1]), 0.0
     for _ in range(STEPS):
@@ -73,3 +224,4 @@ def fit(name: str, examples: Iterable[tuple[str, bool]], average: float = 0.0) -
 if __name__ == "__main__":
     fit(gate.WORTH, worthy_sentences())
     fit(gate.NEED, needy_prompts(), AVERAGE_NEED)
+    fit_relation()

@@ -184,6 +184,54 @@ def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone()
     def need(prompt: str, model: str = embedder.space.model) -> float:
         return gate.rate_need(model, embedder.embed(prompt)[0])
 
-    assert need("which port does the payment service use") > 0.5
-    assert need("thanks, that was all") < -0.5
+    question, thanks = (
+        need(prompt)
+        for prompt in ("which port does the payment service use", "thanks, that was all")
+    )
+    assert question > 0 > thanks
+    assert question > thanks + 1
     assert need("thanks, that was all", "another model") == 0
+
+
+def test_a_text_that_a_prompt_needs_without_resembling_it_has_a_closer_relation() -> None:
+    embedder = open_embedder("minilm")
+    assert embedder is not None
+    tool = "The manual is made with `sphinx-build`; doctest must pass."
+    room = "The sales meeting takes place in the room with the piano."
+
+    def relate(prompt: str, text: str) -> float:
+        rate = gate.relation_rater(embedder.space.model, embedder.embed(prompt)[0])
+        assert rate is not None
+        return rate(embedder.embed(text))
+
+    assert relate("compile it", tool) > relate("compile it", room) + 0.1
+    assert relate("where do we sit tomorrow", room) > relate("where do we sit tomorrow", tool) + 0.1
+    assert gate.relation_rater("another model", embedder.embed("compile it")[0]) is None
+
+
+def test_a_relation_raises_the_relevance_of_a_known_meaning() -> None:
+    prompt = gate.Gate("compile it")
+    assert prompt.rate("", 0.0, 0.0, relation=0.5) > prompt.rate("", 0.0, 0.0)
+
+
+def test_each_further_memory_must_be_more_relevant() -> None:
+    assert gate.admits(gate.THRESHOLD, rank=0)
+    assert not gate.admits(gate.THRESHOLD, rank=1)
+    assert gate.admits(gate.THRESHOLD + 1, rank=gate.MAX_MEMORIES - 1)
+
+
+def test_a_prompt_recalls_what_it_needs_without_resembling_it(
+    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    facts = (
+        "The manual is made with `sphinx-build -W`; warnings are errors.",
+        "Colour prints cost 12 cents a page and are paid by the department.",
+        "Holger waters the plants in the corridor on Fridays.",
+    )
+    with Memories() as memories:
+        for fact in facts:
+            memories.create(fact)
+    context = hook("user-prompt", {"prompt": "compile it"}).context
+    assert facts[0] in context
+    assert not any(fact in context for fact in facts[1:])

@@ -4,9 +4,9 @@ for, and rates vectors of the packaged model.
 A search orders what it finds, but always finds something. The gate estimates the log-odds that a
 prompt needs a text, in any language, and admits what reaches a threshold:
 
-    relevance = -3.84 + 0.362 × need + 0.383 × ln(1 + size)
-                + 0.164 × meaning + 0.238 × behind + 0.183 × words + 2.71 × spelling
-                - 1.35 × everywhere
+    relevance = -4.06 + 0.6 × need + 0.385 × ln(1 + size)
+                + 0.254 × meaning + 0.129 × behind + 1.78 × relation
+                + 0.158 × words + 2.31 × spelling - 1.857 × everywhere
 
     need        how likely it is that the prompt needs anything: `rate_need`. 0 if it is unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
@@ -14,6 +14,8 @@ prompt needs a text, in any language, and admits what reaches a threshold:
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
                 comparable across embedders. 0 if it is unknown.
     behind      the meaning less that of the most similar text of the project: 0 or negative
+    relation    how likely such a prompt needs such a text, even if they aren't similar: "compile
+                it" needs "The thesis is built with latexmk". See `relation_rater`. 0 if unknown.
     words       the BM25 of the words that the prompt and the text share
     spelling    the share of the prompt's groups of four letters that the text has too: parts of
                 compounds, and other forms of a word
@@ -21,9 +23,10 @@ prompt needs a text, in any language, and admits what reaches a threshold:
 
 The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
 the 155 prompts of the development half of `bench/histories` and the facts of their project or of
-every project. The need of each prompt was rated by weights fitted without its history. The longest
-of those prompts has 87 bytes, so a longer one gains nothing. docs/benchmarks.md has the figures of
-both halves.
+every project. The need of each prompt was rated by weights fitted without its history; its
+coefficient is twice the fitted one, since a prompt that needs nothing is worth more than a pair.
+The relation was fitted on `bench/needs.txt` alone. The longest of those prompts has 87 bytes, so a
+longer one gains nothing. docs/benchmarks.md has the figures of both halves.
 """
 
 import functools
@@ -44,16 +47,17 @@ if TYPE_CHECKING:
 
 
 MAX_MEMORIES = 5  # that a prompt recalls
-THRESHOLD = -2.45
+THRESHOLD = -2.75  # of the most relevant memory
+_RISE = 0.1  # of the threshold with each further memory: they are needed less often
 # A memory of a project that the prompt doesn't name: three in four such texts would be needed, and
 # it must be that much more relevant than the best memory of the session's own project.
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
 BM25_OF_A_WORD = 2.5  # about what a word in one of ten texts of a larger store adds
-_INTERCEPT, _NEED, _SIZE = -3.84, 0.362, 0.383
-_MEANING, _BEHIND, _WORDS, _SPELLING = 0.164, 0.238, 0.183, 2.71
-_EVERYWHERE = -1.35
+_INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
+_MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
+_WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
 _MAX_SIZE = 100  # bytes
 _LETTERS = 4  # of a group
 _WORD = re.compile(r"\w{4,}")
@@ -76,6 +80,7 @@ class Gate:
         words: float,
         *,
         best: float | None = None,
+        relation: float = 0.0,
         is_global: bool = False,
     ) -> float:
         """Return the relevance of a text to the prompt; see the module.
@@ -86,6 +91,7 @@ class Gate:
                 embedder does not know their language.
             words: The BM25 of the words that they share.
             best: The meaning of the most similar text of the project, if there is one.
+            relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
         Returns:
@@ -96,7 +102,7 @@ class Gate:
             return -math.inf
         relevance = self._base + _WORDS * words + _SPELLING * self._spelling(text)
         if meaning is not None:
-            relevance += _MEANING * meaning
+            relevance += _MEANING * meaning + _RELATION * relation
             if best is not None:
                 relevance += _BEHIND * min(0.0, meaning - best)
         if is_global:
@@ -107,6 +113,11 @@ class Gate:
         if not self._groups:
             return 0.0
         return len(self._groups & _groups(text)) / len(self._groups)
+
+
+def admits(relevance: float, rank: int) -> bool:
+    """Return whether a prompt needs a memory of this relevance, after `rank` more relevant ones."""
+    return relevance >= THRESHOLD + _RISE * rank
 
 
 def _groups(text: str) -> set[str]:
@@ -135,14 +146,16 @@ def names_project(prompt: str, project: str) -> bool:
     return re.search(whole_word, prompt.casefold()) is not None
 
 
-# --- Two scores that are linear in a vector of the packaged model: intercept + weights · vector.
+# --- Scores by vectors of the packaged model ---
 #
-# `worth.json` and `need.json` have the weights of logistic regressions; `tools/linear_scores.py`
-# fits them. Vectors of another model have neither score.
+# `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is linear in
+# two, which are mapped to the same few dimensions and multiplied there. Their JSON files have the
+# weights of logistic regressions; `tools/linear_scores.py` fits them. Vectors of another model have
+# none of these scores.
 
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent
-WORTH, NEED = "worth", "need"
+WORTH, NEED, RELATION = "worth", "need", "relation"
 
 
 class _Fit(NamedTuple):
@@ -172,6 +185,43 @@ def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
     """
     fit = _read(NEED)
     return fit.score(vector) if model == fit.model else 0.0
+
+
+class _Map(NamedTuple):
+    offset: "NDArray[np.float32]"
+    weights: "NDArray[np.float32]"
+
+    def apply(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        mapped: NDArray[np.float32] = self.offset + vectors @ self.weights.T
+        return mapped
+
+
+def relation_rater(
+    model: str, prompt: "NDArray[np.float32]"
+) -> "Callable[[NDArray[np.float32]], float] | None":
+    """Return a function from the vectors of a text's windows to the text's relation to a prompt;
+    None if another model made the prompt's vector.
+
+    The relation is the log-odds that a prompt needs a text, beyond what their similarity says.
+    """
+    trained_model, prompts, texts = _read_relation()
+    if model != trained_model:
+        return None
+    mapped = prompts.apply(prompt)
+    return lambda windows: float((texts.apply(windows) @ mapped).max())
+
+
+@functools.cache
+def _read_relation() -> tuple[str, _Map, _Map]:
+    import numpy as np
+
+    fields = json.loads((FOLDER / f"{RELATION}.json").read_text("utf-8"))
+
+    def read_map(name: str) -> _Map:
+        offset, *weights = (np.array(row, dtype=np.float32) for row in fields[name])
+        return _Map(offset * fields["unit"], np.stack(weights) * fields["unit"])
+
+    return fields["model"], read_map("prompts"), read_map("texts")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.hooks import gate, host_events, recall, switch
-from memories.hooks.recall_prompt import Rated, RecallTrace
+from memories.hooks.recall_prompt import Rated, RecallTrace, is_own
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
 from memories.hooks.session import mark
 from memories.identity import prompt as blocks
@@ -247,4 +247,5 @@ def _reason_of(entry: Rated, trace: RecallTrace, shown: set[str]) -> str:
         return trace.left_out.get(memory_id, reason)
     if memory_id in trace.selected:
         return "corrected"
-    return "below" if entry.relevance < gate.THRESHOLD else "other_project"
+    is_relevant = entry.relevance >= gate.THRESHOLD
+    return "below" if not is_relevant or is_own(entry.memory, trace.projects) else "other_project"

@@ -24,10 +24,11 @@ from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import Memory, is_recall_off
-from memories.search.ranking import Features
+from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
+from memories.stores.records import Collection, Ref
 
 if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
@@ -37,10 +38,10 @@ _MIN_BUDGET = 100  # tokens
 
 
 class Rated(NamedTuple):
-    """A memory that a search considered, with its relevance to the prompt.
+    """A memory or turn that a search considered, with its relevance to the prompt.
 
     Attributes:
-        hit: The memory.
+        hit: The memory or turn.
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
         words: The BM25 of the words that the memory shares with the prompt.
@@ -62,6 +63,7 @@ class RecallTrace:
 
     Attributes:
         in_context: The marks of memories to treat as already shown to the session.
+        projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of those that passed the gate.
         current: The ids of those, or of their corrections, in order of relevance.
@@ -73,6 +75,7 @@ class RecallTrace:
     def __init__(self, in_context: Iterable[str] = ()) -> None:
         """Create an empty record."""
         self.in_context = set(in_context)
+        self.projects: Sequence[str] = ()
         self.rated: dict[str, Rated] = {}
         self.selected: list[str] = []
         self.current: list[str] = []
@@ -120,6 +123,7 @@ def recall_prompt(
     in_context = session.read(request.home, request.session).in_context
     if trace is not None:
         in_context |= trace.in_context
+        trace.projects = projects
     if request.deadline is None:
         offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
@@ -258,14 +262,11 @@ class _GatedBackend(EngineBackend):
             except InvalidInput:  # a prompt that can't be a query, for example without visible text
                 return []
             is_small = len(results[0].candidates) < MIN_CANDIDATES
-            own = results[-1]  # of the project, if there is one
-            prompt_gate, best = _make_gate(own), _find_best(own)
+            rater = _Rater(results)
             rated = {
                 entry.memory.id: entry
                 for result in results
-                for entry in _rate_memories(
-                    result, prompt_gate, best, min_confidence, is_small=is_small
-                )
+                for entry in rater.rate_memories(result, min_confidence, is_small=is_small)
             }
             selected = _select(query, rated.values(), self._projects)
             current = _put_corrections(selected, rated, self.memories.get)
@@ -311,17 +312,15 @@ class _GatedBackend(EngineBackend):
                 )
             except InvalidInput:
                 return []
-            prompt_gate, best = _make_gate(result), _find_best(result)
+            rater = _Rater([result])
             hits: list[Hit] = []
             for ranked in result.ranked:
-                features, hit = result.features[ranked.row], result.to_hit(ranked)
-                meaning, words = _meaning(result, features), features.evidence.words
-                relevance = prompt_gate.rate(hit.content, meaning, words, best=best)
-                if ranked.dropped or relevance < gate.THRESHOLD:
+                entry = rater.rate(result, ranked, result.features[ranked.row].evidence.words)
+                if ranked.dropped or entry.relevance < gate.THRESHOLD:
                     continue
-                hits.append(hit)
+                hits.append(entry.hit)
                 if self._trace is not None:
-                    self._trace.turn_relevance[hit.id] = relevance
+                    self._trace.turn_relevance[entry.hit.id] = entry.relevance
             return list(map(self._recalled_turn, hits))
 
 
@@ -345,46 +344,65 @@ class _GatedScratchpad(WithScratchpad):
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
 
 
-def _make_gate(result: SearchResult) -> gate.Gate:
-    """Return the gate of a search's prompt."""
-    query = result.query
-    vector = query.vector(query.text) if query.is_readable("") else None
-    if query.embedder is None or vector is None:
-        return gate.Gate(query.text)
-    return gate.Gate(query.text, gate.rate_need(query.embedder.space.model, vector))
+class _Rater:
+    """Rates the candidates of the searches for one prompt by the `gate`."""
 
+    def __init__(self, results: Sequence[SearchResult]) -> None:
+        """Learn what the gate needs about the prompt and the candidates.
 
-def _find_best(result: SearchResult) -> float | None:
-    """Return the meaning of the candidate that is most similar to the prompt."""
-    meanings = [_meaning(result, features) for features in result.features]
-    return max((meaning for meaning in meanings if meaning is not None), default=None)
+        Args:
+            results: The searches for the prompt; the last one is of the project, if there is one.
+        """
+        own = results[-1]
+        query = own.query
+        vector = query.vector(query.text) if query.is_readable("") else None
+        need = 0.0
+        self._relations: dict[Ref, float] = {}
+        if query.embedder is not None and vector is not None:
+            model = query.embedder.space.model
+            need = gate.rate_need(model, vector)
+            relate = gate.relation_rater(model, vector)
+            if relate is not None:
+                for result in results:
+                    for ref, windows in result.vectors().items():
+                        self._relations[ref] = relate(windows)
+        self._gate = gate.Gate(query.text, need)
+        meanings = [_meaning(own, features) for features in own.features]
+        self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
-
-def _rate_memories(
-    result: SearchResult,
-    prompt_gate: gate.Gate,
-    best: float | None,
-    min_confidence: float,
-    *,
-    is_small: bool,
-) -> Iterable[Rated]:
-    """Yield the candidates of a search that are current enough.
-
-    The gate replaces the search's thresholds, which are made for questions.
-    """
-    for ranked in result.ranked:
-        features = result.features[ranked.row]
-        if features.confidence < min_confidence:
-            continue
-        hit = result.to_hit(ranked)
-        words = features.evidence.words
-        if is_small:
-            words = max(words, gate.count_words(hit.content, result.query.terms))
-        meaning = _meaning(result, features)
-        relevance = prompt_gate.rate(
-            hit.content, meaning, words, best=best, is_global=_is_global(hit.memory)
+    def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
+        """Return a candidate with its relevance; `words` is the BM25 of the words that it shares
+        with the prompt.
+        """
+        hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
+        meaning = _meaning(result, result.features[ranked.row])
+        is_global = ref.collection is Collection.MEMORY and _is_global(hit.memory)
+        relevance = self._gate.rate(
+            hit.content,
+            meaning,
+            words,
+            best=self._best,
+            relation=self._relations.get(ref, 0.0),
+            is_global=is_global,
         )
-        yield Rated(hit, relevance, meaning, words)
+        return Rated(hit, relevance, meaning, words)
+
+    def rate_memories(
+        self, result: SearchResult, min_confidence: float, *, is_small: bool
+    ) -> Iterable[Rated]:
+        """Yield the candidates of a search that are current enough, with their relevance.
+
+        The gate replaces the search's thresholds, which are made for questions.
+        """
+        for ranked in result.ranked:
+            features = result.features[ranked.row]
+            if features.confidence < min_confidence:
+                continue
+            words = features.evidence.words
+            if is_small:
+                text = result.candidates[ranked.row].record.text
+                words = max(words, gate.count_words(text, result.query.terms))
+            yield self.rate(result, ranked, words)
 
 
 def _meaning(result: SearchResult, features: Features) -> float | None:
@@ -394,6 +412,12 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
         return None
     slope, middle = embedder.space.calibration
     return float(slope * (similarity - middle))
+
+
+def is_own(memory: Memory, projects: Sequence[str]) -> bool:
+    """Return whether a memory belongs to a session of the project with these names."""
+    project = memory.tags.get("project")
+    return not projects or project is None or project in projects or _is_global(memory)
 
 
 def _is_global(memory: Memory) -> bool:
@@ -406,12 +430,10 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
     own: list[Rated] = []
     others: list[Rated] = []
     for entry in ordered:
-        project = entry.memory.tags.get("project")
-        is_own = not projects or project is None or project in projects
-        (own if is_own or _is_global(entry.memory) else others).append(entry)
+        (own if is_own(entry.memory, projects) else others).append(entry)
     best = own[0].relevance if own else gate.THRESHOLD
     clear = max(gate.CLEARLY_RELEVANT, best + gate.CLEARLY_BETTER)
-    selected = [entry for entry in own if entry.relevance >= gate.THRESHOLD]
+    selected = [entry for rank, entry in enumerate(own) if gate.admits(entry.relevance, rank)]
     for rank, entry in enumerate(others):
         is_named = gate.names_project(query, entry.memory.tags["project"])
         is_clearly_best = rank == 0 and entry.relevance >= clear

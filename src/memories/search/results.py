@@ -11,9 +11,13 @@ from memories.read import versions
 from memories.search.candidates import Query
 from memories.search.ranking import Evidence, Features, Ranked
 from memories.search.relevance import calibrate
-from memories.stores.records import Candidate, Collection, Record
+from memories.stores.protocol import Store
+from memories.stores.records import Candidate, Collection, Record, Ref
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memories.read.turns import Turn
 
 
@@ -174,11 +178,16 @@ class _Considering(Sequence[Considered]):
 class SearchResult(NamedTuple):
     """A search's ranked candidates, with their features."""
 
+    store: Store
     query: Query
     candidates: Sequence[Candidate]
     features: Sequence[Features]
     ranked: Sequence[Ranked]
     note: str = ""
+
+    def vectors(self) -> "dict[Ref, NDArray[np.float32]]":
+        """Return the stored vectors of all candidates, each of shape (windows, dimension)."""
+        return self.store.vectors([candidate.record.ref for candidate in self.candidates])
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""

@@ -265,7 +265,7 @@ def run(store: Store, search: Search) -> SearchResult:
     spare_terms = [] if hit_count else other_terms(query.text)
     if spare_terms and query.terms != spare_terms:
         return run(store, search._replace(query=query._replace(terms=spare_terms)))
-    return SearchResult(query, gathered.candidates, gathered.features, ranked)
+    return SearchResult(store, query, gathered.candidates, gathered.features, ranked)
 
 
 def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
