@@ -5,6 +5,7 @@ the database NAME.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -31,13 +32,16 @@ def expected(source: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that copies a sample; a sample of one file is that file."""
+def sample(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a sample, and may change its files first; a sample of one
+    file is that file."""
 
-    def copy(source: str) -> Path:
+    def copy(source: str, pattern: str = "", replacement: str = "") -> Path:
         folder = tmp_path / "samples" / source
         shutil.copytree(SAMPLES / source, folder)
         (folder / "expected.json").unlink()
+        for file in filter(Path.is_file, folder.rglob("*") if pattern else ()):
+            file.write_text(re.sub(pattern, replacement, file.read_text()))
         for script in folder.rglob("*.sql"):
             database = apsw.Connection(str(script.with_suffix("")))
             database.execute(script.read_text())
@@ -60,13 +64,13 @@ def test_every_source_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_path_is_recognized_as_its_own_source(sample: Callable[[str], Path], source: str) -> None:
+def test_a_path_is_recognized_as_its_own_source(sample: Callable[..., Path], source: str) -> None:
     assert recognize(sample(source)) == source
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_is_previewed_imported_once_and_erased(
-    memory: Command, sample: Callable[[str], Path], source: str
+    memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     path, wanted = str(sample(source)), expected(source)
     counts = {name: wanted[name] for name in COUNTS if name in wanted}
@@ -93,8 +97,24 @@ def test_a_source_is_previewed_imported_once_and_erased(
 
 
 @pytest.mark.parametrize("source", SOURCES)
+def test_kinds_and_roles_of_other_types_do_no_harm(
+    memory: Command, sample: Callable[..., Path], source: str
+) -> None:
+    path = sample(source, r'("(?:type|role|sender)"): ?(?:"[^"]*"|\d)', r'\1: ["x"]')
+    answer = memory("import", source, str(path))
+    assert answer.code == 0 or answer.error.count("\n") == 0
+
+
+def test_the_name_of_a_folder_may_be_longer_than_any_path(
+    memory: Command, sample: Callable[..., Path]
+) -> None:
+    path = sample("claude-code", r'"cwd": ?"[^"]*"', f'"cwd":"/home/{"shop" * 2_000}"')
+    assert memory("import", str(path)).json["turns"] == 4
+
+
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_question_about_the_imported_past_is_answered(
-    memory: Command, sample: Callable[[str], Path], source: str
+    memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     wanted = expected(source)
     memory("import", str(sample(source)))
@@ -104,7 +124,7 @@ def test_a_question_about_the_imported_past_is_answered(
 
 
 def test_an_import_that_stopped_is_completed_by_the_next_one(
-    memory: Command, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    memory: Command, sample: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, append = str(sample("chatgpt")), foreign.append
     batches: list[Any] = []
@@ -126,7 +146,7 @@ def test_an_import_that_stopped_is_completed_by_the_next_one(
 
 
 def test_a_preview_of_an_interrupted_import_counts_the_rest(
-    memory: Command, sample: Callable[[str], Path]
+    memory: Command, sample: Callable[..., Path]
 ) -> None:
     file = sample("claude-code") / "s1.jsonl"
     memory("import", str(file))
@@ -135,7 +155,7 @@ def test_a_preview_of_an_interrupted_import_counts_the_rest(
 
 
 def test_an_agent_can_not_take_statements_for_the_users_own(
-    memory: Command, sample: Callable[[str], Path]
+    memory: Command, sample: Callable[..., Path]
 ) -> None:
     file = str(sample("lines"))
     refused = memory("import", file, "--trusted", env={"CLAUDECODE": "1"})
@@ -178,7 +198,7 @@ def test_review_shows_what_resembles_a_statement_and_what_came_together(
 
 
 def test_messages_that_a_hook_captured_are_known(
-    memory: Command, sample: Callable[[str], Path]
+    memory: Command, sample: Callable[..., Path]
 ) -> None:
     prompt = "Fix the login test"
     captured = Utterance("user", prompt, datetime.now(UTC))
@@ -189,7 +209,7 @@ def test_messages_that_a_hook_captured_are_known(
 
 
 def test_a_rollback_takes_back_what_was_accepted_and_what_still_waits(
-    memory: Command, sample: Callable[[str], Path]
+    memory: Command, sample: Callable[..., Path]
 ) -> None:
     memory("create", "Something else")
     import_id = memory("import", str(sample("lines"))).json["import"]

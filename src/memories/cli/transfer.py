@@ -127,9 +127,9 @@ def _project_of(folder: str) -> str | None:
     """Return a folder's project; if the folder no longer exists, the project's name."""
     from memories.identity.project import identify
 
-    path = Path(folder)
-    if path.is_dir():
-        project = identify(path, record=False)
+    # `Path.is_dir` raises for names that are too long.
+    if os.path.isdir(folder):  # noqa: PTH112
+        project = identify(Path(folder), record=False)
         return None if project is None else project.name
     return folder.replace("\\", "/").rstrip("/").rpartition("/")[2][:64] or None
 

@@ -53,7 +53,7 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
     conversation, title = "", ""
     speaker = _agent_type(file) if file.parent.name == _SUBAGENTS else None
     for line in reader.json_lines(file):
-        kind, line_id = line.get("type"), line.get("uuid")
+        kind, line_id = str(line.get("type")), line.get("uuid")
         if kind in _TITLES:
             title = one_line(line.get(_TITLES[kind])) or title
         if kind not in ("user", "assistant") or not isinstance(line_id, str):

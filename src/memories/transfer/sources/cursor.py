@@ -23,7 +23,7 @@ from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
 FILES = ("state.vscdb", "agent-transcripts/*.jsonl", "*/agent-transcripts/*.jsonl")
-_ROLES = {1: "user", 2: "assistant"}
+_ROLES = {"1": "user", "2": "assistant"}
 _TABLE = "cursorDiskKV"  # the other table has the tokens of the account, and is never read
 _CHATS = "WHERE key LIKE 'composerData:%' ORDER BY key"
 _BUBBLES = "WHERE key >= ? || ':' AND key < ? || ';'"
@@ -85,7 +85,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
     started_at = moment(chat.get("createdAt"))
     for bubble_id in listed:
         bubble = bubbles[bubble_id]
-        role, text = _ROLES.get(bubble.get("type") or 0), clean(bubble.get("text"))
+        role, text = _ROLES.get(str(bubble.get("type"))), clean(bubble.get("text"))
         if role is None or not text:
             continue
         created_at = moment(bubble.get("createdAt")) or started_at

@@ -79,7 +79,7 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
         if isinstance(replaced, list):
             messages = {}
         for message in [line, *dicts(replaced)]:
-            if message.get("type") in _ROLES:
+            if str(message.get("type")) in _ROLES:
                 key = message.get("id") or len(messages)
                 messages[str(key)] = _without_tools(message, reader)
     return session, list(messages.values())
