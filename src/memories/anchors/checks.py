@@ -244,7 +244,9 @@ def _describe_change(anchor: Anchor, look: Look, was_true: bool) -> str:
     """Describe why an anchor doesn't hold."""
     path = anchor.target
     if look.kind == "absent":
-        return f"{path} is gone" if was_true else f"{path} does not exist"
+        if was_true:
+            return f"{path} is gone"
+        return f"{path} does not exist"
     if look.kind == "folder" or anchor.kind == PATH:
         kind = "folder" if anchor.kind == PATH else "file"
         if was_true:

@@ -91,7 +91,9 @@ class Session:
         futures: tuple[concurrent.futures.Future[Any], ...] = (self._ready, self._life)
         concurrent.futures.wait(futures, patience.start, concurrent.futures.FIRST_COMPLETED)
         if not self._ready.done():
-            error = self._life.exception() if self._life.done() else None
+            error = None
+            if self._life.done():
+                error = self._life.exception()
             self.close()
             if isinstance(error, NotInstalled):
                 raise error

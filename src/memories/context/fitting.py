@@ -206,7 +206,9 @@ class Fitter:
 
     def _size_of_heading(self, turn: HistoryTurn, previous: HistoryTurn | None = None) -> int:
         heading = rendering.heading(turn, previous, named=True)
-        return self._count(f"{heading}\n") if heading else 0
+        if heading:
+            return self._count(f"{heading}\n")
+        return 0
 
     def _size_of_memories(self, pairs: Sequence[Pair]) -> int:
         id_length = rendering.id_length([item for item, _ in pairs])

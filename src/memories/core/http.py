@@ -442,7 +442,9 @@ def _give_up(exc: Failed, count: int, wait: float) -> Failed:
     """Return the error after the last attempt."""
     advice = ""
     if exc.tries > 1:
-        advice = f"; tried {count} times, try again later" if count > 1 else "; try again later"
+        advice = "; try again later"
+        if count > 1:
+            advice = f"; tried {count} times, try again later"
         if 0 < exc.after_seconds == wait:
             advice = f"; it asks to wait {wait:.0f} seconds"
     return Failed(f"{exc}{advice}", after_seconds=exc.after_seconds, quoted=exc.quoted)

@@ -159,7 +159,9 @@ def _tool_requirement(
     extras: Sequence[str], installation: Installation, model: str | None
 ) -> list[str]:
     requirement = [_requirement(extras, installation.source)]
-    return requirement if model is None else [*requirement, "--with", model]
+    if model is None:
+        return requirement
+    return [*requirement, "--with", model]
 
 
 def _requirement(extras: Sequence[str], source: str) -> str:

@@ -40,7 +40,9 @@ def _redact(value: object) -> object:
 
     if isinstance(value, list | tuple):
         return [_redact(element) for element in value]
-    return redact(value).text if isinstance(value, str) else value
+    if isinstance(value, str):
+        return redact(value).text
+    return value
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]

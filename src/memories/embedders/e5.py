@@ -206,7 +206,9 @@ class E5:
             pieces == 1 or len(word) >= _LETTERS_A_PIECE * pieces or not is_latin(word)
             for word, pieces in zip(words, counts, strict=True)
         ]
-        return sum(familiar) / len(familiar) if familiar else 0.0
+        if familiar:
+            return sum(familiar) / len(familiar)
+        return 0.0
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
         model = self._load()  # before numpy is imported: it limits numpy's library to one thread

@@ -170,7 +170,9 @@ class MiniLM:
             len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD)
             for pieces in words
         ]
-        return sum(familiar) / len(familiar) if familiar else 0.0
+        if familiar:
+            return sum(familiar) / len(familiar)
+        return 0.0
 
     def _load(self) -> tuple[WordPiece, Any]:
         with self._lock:

@@ -219,7 +219,9 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
     low, high = int(low), int(high)
     # an inner part that can match in several ways multiplies
     combinations = min(ways ** min(high, 40), _MANY)
-    lengths = 1 if operation == "POSSESSIVE_REPEAT" else high - low + 1
+    lengths = 1
+    if operation != "POSSESSIVE_REPEAT":
+        lengths = high - low + 1
     total = min(steps * max(high, 1) * combinations, _MANY)
     return total, min(lengths * combinations, _MANY)
 

@@ -186,7 +186,9 @@ def decode_base64(text: str) -> str | None:
     if not _is_printable(_decode(plain[:32])):  # enough for most texts
         return None
     data = _decode(plain)
-    return data.decode("ascii", "replace") if _is_printable(data) else None
+    if _is_printable(data):
+        return data.decode("ascii", "replace")
+    return None
 
 
 def _decode(plain: str) -> bytes:

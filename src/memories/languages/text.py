@@ -211,7 +211,9 @@ def significant_tokens(query: str) -> set[str]:
 
 
 def _drop_stop_word(compound: re.Match[str]) -> str:
-    return " " if compound[0] in STOP_WORDS else compound[0]
+    if compound[0] in STOP_WORDS:
+        return " "
+    return compound[0]
 
 
 def is_number(token: str) -> bool:

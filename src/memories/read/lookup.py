@@ -300,7 +300,9 @@ class Lookup(NamedTuple):
             record = lookup.find_by_key(scoped_key(key, tags))
             if record is None and tags:
                 outside = lookup.find_by_key(key)
-                record = outside if outside is not None and is_global(outside) else None
+                record = None
+                if outside is not None and is_global(outside):
+                    record = outside
             if record is not None:
                 self._refuse_hidden(record.ref, key)
                 return record.ref.group

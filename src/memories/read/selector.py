@@ -498,7 +498,9 @@ def _narrow_group(where: Filter, condition: Condition, selector: Selector) -> Fi
         return where
     name = condition.name.lower()
     if selector.collection is Collection.HISTORY:
-        return where._replace(group=condition.value) if name == "conversation" else where
+        if name == "conversation":
+            return where._replace(group=condition.value)
+        return where
     if name == "id" and len(condition.value) == ID_LENGTH:
         return where._replace(group=_parse_id(condition))
     return where

@@ -238,7 +238,9 @@ def _read_turns(
     store: Store, where: Filter, limit: int, after: tuple[str, int] | None, *, newest_first: bool
 ) -> list[Record]:
     """Return the records of `limit` turns, possibly with some parts of adjacent turns."""
-    first_index = 0 if after is None else after[1] + 1
+    first_index = 0
+    if after is not None:
+        first_index = after[1] + 1
     read: list[Record] = []
     starts: set[int] = set()
     batch_size = limit

@@ -393,7 +393,9 @@ def _product(index: int, candidate: Features, fused: float, relevance: Relevance
     Without a similarity, the fused score replaces it; then it is the score of the words.
     """
     similarity = candidate.evidence.similarity
-    fresh = 1.0 if candidate.pinned else fade(candidate.age_days, relevance.decay_rate)
+    fresh = 1.0
+    if not candidate.pinned:
+        fresh = fade(candidate.age_days, relevance.decay_rate)
     use = boost(candidate.accesses, relevance.boost_rate, math.inf)
     score = (fused if similarity is None else similarity) * fresh * use
     threshold = relevance.thresholds[_condition(candidate, relevance)]
@@ -405,7 +407,9 @@ def _condition(candidate: Features, relevance: Relevance) -> int:
     regardless of the rank.
     """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
-    return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
+    if candidate.pinned:
+        return FRESH
+    return condition(fresh, candidate.accesses, relevance)
 
 
 def _reason_to_drop(

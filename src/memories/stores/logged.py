@@ -332,7 +332,9 @@ class LoggedStore(StoreWrapper):
 
 def stamp_origin(store: "Store", record: Record) -> Record:
     """Return a record with the origin that the store gives it when it is added."""
-    return store.stamp_origin(record) if isinstance(store, LoggedStore) else record
+    if isinstance(store, LoggedStore):
+        return store.stamp_origin(record)
+    return record
 
 
 def append_stamped(store: "Store", records: Sequence[Record]) -> None:

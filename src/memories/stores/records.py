@@ -357,7 +357,9 @@ def immutable_parts(record: Record) -> tuple[Any, ...]:
 
 def mutable_parts(record: Record) -> tuple[Any, ...]:
     """Return the parts of a record that may change, except the access count, a mere statistic."""
-    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
+    ended_at = None
+    if record.ended_at is not None:
+        ended_at = to_millis(record.ended_at)
     fields = sorted((name, plain_number(value)) for name, value in record.fields.items())
     return ended_at, record.ended_by, fields
 

@@ -96,7 +96,9 @@ class Anchoring(NamedTuple):
         tags = {**tags_of(latest.labels), **draft.tags}
         held = self._select_held(left, tags)
         both = tuple(dict.fromkeys((*found, *held)))
-        return self._anchored(draft, both) if both or old else draft
+        if both or old:
+            return self._anchored(draft, both)
+        return draft
 
     def fields_of_text(
         self,
@@ -115,7 +117,9 @@ class Anchoring(NamedTuple):
         """
         if "anchors" in declared:
             is_same = declared["anchors"] == latest.fields.get("anchors")
-            return {"anchored_at": latest.fields.get("anchored_at")} if is_same else {}
+            if is_same:
+                return {"anchored_at": latest.fields.get("anchored_at")}
+            return {}
         draft = Draft(text, tags)
         found = self.discover(draft) if text != latest.text else ()
         return fields_of(self.of_version(latest, draft, found))

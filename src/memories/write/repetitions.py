@@ -266,7 +266,9 @@ class Repetition(NamedTuple):
 
 def _trust_rank(record: Record) -> int:
     trust = record.labels.get(TRUST)
-    return _UNKNOWN_RANK if trust is None else _RANKS.get(trust, 0)
+    if trust is None:
+        return _UNKNOWN_RANK
+    return _RANKS.get(trust, 0)
 
 
 def _rank_of(policy: str) -> int:

@@ -178,7 +178,9 @@ class Rollback(NamedTuple):
         is_live = latest.ended_at is None
         if then is None and latest.ended_by == PENDING:
             return Change("reject", latest)  # it did not wait for review then
-        state = "" if then is None else self._state(then, latest)
+        state = ""
+        if then is not None:
+            state = self._state(then, latest)
         if then is None or state not in ("live", "pending"):
             return Change("delete", latest, then) if is_live else None
         if state == "pending":

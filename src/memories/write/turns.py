@@ -281,7 +281,9 @@ def _records(first: Ref, last: Record | None, turn: _Prepared) -> Iterator[Recor
 
 def _next_record(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
     assert draft.created_at is not None  # `_prepare_all` has checked it
-    next_index = 0 if last is None else last.ref.position + 1
+    next_index = 0
+    if last is not None:
+        next_index = last.ref.position + 1
     index = max(draft.index, first.position, next_index)
     labels = {**draft.tags, ROLE: draft.role}
     if draft.speaker is not None:

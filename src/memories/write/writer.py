@@ -160,7 +160,9 @@ class Writer(NamedTuple):
         duplicates: list[Similar] = []
         similar: list[Similar] = []
         corrected: list[Record] = []
-        threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
+        threshold = 1.0
+        if self.embedder is not None:
+            threshold = self.embedder.space.duplicate
         where = where or Filter(Collection.MEMORY, (self.lookup.namespace,))
         rivals = self._find_rivals(draft, vectors, where)
         for candidate in rivals:

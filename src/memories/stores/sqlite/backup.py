@@ -205,7 +205,9 @@ def refuse_logs(source: Path, path: Path) -> None:
         return
     if path.exists() and continues(log, path):
         return
-    first_step = f"move {path} to another folder, then" if path.exists() else ""
+    first_step = ""
+    if path.exists():
+        first_step = f"move {path} to another folder, then"
     raise RequestError(
         f"{log} is the log of {source} and contains its last writes; nothing was changed; "
         f"{first_step}move {source} to {path} and use it there"

@@ -135,7 +135,9 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        problem = _find_folder_in_the_way(path) if exc.errno == errno.EISDIR else ""
+        problem = ""
+        if exc.errno == errno.EISDIR:
+            problem = _find_folder_in_the_way(path)
         if problem:
             raise StoreError(f"{problem}; nothing was written") from exc
         why = exc.strerror or str(exc)

@@ -410,7 +410,9 @@ def prepare(db: apsw.Connection) -> None:
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
     """Return a record's columns for `ROW`, given the ids of its namespace and labels."""
     created_at = to_millis(record.created_at)
-    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
+    ended_at = None
+    if record.ended_at is not None:
+        ended_at = to_millis(record.ended_at)
     fields = fields_json(record.fields)
     crc = _crc(record, created_at)
     return (
@@ -465,13 +467,17 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
 
 def describe_damage(error: Exception) -> str:
     """Return why a record can't be read, given the exception raised while decoding it."""
-    return str(error) if type(error) is ValueError else "it contains values that were never written"
+    if type(error) is ValueError:
+        return str(error)
+    return "it contains values that were never written"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:
     """Return fields in the format of their column; None if there are none."""
     values = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(values, separators=(",", ":")) if values else None
+    if values:
+        return json.dumps(values, separators=(",", ":"))
+    return None
 
 
 def encode_group(group: str) -> bytes | str:
@@ -509,7 +515,9 @@ def _state_crc_of_bytes(*columns: Any) -> int:
 
 
 def _decode(text: bytes | None) -> str | None:
-    return None if text is None else text.decode("utf-8", "surrogateescape")
+    if text is None:
+        return None
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _crc(record: Record, created_at: int) -> int:

@@ -76,7 +76,9 @@ def _apply(construction: _Construction, words: Sequence[Word]) -> Sequence[Word]
             for part in construction.form:
                 rewritten += _fill(part, slots)
             end = text.count(" ", 0, match.end())
-    return (*rewritten, *words[end:]) if end else words
+    if end:
+        return (*rewritten, *words[end:])
+    return words
 
 
 def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
@@ -192,7 +194,9 @@ def _express(part: str) -> str:
     if part in _SLOTS:
         return f"(?P<{part.strip('<>')}>{_SLOTS[part]})"
     words = _any_of(_words_of(part))
-    return f"(?P<{part.strip('<>')}>{words})" if part.startswith("<") else words
+    if part.startswith("<"):
+        return f"(?P<{part.strip('<>')}>{words})"
+    return words
 
 
 def _any_of(words: frozenset[str]) -> str:

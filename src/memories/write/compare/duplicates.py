@@ -149,7 +149,9 @@ def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> st
     """
     if difference:
         return _describe_difference(*align_words(new, old)) and difference
-    return "mood" if _instructs(new, old) or _instructs(old, new) else ""
+    if _instructs(new, old) or _instructs(old, new):
+        return "mood"
+    return ""
 
 
 def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
@@ -492,4 +494,6 @@ def _describe_change(removed: Sequence[Word], added: Sequence[Word]) -> str:
     after = " ".join(word.shown for word in added[:6])
     if before and after:
         return f"{before} -> {after}"
-    return f"+ {after}" if after else f"- {before}"
+    if after:
+        return f"+ {after}"
+    return f"- {before}"

@@ -129,7 +129,9 @@ def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
     """Return whether texts are the same, or become so if the first word moves behind a subject."""
     if inverted == plain:
         return bool(plain)
-    length = 2 if inverted and inverted[0] in _REFLEXIVE else 1
+    length = 1
+    if inverted and inverted[0] in _REFLEXIVE:
+        length = 2
     verb, rest = inverted[:length], inverted[length:]
     return any(
         [*rest[:at], *verb, *rest[at:]] == plain for at in range(1, min(_ADJUNCT, len(rest)) + 1)
