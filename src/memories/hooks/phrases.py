@@ -32,7 +32,7 @@ _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
 # Worth from which a sentence is proposed, and what a phrase adds to them.
-_MIN_WORTH, _WORTH_OF_PHRASE = -0.3, 1.0
+_MIN_WORTH, _WORTH_OF_PHRASE = -0.6, 1.0
 _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
@@ -221,8 +221,10 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
     english = read_language("en").pattern("english")
     if codes == ("en",) and role == USER and rate is not None and english.search(text):
         name = _weigh(text, sentence, name, rate)
-    elif name is None and not any(read_language(code).denies(text) for code in codes):
-        name = _find_in_languages(text, role, (*languages.detect(message), *languages.LATIN))
+    elif name is None:
+        guesses = (*codes, *languages.detect(message), *languages.LATIN)
+        if not any(read_language(code).denies(text) for code in guesses):
+            name = _find_in_languages(text, role, guesses)
     if name is None:
         return None
     kind = FACT if name == _STATEMENT else _KINDS[name].kind
