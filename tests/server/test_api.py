@@ -247,7 +247,7 @@ def test_a_server_started_before_reembed_says_that_it_must_be_restarted(
     answer = owner.get("/api/memories", params={"q": "deploys"})
     assert (answer.status_code, answer.json()["kind"]) == (503, "EmbedderMismatch")
     assert "created by other/1" in answer.json()["detail"]
-    assert "started before memory reembed must be restarted" in answer.json()["detail"]
+    assert "restart the server if memory reembed ran" in answer.json()["detail"]
 
 
 # --- versions

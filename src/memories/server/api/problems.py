@@ -124,7 +124,7 @@ def failed(exc: Exception) -> Response:
                 more["matches"] = list(matches)
             detail = str(exc)
             if isinstance(exc, errors.EmbedderMismatch):
-                detail += "; a server that was started before memory reembed must be restarted"
+                detail = f"restart the server if memory reembed ran since it started: {detail}"
             is_temporary = isinstance(exc, _TEMPORARY)
             return problem(status, detail, more, **(_RETRY if is_temporary else {}))
     if isinstance(exc, ClientDisconnect):
