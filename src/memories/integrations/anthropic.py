@@ -4,8 +4,9 @@ version.
 runner = client.beta.messages.tool_runner(..., tools=[MemoriesTool(Memories(namespace="ann"))])
 """
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
@@ -64,8 +65,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def create(self, command: "BetaMemoryTool20250818CreateCommand") -> str:
         """Create a file."""
-
-        def create() -> str:
+        with self._change():
             path, files = _normal_path(command.path), self._files()
             if path in files or path == ROOT or _inside(files, path):
                 raise ToolError(f"File {command.path} already exists")
@@ -73,12 +73,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
             self._write(path, command.file_text)
             return f"File created successfully at: {command.path}"
 
-        return self._change(create)
-
     def str_replace(self, command: "BetaMemoryTool20250818StrReplaceCommand") -> str:
         """Replace a string that occurs exactly once in a file."""
-
-        def replace() -> str:
+        with self._change():
             path, text = self._file(command.path)
             count = text.count(command.old_str) if command.old_str else 0
             where = f"`{command.old_str}`"
@@ -102,12 +99,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 f"Here is the snippet showing the change (with line numbers):\n{snippet}"
             )
 
-        return self._change(replace)
-
     def insert(self, command: "BetaMemoryTool20250818InsertCommand") -> str:
         """Insert lines after a line of a file; 0 inserts at the beginning."""
-
-        def insert() -> str:
+        with self._change():
             path, text = self._file(command.path)
             lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
             if not 0 <= command.insert_line <= len(lines):
@@ -119,12 +113,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
             self._write(path, "\n".join(lines) + "\n")
             return f"The file {command.path} has been edited."
 
-        return self._change(insert)
-
     def delete(self, command: "BetaMemoryTool20250818DeleteCommand") -> str:
         """Delete a file, or a folder with its files. A person can restore them."""
-
-        def delete() -> str:
+        with self._change():
             path, files = _normal_path(command.path), self._files()
             if path == ROOT:
                 raise ToolError("Cannot delete the /memories directory itself")
@@ -135,12 +126,9 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 self._memories.delete(files[file].id)
             return f"Successfully deleted {command.path}"
 
-        return self._change(delete)
-
     def rename(self, command: "BetaMemoryTool20250818RenameCommand") -> str:
         """Move a file, or a folder with its files."""
-
-        def rename() -> str:
+        with self._change():
             old, new = _normal_path(command.old_path), _normal_path(command.new_path)
             files = self._files()
             if old == ROOT:
@@ -158,23 +146,19 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 self._memories.delete(files[file].id)
             return f"Successfully renamed {command.old_path} to {command.new_path}"
 
-        return self._change(rename)
-
     def clear_all_memory(self) -> str:
         """Delete all files. A person can restore them."""
-
-        def clear() -> str:
+        with self._change():
             for memory in self._files().values():
                 self._memories.delete(memory.id)
             return "All memory cleared"
 
-        return self._change(clear)
-
-    def _change(self, act: Callable[[], str]) -> str:
-        """Run a change in one transaction; raise our errors as the tool's errors."""
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Make all changes in one transaction; raise our errors as the tool's errors."""
         try:
             with self._memories.transaction():
-                return act()
+                yield
         except MemoriesError as exc:
             raise ToolError(str(exc)) from exc
 
