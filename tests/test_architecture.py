@@ -104,6 +104,8 @@ CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "tes
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp urllib3".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
+MAX_MODULES = 18  # in a folder, except one of plugins with a module each
+PLUGINS = SOURCE / "transfer" / "sources"
 # of the one class with a method for each verb, most of which are three lines long
 MAX_OF_MEMORIES = 736
 
@@ -329,6 +331,15 @@ print(max(map(len, ways)), all(len(set(way)) == len(way) for way in ways))
     longest, straight = last.split()
     assert 5 < int(longest) <= MAX_FILES_TO_ROWS
     assert straight == "True"
+
+
+def test_a_folder_has_few_modules() -> None:
+    counts = {file.parent: 0 for file in FILES}
+    for file in FILES:
+        counts[file.parent] += file.name != "__init__.py"
+    del counts[PLUGINS]
+    crowded = {str(folder): count for folder, count in counts.items() if count > MAX_MODULES}
+    assert crowded == {}
 
 
 def test_what_opens_a_store_is_there() -> None:
