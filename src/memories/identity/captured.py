@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,62 +57,51 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     """
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
-        _edit_lines(file, _edit_accesses(name, into), dry_run=dry_run)
-    edit_event = _edit_event(name, into, config.identity or SHARED)
+        _edit_lines(file, partial(_edit_accesses, name=name, into=into), dry_run=dry_run)
+    default = config.identity or SHARED
+    edit_event = partial(_edit_event, name=name, into=into, default=default)
     count = 0
     for file in (*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))):
         count += _edit_lines(file, edit_event, dry_run=dry_run)
+    edit_session = partial(_edit_session, name=name, into=into)
     for file in sorted((config.home / "sessions").glob("*")):
-        changed = _edit_lines(file, _edit_session(name, into), dry_run=dry_run)
+        changed = _edit_lines(file, edit_session, dry_run=dry_run)
         if changed and into is None and not dry_run:
             _forget_utterances(inbox / "state" / f"{file.name}.json")
     return count
 
 
-def _edit_event(name: str, into: str | None, default: str) -> Edit:
-    """Return the edit for an event; an event without a namespace belongs to the namespace in the
-    settings."""
-
-    def edit(line: Any) -> Any:
-        if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
-            return line
-        return None if into is None else {**line, "namespace": into}
-
-    return edit
+def _edit_event(line: Any, name: str, into: str | None, default: str) -> Any:
+    """Edit an event; one without a namespace belongs to the namespace in the settings."""
+    if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
+        return line
+    return None if into is None else {**line, "namespace": into}
 
 
-def _edit_session(name: str, into: str | None) -> Edit:
-    """Return the edit for a session's line."""
-
-    def edit(line: Any) -> Any:
-        if not isinstance(line, dict):
-            return line
-        keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
-        if not keys:
-            return line
-        if into is not None:
-            return {**line, **dict.fromkeys(keys, into)}
-        # The switch stays off. The session continues with the identity that its hook names.
-        return {key: line[key] for key in ("off", "reset") if key in line} or None
-
-    return edit
+def _edit_session(line: Any, name: str, into: str | None) -> Any:
+    """Edit a session's line."""
+    if not isinstance(line, dict):
+        return line
+    keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
+    if not keys:
+        return line
+    if into is not None:
+        return {**line, **dict.fromkeys(keys, into)}
+    # The switch stays off. The session continues with the identity that its hook names.
+    return {key: line[key] for key in ("off", "reset") if key in line} or None
 
 
-def _edit_accesses(name: str, into: str | None) -> Edit:
-    """Return the edit for one search's reads."""
-
-    def edit(line: Any) -> Any:
-        if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
-            return line
-        refs = []
-        for namespace, *address in line:
-            if not _is_name(namespace, name):
-                refs.append([namespace, *address])
-            elif into is not None:
-                refs.append([into, *address])
-        return refs or None
-
-    return edit
+def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
+    """Edit one search's reads."""
+    if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
+        return line
+    refs = []
+    for namespace, *address in line:
+        if not _is_name(namespace, name):
+            refs.append([namespace, *address])
+        elif into is not None:
+            refs.append([into, *address])
+    return refs or None
 
 
 def _is_name(value: object, name: str) -> bool:
