@@ -86,13 +86,8 @@ def find(folder: Path) -> Checkout | None:
     return bare
 
 
-def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
-    """Return whether the repository is this user's; `safe.directory` adds exceptions, as in git.
-
-    Args:
-        checkout: The repository.
-        settings: The user's own configuration; if omitted, it is read when needed.
-    """
+def is_trusted(checkout: Checkout) -> bool:
+    """Return whether the repository is this user's; `safe.directory` adds exceptions, as in git."""
     if os.name != "posix":
         return True
     users = {os.geteuid(), 0}
@@ -104,9 +99,8 @@ def is_trusted(checkout: Checkout, settings: Config | None = None) -> bool:
             return True
     except OSError:
         return False
-    config = user_config() if settings is None else settings
     safe: list[str] = []
-    for path in config.get(("safe", "", "directory"), []):
+    for path in user_config().get(("safe", "", "directory"), []):
         if path == "":  # an empty value cancels the previous ones
             safe.clear()
         else:

@@ -75,7 +75,7 @@ def with_author(shape: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def brief(shape: Mapping[str, Any], limit: int = MAX_WHOLE) -> dict[str, Any]:
+def brief(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Return the relevant fields of a memory or turn, without usual values."""
     answer = {}
     for name in _BRIEF:
@@ -92,7 +92,7 @@ def brief(shape: Mapping[str, Any], limit: int = MAX_WHOLE) -> dict[str, Any]:
     for name in ("date", "age", "by", "trust"):
         if author[name]:
             answer[name] = author[name]
-    return shorten(answer, limit)
+    return shorten(answer, MAX_WHOLE)
 
 
 def shorten(shape: Mapping[str, Any], limit: int = MAX_CONTENT) -> dict[str, Any]:

@@ -194,21 +194,18 @@ class Writers:
             submitted.record_event(exc)
             raise
 
-    def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
+    def do(self, run: Callable[[], Result]) -> Result:
         """Run a function in a transaction that other writes share; return its result after the
         commit.
 
         Args:
             run: Writes to the store; another thread runs it in this thread's context.
-            size: Approximately how many bytes it writes.
-            store: The logging store that it writes through. Writes through one store share an entry
-                in the audit log.
 
         Raises:
             Full: Too many writes are waiting.
             SystemFault: The transaction failed, and every write in it.
         """
-        write = _Write(run, size, store or self._store, contextvars.copy_context(), Future(), None)
+        write = _Write(run, 0, self._store, contextvars.copy_context(), Future(), None)
         result: Result = self._enter(write).result()
         return result
 

@@ -60,7 +60,6 @@ class Refused(Exception):
     Attributes:
         status: The status of the answer.
         headers: Additional headers for the answer.
-        more: Additional members of its JSON.
     """
 
     def __init__(
@@ -69,10 +68,9 @@ class Refused(Exception):
         detail: str,
         *,
         headers: Mapping[str, str] | None = None,
-        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.headers, self.more = status, dict(headers or {}), dict(more or {})
+        self.status, self.headers = status, dict(headers or {})
 
 
 _RETRY = {"retry_after": "1"}
@@ -113,7 +111,7 @@ def failed(exc: Exception) -> Response:
     location, never with content.
     """
     if isinstance(exc, Refused):
-        return problem(exc.status, str(exc), exc.more, **exc.headers)
+        return problem(exc.status, str(exc), None, **exc.headers)
     for kind, status, code in STATUS:
         if isinstance(exc, kind):
             public_kinds = [
