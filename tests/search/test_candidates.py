@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
@@ -61,7 +63,7 @@ def gathered(
     """Gather the candidates of a query."""
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
     return gather_surrounded(
-        store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit
+        store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder, {}), limit
     )
 
 
@@ -69,6 +71,29 @@ def evidence(found: Gathered) -> dict[str, Evidence]:
     """Return the evidence of each candidate by its text."""
     pairs = zip(found.candidates, found.features, strict=True)
     return {candidate.record.text: features.evidence for candidate, features in pairs}
+
+
+class CountingEmbedder(FakeEmbedder):
+    """An embedder that notes the texts it embeds."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """Note a text and embed it."""
+        self.texts.append(text)
+        return super().embed(text)
+
+
+def test_a_question_to_memories_and_turns_of_a_project_is_embedded_once(tmp_path: Path) -> None:
+    embedder = CountingEmbedder()
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
+        memories.create("The bike is red", tags={"project": "shop"})
+        memories.create("Everybody has a bike", tags={"global": "true"})
+        memories.add_turns("a", ["I have a red bike"])
+        embedder.texts.clear()
+        assert len(memories.search("red bike", project="shop", scope="all")) == 2
+    assert embedder.texts == ["red bike"]
 
 
 # --- surroundings
@@ -373,7 +398,7 @@ def test_days_are_in_the_askers_time_zone(
     for text, hour in (("morning", 9), ("evening", 20)):
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
-    query = Query(asked, query_terms(asked), now, now, 720.0, None)
+    query = Query(asked, query_terms(asked), now, now, 720.0, None, {})
     found = evidence(gather_surrounded(store, Filter(Collection.HISTORY, ("shared",)), query, 10))
     assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
@@ -449,7 +474,7 @@ def test_one_conversation_is_gathered_alone(
 def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.create("Ann has a red bike", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
-    query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder)
+    query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder, {})
     [found] = gather_standalone(store, where, query, 10).features
     assert found.evidence == Evidence.standalone(
         found.evidence.words, found.evidence.similarity, 1.0
@@ -484,7 +509,7 @@ def test_no_more_memories_than_asked_for_are_gathered_at_first(
     for number in range(4):
         talk.create(f"red bike number {number}", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
-    asked = Query("red bike", query_terms("red bike"), NOW, NOW, 720.0, embedder)
+    asked = Query("red bike", query_terms("red bike"), NOW, NOW, 720.0, embedder, {})
     assert gather_standalone(store, where, asked, 2).has_more
     found = gather_standalone(store, where, asked, 10)
     assert (len(found.candidates), found.has_more) == (4, False)

@@ -38,6 +38,7 @@ class Query(NamedTuple):
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
         embedder: Computes vectors; None to search by words only.
+        vectors: The vectors that were computed, by their texts.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Query(NamedTuple):
     judged_at: datetime
     half_life_hours: float
     embedder: "Embedder | None"
+    vectors: "dict[str, NDArray[np.float32]]"
 
     @property
     def weight(self) -> float:
@@ -54,12 +56,15 @@ class Query(NamedTuple):
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
         """Return a text's vector, shape (dimension,); for a long text, the normalized sum of its
-        windows' vectors.
+        windows' vectors. The memories of a project, global ones and turns are searched with the
+        same vector, so it is computed once.
         """
         if self.embedder is None:
             return None
-        total: NDArray[np.float32] = embed_query(self.embedder, text).sum(axis=0)
-        return total / max(float((total @ total) ** 0.5), 1e-12)
+        if text not in self.vectors:
+            total: NDArray[np.float32] = embed_query(self.embedder, text).sum(axis=0)
+            self.vectors[text] = total / max(float((total @ total) ** 0.5), 1e-12)
+        return self.vectors[text]
 
     def is_readable(self, text: str) -> bool:
         """Return whether the model knows the script of both the question and a text."""

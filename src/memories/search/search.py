@@ -141,6 +141,7 @@ def parse(
             judged_at=judged_at,
             half_life_hours=config.decay_half_life_hours,
             embedder=embedder,
+            vectors={},
         ),
         filters=filters,
         limit=limit,
