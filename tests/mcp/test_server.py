@@ -314,6 +314,24 @@ def test_hits_of_other_projects_name_them(tmp_path: Path) -> None:
     }
 
 
+def test_a_point_is_the_project_of_the_working_folder(tmp_path: Path) -> None:
+    place = Place("shop", aliases=("the-shop",))
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
+        for project in ("shop", "the-shop", "till"):
+            memories.create(f"The {project} deploys", tags={"project": project}, force=True)
+        memories.create("Everybody deploys", tags={"global": "true"})
+        hits_of = Agent(memories, "auto").found(query="deploys", project=".")
+    assert {hit["content"] for hit in hits_of} == {
+        "The shop deploys", "The the-shop deploys", "Everybody deploys"
+    }  # fmt: skip
+
+
+def test_a_point_where_no_project_is_says_so(modern: Agent) -> None:
+    assert modern.refused("search_memories", query="deploys", project=".") == (
+        "this folder belongs to no project; leave project out, or name one"
+    )
+
+
 def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> None:
     old = modern.call("create_memory", content="The editor is Vim")["id"]
     new = modern.call(

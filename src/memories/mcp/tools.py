@@ -182,6 +182,13 @@ class Tools:
     def _own(self) -> Own:
         return Own.of(self.memories)
 
+    def _own_projects(self) -> Collection[str]:
+        """Return the names of the working folder's project."""
+        projects = self._own().projects
+        if not projects:
+            raise InvalidInput("this folder belongs to no project; leave project out, or name one")
+        return projects
+
     # --- search and read ---
 
     @taking_filters(SEARCH_DEFAULTS)
@@ -197,6 +204,8 @@ class Tools:
         _check_limit(arguments["limit"])
         if arguments["scope"] == "all":
             arguments["scope"] = _widest_scope(arguments)
+        if arguments.get("project") == ".":
+            arguments["project"] = self._own_projects()
 
         def search(memories: Memories) -> "tuple[Explanation, bool]":
             explanation = memories.explain(query, **arguments)
@@ -323,9 +332,7 @@ class Tools:
         self,
         content: str,
         *,
-        tags: Annotated[
-            Tags, Field(description='like {"project": "shop", "type": "preference"}')
-        ] = None,
+        tags: Annotated[Tags, Field(description="like project: shop, type: preference")] = None,
         key: Annotated[
             str, Field(description="like user/editor; its next create replaces this")
         ] = "",

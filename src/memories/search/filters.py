@@ -168,7 +168,7 @@ _ROWS = (
     ),
     Parameter(
         "project", "text", "Only from this project, or valid in every project.", lists=True,
-        in_scratchpad=True,
+        in_scratchpad=True, hint=". is this folder's",
     ),
     Parameter(
         "written_by", "text", "Only memories and turns written by this client or user.", lists=True,
@@ -189,7 +189,7 @@ _ROWS = (
     Parameter(
         "since", "time",
             "Only memories and turns written at this time or later.", "Time", lists=True,
-        in_scratchpad=True, hint='like 2024-05-31 or "7d"',
+        in_scratchpad=True, hint="like 2024-05-31 or 7d",
     ),
     Parameter(
         "until", "time",
