@@ -40,7 +40,7 @@ TRANSLATED = re.compile(
     re.IGNORECASE,
 )
 MAX_TRANSLATED = 20  # per 10,000 words of docstrings
-MAX_PER_THOUSAND = {ast.IfExp: 30, ast.Lambda: 4}  # per 1,000 statements
+MAX_PER_THOUSAND = {ast.IfExp: 27, ast.Lambda: 4}  # per 1,000 statements
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 MAX_COMPREHENSIONS = 46  # per 1,000 statements
 

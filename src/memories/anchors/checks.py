@@ -69,10 +69,11 @@ class Session:
         """Return a verdict; None if nothing can be checked here."""
         if not cited.can_be_judged:
             return None
-        place = None
+        checks: list[Check] = []
         if cited.anchors:
             place = self._tree(cited.tags.get("project"))
-        checks = [] if place is None else self._check(cited, *place)
+            if place is not None:
+                checks = self._check(cited, *place)
         return decide(cited, checks, self._now)
 
     def _tree(self, project: str | None) -> tuple[Path, WorkingTree] | None:

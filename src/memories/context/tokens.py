@@ -113,7 +113,9 @@ def _run_cost(run: str) -> Cost:
         character_bpe, character_unigram = _character_cost(character)
         bpe += character_bpe
         unigram += character_unigram
-    pieces = _count_pieces(body) if body.isalpha() else float(len(body))
+    pieces = float(len(body))
+    if body.isalpha():
+        pieces = _count_pieces(body)
     return bpe, unigram + (2 * space), pieces
 
 

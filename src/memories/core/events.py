@@ -148,7 +148,9 @@ def _add_outcome(
     figures: dict[str, Figure], start: float, error: type[BaseException] | None
 ) -> None:
     """Add the outcome and the duration of an operation to its figures."""
-    figures["outcome"] = figures.get("outcome", "ok") if error is None else error.__name__
+    figures.setdefault("outcome", "ok")
+    if error is not None:
+        figures["outcome"] = error.__name__
     figures["ms"] = round((time.perf_counter() - start) * 1000, 2)
 
 
@@ -220,7 +222,7 @@ def _redacted_content(args: tuple[Any, ...], config: "Config") -> str | None:
     first = args[0]
     if isinstance(first, list) and first:
         first = first[0]
-    text = first if isinstance(first, str) else getattr(first, "content", None)
+    text = getattr(first, "content", first)
     if not isinstance(text, str):
         return None
     beginning = text[: 8 * MAX_CONTENT]

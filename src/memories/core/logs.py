@@ -74,6 +74,8 @@ def event(logger: logging.Logger, level: int, name: str, **fields: object) -> No
     """Log an event with its fields; long texts are cut. Callers pass no content of users."""
     shortened: dict[str, object] = {}
     for key, value in fields.items():
-        if value is not None:
-            shortened[key] = value[:MAX_FIELD] if type(value) is str else value
+        if isinstance(value, str):
+            shortened[key] = value[:MAX_FIELD]
+        elif value is not None:
+            shortened[key] = value
     logger.log(level, name, extra={"fields": shortened})

@@ -190,7 +190,9 @@ def describe_age(moment: datetime, now: datetime) -> str:
     for length, unit in _AGES:
         count = int(abs(seconds) // length)
         if count:
-            span = f"1 {unit}" if count == 1 else f"{count} {unit}s"
+            span = f"{count} {unit}"
+            if count > 1:
+                span += "s"
             if seconds > 0:
                 return f"{span} ago"
             return f"in {span}"

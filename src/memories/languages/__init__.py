@@ -110,7 +110,9 @@ def detect(text: str) -> Sequence[str]:
     text_words = set(_WORD.findall(text))
     if text.isascii() and text_words & _ENGLISH:
         return ()
-    folded_words = text_words if text.isascii() else set(_WORD.findall(fold(text)))
+    folded_words = text_words
+    if not text.isascii():
+        folded_words = set(_WORD.findall(fold(text)))
     scores = {code: len(folded_words & marks) for code, marks in _marks().items()}
     for code, letters in _LETTERS.items():
         if any(letter in text for letter in letters):

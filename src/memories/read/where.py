@@ -236,7 +236,9 @@ class _Parser:
             return self._with_value(condition, "=")
         if not is_quoted and name in self._names.states:
             return condition
-        plain = f'"{shown(token.text)}"' if is_quoted else shown(token.text)
+        plain = shown(token.text)
+        if is_quoted:
+            plain = f'"{plain}"'
         raise error_at(
             token.place, f"{token} is not a condition; write {plain} = VALUE, or {plain} exists"
         )

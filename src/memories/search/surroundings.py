@@ -442,6 +442,7 @@ def _name_pattern(name: str) -> re.Pattern[str]:
     if is_unspaced(name):
         return re.compile(re.escape(name))
     ambiguous = normal_form(name) in _NAMES_THAT_ARE_WORDS or len(name) <= _SHORT_NAME
-    spelled = name[:1].upper() + name[1:] if ambiguous else name
-    flags = re.NOFLAG if ambiguous else re.IGNORECASE
-    return re.compile(rf"(?<!\w){re.escape(spelled)}(?!\w)(?:'s\b)?", flags)
+    flags = re.IGNORECASE
+    if ambiguous:
+        name, flags = name[:1].upper() + name[1:], re.NOFLAG
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)(?:'s\b)?", flags)

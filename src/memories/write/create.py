@@ -230,7 +230,9 @@ def _store(writer: Writer, prepared: Prepared) -> Created:
         latest = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
         if latest is not None:
             return _store_version(writer, prepared, latest)
-    comparison = Comparison() if writer.force else writer.compare(draft, prepared.vectors)
+    comparison = Comparison()
+    if not writer.force:
+        comparison = writer.compare(draft, prepared.vectors)
     # A key says which memory is meant, so a draft with one is never refused.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same)

@@ -223,7 +223,9 @@ class Repetition(NamedTuple):
             valid_until=additions.fields.get("valid_until"),
             recheck=additions.fields.get("recheck"),
         )
-        kinds = self.redacted if is_more_trusted else (*existing.names("redacted"), *self.redacted)
+        kinds = self.redacted
+        if not is_more_trusted:
+            kinds = (*existing.names("redacted"), *kinds)
         fields = versions.declared_fields(declared)
         fields["redacted"] = " ".join(dict.fromkeys(kinds)) or None
         if draft.supersedes is not None:

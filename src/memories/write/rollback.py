@@ -72,7 +72,10 @@ class Change(NamedTuple):
     @property
     def weight(self) -> int:
         """The number of characters of both versions."""
-        return len(self.latest.text) + (0 if self.then is None else len(self.then.text))
+        characters = len(self.latest.text)
+        if self.then is not None:
+            characters += len(self.then.text)
+        return characters
 
 
 class Rollback(NamedTuple):

@@ -197,7 +197,9 @@ class Quantizer:
             among: The indexes to choose from, in order; None for all.
             least: The minimum number to return.
         """
-        count = bits.shape[1] if among is None else len(among)
+        count = bits.shape[1]
+        if among is not None:
+            count = len(among)
         share = max(least, _SCORED_AT_LEAST, count // _SCORED_SHARE)
         if count <= share:
             return among

@@ -59,7 +59,9 @@ def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
         forked: Whether a new history begins, because other commits with the same numbers may exist.
             This happens when a backup is restored, or after a loss of commits.
     """
-    history = os.urandom(_HISTORY // 2).hex() if forked else marker.history
+    history = marker.history
+    if forked:
+        history = os.urandom(_HISTORY // 2).hex()
     return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
 
 
