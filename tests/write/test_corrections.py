@@ -397,6 +397,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("Kapitel 3 ist lang.", "Kapitel 4 ist lang."),
         ("Ben'in köpeği var.", "Ben'in kedisi var."),
         ("The staging server is restarted every night.", "The staging server is at 10.0.0.5."),
+        ("The job of customer 11 uses Redis.", "The job of customer 20 uses Redis."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:

@@ -110,6 +110,18 @@ def test_each_kind_is_found(memories: Memories, project: Path, now: list[datetim
     assert memories.get(newer).corrects is not None
 
 
+def test_a_reported_change_in_other_words_is_found_and_parallel_facts_are_not(
+    memories: Memories,
+) -> None:
+    create(memories, "The panel of the management is in Looker")
+    create(memories, "The panel of the workshop is in Grafana")
+    assert kinds(memories) == []
+    newer = create(memories, "The management no longer uses Looker: its panel is now in Metabase")
+    [(suggestion, _)] = memories.truth.tidy(dry_run=True)
+    assert (suggestion.kind, suggestion.action["id"]) == ("contradiction", newer)
+    assert suggestion.text.startswith('Mark as corrected: "The panel of the management')
+
+
 def test_what_nobody_reads_in_a_year_is_proposed(memories: Memories, now: list[datetime]) -> None:
     create(memories, "The office plant is a ficus")
     create(memories, "Ann prefers tea", tags={"type": "preference"})

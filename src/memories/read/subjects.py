@@ -47,7 +47,7 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
     shared = coverage(new, _terms(old))
     if closeness is None:
         closeness = shared
-    return closeness + SHARED_WORDS * shared + CHANGE * _announces_change(new)
+    return closeness + SHARED_WORDS * shared + CHANGE * reports_change(new)
 
 
 def has_words_of(new: str, old: str) -> bool:
@@ -56,10 +56,10 @@ def has_words_of(new: str, old: str) -> bool:
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return False
-    return _announces_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
+    return reports_change(new) or coverage(new, _terms(old)) >= MIN_SHARED
 
 
-def _announces_change(text: str) -> bool:
+def reports_change(text: str) -> bool:
     """Return whether a text announces a change.
 
     Raises:

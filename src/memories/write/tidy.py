@@ -16,13 +16,14 @@ from memories.core.batches import by_count
 from memories.core.ids import new_id
 from memories.embedders.protocol import embed_to_store
 from memories.guard.origin import HELD
-from memories.languages.text import index_text
+from memories.languages.text import coverage, index_text, query_terms
 from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
 from memories.read import versions
+from memories.read.subjects import reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
-from memories.stores.records import Collection, Filter, Patch, Record
+from memories.stores.records import Candidate, Collection, Filter, Patch, Record
 from memories.write.links import link_correction, unlink
 from memories.write.writer import Writer
 
@@ -34,6 +35,8 @@ _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # conversations in which a user says the same
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
+_MOST_SHARED = 0.6  # share of the newer text's words in the older one, for a change in other words
+_SURELY_REPLACES = 1.7  # least score of `read.subjects`; chosen on the half dev of `bench tidy`
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
 
@@ -181,7 +184,29 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                 evidence = f"memory {older[0]} says the same"
                 yield _deletion("same", 0.95, memory, evidence)
             elif record.fields.get("corrects") is None:
-                yield from _find_contradictions(memory, comparison.corrected)
+                replaced = comparison.corrected or _find_reworded(writer, record, comparison.rivals)
+                yield from _find_contradictions(memory, replaced)
+
+
+def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
+    """Return the older memory that a memory replaces in other words, if it reports a change.
+
+    Texts with the same words and another value are left to `write.compare.corrections`: usually
+    both are true, such as the ports of two services. So are two reports of changes.
+    """
+    if not reports_change(record.text):
+        return ()
+    terms = query_terms(record.text)
+    older: list[Candidate] = []
+    for rival in rivals:
+        is_older = rival.record.ref.group < record.ref.group
+        have_keys = None not in (rival.record.key, record.key)
+        if not is_older or have_keys or reports_change(rival.record.text):
+            continue
+        if coverage(rival.record.text, terms) <= _MOST_SHARED:
+            older.append(rival)
+    scored = writer.score_rivals(Draft(record.text), older)
+    return [rival.record for score, rival in scored[:1] if score >= _SURELY_REPLACES]
 
 
 def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[Suggestion]:

@@ -217,12 +217,33 @@ class Writer(NamedTuple):
         """
         if draft.supersedes is not None or comparison.corrected:
             return comparison.similar
-        space = None if self.embedder is None else self.embedder.space
         shown = {similar.id for similar in comparison.similar}
+        scored = [
+            (score, candidate)
+            for score, candidate in self.score_rivals(draft, comparison.rivals)
+            if candidate.record.ref.group not in shown
+        ]
+        closest = [
+            self._to_similar(candidate, "")
+            for score, candidate in scored
+            if score >= scored[0][0] - _NEAR_BEST
+        ]
+        return (*comparison.similar, *closest)[:MAX_SIMILAR]
+
+    def score_rivals(
+        self, draft: Draft, rivals: Sequence[Candidate]
+    ) -> list[tuple[float, Candidate]]:
+        """Return the memories that a draft may replace, each with its score, highest first.
+
+        Args:
+            draft: The draft.
+            rivals: Memories that resemble it, most similar first.
+        """
+        space = None if self.embedder is None else self.embedder.space
         scored: list[tuple[float, Candidate]] = []
-        for candidate in comparison.rivals[:_EXAMINED]:
+        for candidate in rivals[:_EXAMINED]:
             record = candidate.record
-            if record.ref.group in shown or "corrected_by" in record.fields:
+            if "corrected_by" in record.fields:
                 continue
             score = score_replacement(draft.content, record.text, candidate.similarity, space)
             if record.ref.group in draft.seen:
@@ -230,12 +251,7 @@ class Writer(NamedTuple):
             if score >= REPLACES:
                 scored.append((score, candidate))
         scored.sort(key=lambda pair: -pair[0])
-        closest = [
-            self._to_similar(candidate, "")
-            for score, candidate in scored
-            if score >= scored[0][0] - _NEAR_BEST
-        ]
-        return (*comparison.similar, *closest)[:MAX_SIMILAR]
+        return scored
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
         """Return the candidates for a comparison, most similar first, without faded ones and those

@@ -364,7 +364,7 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     if head[-1].key in ENUMERATED:
         return False
     if verb is None:
-        return len(head) > 1
+        return len(head) > 1 and not any(map(_verb, tail))  # else it belongs to the subject
     base = _verb(head[verb])
     return base not in MANY or bool(tail if base == "has" else head[verb + 1 :])
 
