@@ -86,13 +86,10 @@ def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and is_home(node.left):
                 yield file, node.right
-            joins = isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "os.path.join",
-                "place.private",
-                "Path",
-            )
-            if joins and node.args[1:] and is_home(node.args[0]):
-                yield file, node.args[1]
+            if isinstance(node, ast.Call) and len(node.args) > 1:
+                joins = ast.unparse(node.func) in ("os.path.join", "place.private", "Path")
+                if joins and is_home(node.args[0]):
+                    yield file, node.args[1]
 
 
 def text_of(file: Path, node: ast.expr) -> str:

@@ -34,6 +34,14 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([*HOOK, *arguments], **given)  # type: ignore[call-overload,no-any-return]
 
 
+def test_a_hook_gives_the_host_its_text_and_keeps_what_was_said(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    assert "Deploys happen on Tuesdays" in hook("session-start", {"source": "startup"}).context
+    assert hook("stop", {"last_assistant_message": "Done"}, "--capture").silent
+    assert inbox.names(str(home)) == ["claude-code.s1"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -64,6 +64,15 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
 # --- answers and errors
 
 
+def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:
+    made = create(owner, tags={"type": "fact"}).json()
+    with Memories(config=config) as memories:
+        assert owner.get("/api/memories").json() == shapes.page(memories.list())
+        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(
+            memories.history(made["id"])
+        )
+
+
 def test_what_shares_transactions_is_answered_as_what_has_its_own(
     config: Config, tmp_path: Path
 ) -> None:
@@ -98,15 +107,6 @@ def test_what_shares_transactions_is_answered_as_what_has_its_own(
         assert writers.close(60)
         store.close()
     assert told[0] == told[1]
-
-
-def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:
-    made = create(owner, tags={"type": "fact"}).json()
-    with Memories(config=config) as memories:
-        assert owner.get("/api/memories").json() == shapes.page(memories.list())
-        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(
-            memories.history(made["id"])
-        )
 
 
 def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) -> None:
