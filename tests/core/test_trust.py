@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,14 @@ def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign:
             {"DEFAULT_LIMIT": "3"},
             "is larger than 65536 bytes",
         )
+
+
+def test_a_large_file_is_refused_if_it_is_wrong_before_its_last_character(folder: Path) -> None:
+    file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
+    for rest, is_refused in ((b"\xff---", True), (b"\xff--", False)):
+        file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - len(rest)) + rest + b"----")
+        with pytest.raises(ConfigError, match="not UTF-8") if is_refused else nullcontext():
+            trust.read(file, registers({}))
 
 
 def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:

@@ -29,6 +29,7 @@ from sqlite_scripts import CHECK, GREP, RunPython
 from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft
 from memories.config import load_config
 from memories.core.batches import by_count
+from memories.core.disk import try_lock
 from memories.errors import StoreBusy
 from memories.identity.namespaces import delete
 from memories.settings import Config
@@ -448,6 +449,37 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Failing]:
         return failing
 
     return install
+
+
+def test_what_is_overwritten_is_on_the_disk_and_nothing_is_written_meanwhile(
+    path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    store.append([record(f"m{n}", text=f"note {n} " * (n % 40)) for n in range(200)])
+    foreign = apsw.Connection(str(path))
+
+    class Noted(apsw.VFSFile):
+        """The file of a store, which notes what is done to it."""
+
+        def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+            with try_lock(Path(f"{path}.lock"), 0) as is_free, pytest.raises(apsw.BusyError):
+                assert not is_free
+                foreign.execute("BEGIN IMMEDIATE")
+            return bytes(super().xRead(amount, offset))
+
+        def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+            steps.append("write")
+            super().xWrite(data, offset)
+
+        def xSync(self, flags: int) -> None:  # noqa: N802
+            steps.append("sync")
+            super().xSync(flags)
+
+    monkeypatch.setattr(apsw, "VFSFile", Noted)
+    store.remove([Ref(MEMORY, "ann", f"m{n}", 1) for n in range(0, 200, 3)])
+    foreign.close()
+    assert {*steps[:-1]} == {"write"}
+    assert steps[-1] == "sync"
 
 
 ERASED = {

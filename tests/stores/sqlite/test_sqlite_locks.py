@@ -44,6 +44,21 @@ def test_counting_a_read_does_not_wait_for_other_programs(
     assert [entry.accesses for entry in everything(store, pool())] == [0]
 
 
+def test_no_other_program_writes_between_what_a_writer_reads_and_its_write(
+    path: Path, store: SQLiteStore
+) -> None:
+    """Also a program that doesn't know the lock beside the file."""
+    store.append([record("one")])
+    foreign = apsw.Connection(str(path))
+    with store.transaction():
+        assert store.count(pool()) == 1
+        with pytest.raises(apsw.BusyError):
+            foreign.execute("BEGIN IMMEDIATE")
+        store.append([record("two")])
+    foreign.execute("BEGIN IMMEDIATE; ROLLBACK")
+    foreign.close()
+
+
 HOLD = (
     STORE
     + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True)\n"
