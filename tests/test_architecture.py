@@ -81,9 +81,10 @@ ORDER = {
         transfer""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.warm": "client < manage",
-    "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai",
+    "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai openclaw",
     "memories.integrations.amplifier": "session < context tool < capture",
     "memories.integrations.hermes": "provider __main__",
+    "memories.integrations.openclaw": "__main__",
     "memories.integrations.chat": "settings < memory < agent demo < loop",
     "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memories.hooks.recall_strategy import AskServer
 
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
-HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
+HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
 # Half of what `memory connect` lets the host wait, for a busy machine; see connect/hosts.toml.
 _LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}

@@ -112,7 +112,7 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         why_off = switch.read_state(chosen.folder or os.sep, None, os.environ).why_off
     more = {
         "chosen": chosen,
-        "hosts": [(name, hosts[name].title) for name in hook.HOSTS],
+        "hosts": [(name, hosts[name].title) for name in hook.HOSTS if name in hosts],
         "projects": list(memories.tags("project"))[:_PROJECTS],
         "off": why_off,
         "today": _captured_today(memories),

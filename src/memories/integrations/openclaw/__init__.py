@@ -1,0 +1,1 @@
+"""The memory plugin for OpenClaw; `python -m memories.integrations.openclaw` installs it."""
