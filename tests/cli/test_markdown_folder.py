@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from memories import Memories
+from memories import Draft, Memories
 from memories.transfer import bundle
 
 Command = Callable[..., Any]
@@ -53,6 +53,44 @@ def test_a_folder_comes_back_equal(
     filled("import", folder, "--trusted")
     after = filled("export").out
     assert after.splitlines()[:-1] == before.splitlines()[:-1]
+
+
+@pytest.mark.thorough
+def test_a_thousand_memories_come_back_equal(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memories() as memories:
+        drafts = [
+            Draft(
+                f"{TEXTS[number % len(TEXTS)]} {number}",
+                {"project": f"shop {number % 7}", "区": f"値 {number}"} if number % 3 else {},
+                key=f"key/{number}" if number % 4 == 0 else None,
+                confidence=0.7 if number % 6 == 0 else None,
+            )
+            for number in range(1_000)
+        ]
+        ids = [created.memory.id for created in memories.create_many(drafts, force=True)]
+        for number, memory_id in enumerate(ids):
+            if number % 3 == 0:
+                memories.update(memory_id, f"{TEXTS[(number + 1) % len(TEXTS)]} again {number}")
+            if number % 11 == 1:
+                memories.create(f"Instead of {number}", supersedes=memory_id, force=True)
+            elif number % 13 == 2:
+                memories.delete(memory_id)
+            elif number % 17 == 3:
+                memories.delete(memory_id)
+                memories.restore(memory_id)
+        for number in range(20):
+            memories.create(f"The port of service {number} is 1.")
+            assert memories.create(f"The port of service {number} is 2.").corrects
+
+    folder = str(tmp_path / "out")
+    memory("export", "--markdown", folder)
+    before = memory("export").out
+    monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "other"))
+    memory("import", folder, "--trusted")
+    assert memory("export").out.splitlines()[:-1] == before.splitlines()[:-1]
+    assert memory("import", folder, "--trusted").json["imported"] == 0
 
 
 def test_files_are_valid_in_the_open_knowledge_format(filled: Command, tmp_path: Path) -> None:
