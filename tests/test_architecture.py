@@ -37,7 +37,7 @@ NAMES = frozenset(MODULES)
 ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
-        integrations < server langgraph < __main__""",
+        integrations < server langgraph skins < __main__""",
     "memories.languages": "days text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < literals symbols < grammar < checks discover < judge",
@@ -80,6 +80,7 @@ ORDER = {
         status serve identities < review < agents connect memories
         transfer""",
     "memories.mcp": "answers < tools < server < stdio",
+    "memories.skins": "agents_session amplifier anthropic_tool",
     "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai openclaw",
     "memories.integrations.amplifier": "session < context tool < capture",
@@ -98,7 +99,7 @@ RING_2 = (
     "answers", "cli", "connect", "context", "hooks", "identity", "mcp", "scratchpad", "transfer", "warm", "__main__",
 )  # fmt: skip
 RING_3 = (
-    "embedders.e5", "embedders.service", "integrations", "langgraph", "server",
+    "embedders.e5", "embedders.service", "integrations", "langgraph", "server", "skins",
     "stores.chroma", "stores.documents", "stores.files", "stores.http", "stores.postgres", "stores.qdrant",
 )  # fmt: skip
 CORE_TESTS = ("core", "languages", "read", "search", "write", "scratchpad", "test_service.py")
@@ -160,6 +161,7 @@ ABOVE_ALL = (
     "integrations",
     "server",
     "langgraph",
+    "skins",
     "__main__",
 )  # may import names from `memories`
 
@@ -263,7 +265,7 @@ def test_no_import_leads_to_an_outer_ring() -> None:
 def test_each_optional_folder_can_be_deleted_by_itself() -> None:
     users = {
         "stores.documents": ("stores.chroma", "stores.qdrant"),
-        "integrations": ("langgraph",),
+        "integrations": ("langgraph", "skins"),
     }
     wrong = []
     for file, module in zip(FILES, MODULES, strict=True):

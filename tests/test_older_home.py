@@ -303,3 +303,19 @@ def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
             rounds, step = rounds + 1, step + stride
         assert ended == 0, done.stderr
     assert rounds > 3
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("memories.langgraph", ["MemoriesStore", "memory_tools"]),
+        ("memories.skins.anthropic_tool", ["MemoriesTool"]),
+        ("memories.skins.agents_session", ["MemoriesSession"]),
+        ("memories.skins.amplifier", ["mount_capture", "mount_context", "mount_tool"]),
+        ("memories.identity.prompt", ["block"]),
+    ],
+)
+def test_names_that_earlier_docs_printed_can_be_imported(module: str, names: list[str]) -> None:
+    """Programs of users, and installed modules of Amplifier, import them."""
+    source = pytest.importorskip(module, exc_type=ImportError)
+    assert [name for name in names if not hasattr(source, name)] == []

@@ -1,0 +1,5 @@
+"""The former place of `memories.integrations.openai`."""
+
+from memories.integrations.openai import MemoriesSession
+
+__all__ = ["MemoriesSession"]
