@@ -104,7 +104,7 @@ def create_result(memories: "Memories", created: "Created") -> str:
         for record in created.duplicates
     ]
     if created.similar_to:
-        rows.append("if it replaces one of these, add --supersedes ID:")
+        rows.append("if it replaces or repeats one of these, add --supersedes ID:")
     for record in created.similar_to:
         content = cut(record.content, MAX_SIMILAR // len(created.similar_to))
         rows.append(f"{_name(names[record.id])} {_escaped(content)}")

@@ -75,7 +75,7 @@ def _describe_created(created: Created) -> str:
         if not created.similar_to:
             return answer
         block = fence_groups(similar_to=brief_rows(shapes.similar(created.similar_to)))
-        return f"{answer}; if it replaces one of these, forget that one\n{block}"
+        return f"{answer}; if it replaces or repeats one of these, forget that one\n{block}"
     block = fence_groups(duplicates=rows(shapes.similar(created.duplicates)))
     return (
         "nothing was stored, since this is already known; "

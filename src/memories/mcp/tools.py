@@ -38,7 +38,9 @@ HINT_DUPLICATE = (
     "nothing was stored, it is known; reword it with update_memory, or store it anyway with "
     "force=true"
 )
-HINT_SIMILAR = "stored; if it replaces one of similar_to, call this again with supersedes=ID"
+HINT_SIMILAR = (
+    "stored; if it replaces or repeats one of similar_to, call this again with supersedes=ID"
+)
 HINT_SEEN = "stored; your search found {}: if this replaces it, call this again with supersedes=ID"
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 HINT_DELETED = "restore_memory brings it back"

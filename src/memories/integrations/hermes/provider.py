@@ -200,7 +200,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         if not created.similar_to:
             return f"{verb} {created.id}"
         similar = fence_groups(similar_to=brief_rows(shapes.similar(created.similar_to)))
-        hint = "if it replaces one of these, call this again with supersedes"
+        hint = "if it replaces or repeats one of these, call this again with supersedes"
         return f"{verb} {created.id}; {hint}\n{similar}"
 
     # --- settings ---

@@ -170,7 +170,7 @@ def _words_of(part: str) -> frozenset[str]:
     """Return the words of which a text with this part has one; none for a part of another kind."""
     if part in _ANCHORS or part in _SLOTS or part.startswith("~"):
         return frozenset()
-    return _CLASSES.get(part.strip("<>")) or frozenset(part.split("|"))
+    return _CLASSES[part.strip("<>")] if part.startswith("<") else frozenset(part.split("|"))
 
 
 def _mark(key: str) -> str:
@@ -208,10 +208,12 @@ _SIGNS = "!~^"
 _WORD = "[~^][^ ]+ "
 _NOUN = "(?:~[^ ]+ ){1,6}?"
 _ANCHORS = {"^": "(?:^|(?<=![.] ))", "^,": "(?:^|(?<=![.,] ))", "$": "(?=![.] |$)"}
+_ANCHORS["%"] = f"(?!(?:(?!![.] )[^ ]+ )*!(?:{'|'.join(sorted(BE | MODALS))}) )"
 _SLOTS = {
     "A": _NOUN,
     "B": _NOUN,
     "C": _NOUN,
+    "N": "(?:~(?!of )[^ ]+ ){1,6}?",
     "D": _WORD,
     "V": _WORD,
     "Z": f"(?:{_WORD})+",

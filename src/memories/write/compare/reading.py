@@ -498,7 +498,8 @@ def _mark_places(words: list[Word]) -> list[Word]:
     for i, word in enumerate(words):
         if word.key in PLACES and not word.literal:
             after = _word_after(words, i)
-            if (after.key in DATES and after.key not in _SPANS) or _DAY.fullmatch(after.key):
+            is_date = after.key in DATES or after.key.removesuffix("s") in WEEKDAYS
+            if (is_date and after.key not in _SPANS) or _DAY.fullmatch(after.key):
                 word = word._replace(key="@when")  # noqa: PLW2901
             elif _ADDRESS.fullmatch(after.shown):
                 word = word._replace(key="in")  # noqa: PLW2901

@@ -5,7 +5,7 @@ from itertools import product
 
 from memories.languages import DAYS
 from memories.write.compare.grammar import forms_of
-from memories.write.compare.reading import Word, keys_of
+from memories.write.compare.reading import FREE, Word, keys_of
 from memories.write.compare.vocabulary import (
     BE,
     BOUNDARIES,
@@ -155,7 +155,10 @@ def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 
 def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
     """Write "the meeting with the client" as "the client meeting" if the other text does."""
-    keys, other_keys = keys_of(words), f" {' '.join(keys_of(other))} "
+    keys = keys_of(words)
+    # A word whose form means nothing stands for a verb, so it ends a noun.
+    other_keys = " ".join(word.key if word.form != FREE else f"{word.key} ." for word in other)
+    other_keys = f" {other_keys} "
     for at in range(1, len(words) - 1):
         if keys[at] not in _OF or keys.count(keys[at]) <= other_keys.count(f" {keys[at]} "):
             continue
