@@ -17,7 +17,7 @@ SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo dev test test-stores test-integrations test-warm test-slow torture soak check lint types architecture bench lock plugins docs pictures sbom clean
+.PHONY: help demo dev test test-stores test-integrations test-warm test-slow torture soak check lint types architecture bench bench-operations bench-operations-peers lock plugins docs pictures sbom clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -63,6 +63,12 @@ architecture: $(VENV)/.dev
 
 bench: $(VENV)/.installed  ## measure speed, ratios in one run (bench/README.md)
 	$(BIN)/python -m bench
+
+bench-operations: $(VENV)/.dev  ## measure Memories and plain baselines in operation, some minutes (bench/RESULTS.md)
+	$(BIN)/python -m bench.operations
+
+bench-operations-peers: $(VENV)/.dev  ## the same with other memories, each installed in .bench; an hour
+	$(BIN)/python -m bench.operations --peers
 
 lock: $(VENV)/.dev  ## choose the newest versions of everything that is installed, with the hashes of their files
 	$(INSTALL) uv

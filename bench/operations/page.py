@@ -1,0 +1,264 @@
+"""Write `bench/RESULTS.md` out of the results of `python -m bench.operations`."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.operations.measures import SIZES
+from bench.operations.systems import MODULES, NOT_RUN, load
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+PAGE = Path(__file__).parents[1] / "RESULTS.md"
+OURS = "memories"
+
+
+class Line(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        row: The row of the cases.
+        measure: The measure of the cases.
+        title: What readers see.
+        remedy: What it would take to be as good as a system that is better than ours.
+        is_less_better: Whether a lower value is better.
+    """
+
+    row: str
+    measure: str
+    title: str
+    remedy: str = ""
+    is_less_better: bool = False
+
+
+def _less(row: str, measure: str, title: str, remedy: str = "") -> Line:
+    return Line(row, measure, title, remedy, is_less_better=True)
+
+
+_EMBEDS = "We embed each text and each question; a plain file does not."
+_SMALLER_MODEL = "numpy, ONNX Runtime and the model are most of it; a store by words needs none."
+LINES = (
+    Line("writes", "acknowledged", "8 agents × 25 writes at once: acknowledged"),
+    Line("writes", "kept", "8 agents × 25 writes at once: kept, of those acknowledged"),
+    Line("kills", "", "`kill -9` while writing: all acknowledged texts are kept"),
+    Line("update", "old", "after an update: the old text is not answered"),
+    Line("update", "new", "after an update: the new text is answered"),
+    Line("told-again", "", "stored again with another value: the new text comes first"),
+    Line("numbers", "", "texts that differ in a number: both are kept"),
+    Line("speed", "stored", "1,000 different texts of one form: kept"),
+    Line("repeated", "", "a text stored twice, in two sessions: kept once"),
+    Line("erased", "", "after the most thorough deletion: the text is in no file"),
+    Line("secrets", "", "secrets that are in no file"),
+    Line("orders", "", "orders to the model: refused, or marked in the answer"),
+    Line(
+        "projects", "out", "facts of another project: not among the best 5",
+        "Our search puts the own project first and then names the project of each other fact; a "
+        "filter by the project would leave them out, and with them what an agent asks about "
+        "another project.",
+    ),
+    Line("projects", "labelled", "facts of another project: not among the best 5, or with its name"),
+    Line(
+        "needed", "any", "prompts with a needed fact among the best 5",
+        "A file gives all facts of the project, which works while they are few; these projects "
+        "have about ten each.",
+    ),
+    Line("needed", "all", "prompts with all needed facts among the best 5", "As above."),
+    _less(
+        "needed", "tokens", "tokens of an answer to a prompt (characters / 4)",
+        "Each of our results has an id, a date, a score and a project; fewer fields or fewer "
+        "results would be shorter.",
+    ),
+    Line("german", "", "German questions answered among the best 5",
+         "The packaged model reads English; `memory reembed --model e5` reads German."),
+    Line("japanese", "", "Japanese questions answered among the best 5",
+         "The packaged model reads English; `memory reembed --model e5` reads Japanese."),
+    Line("changed-files", "", "a file changed: the answer says that the fact may no longer hold"),
+    Line("copy", "", "export, and import into an empty home: texts that come back"),
+    _less("tools", "tools", "tools",
+          "Fewer tools with more arguments each would be as many decisions for a model."),
+    _less("tools", "tokens", "tokens of the tool list (characters / 4)",
+          "Shorter descriptions, or fewer tools."),
+    *(
+        line
+        for size in SIZES
+        for line in (
+            _less("speed", f"create ms, {size}", f"create among {size:,}: median ms",
+                  f"{_EMBEDS} Each create also waits for the disk."),
+            _less("speed", f"create CPU, {size}", f"create among {size:,}: CPU", _EMBEDS),
+            _less("speed", f"search ms, {size}", f"search among {size:,}: median ms", _EMBEDS),
+            _less("speed", f"search CPU, {size}", f"search among {size:,}: CPU", _EMBEDS),
+            _less("speed", f"start ms, {size}", f"start and first search of {size:,}: ms",
+                  "The MCP SDK, numpy and the model are loaded."),
+            _less("speed", f"start CPU, {size}", f"start and first search of {size:,}: CPU",
+                  "The MCP SDK, numpy and the model are loaded."),
+            _less("speed", f"memory, {size}", f"memory with {size:,}: MB", _SMALLER_MODEL),
+            _less("speed", f"disk, {size}", f"disk with {size:,}: MB",
+                  "Vectors, a word index and the log are beside each text."),
+        )
+    ),
+    _less("installed", "packages", "packages installed",
+          "Most are those of the MCP SDK and of the server's page."),
+    _less("installed", "megabytes", "MB installed", _SMALLER_MODEL),
+)  # fmt: skip
+_NOISE = 1.1  # a measurement counts as better if it is at least this many times better
+
+
+class Sum(NamedTuple):
+    """The cases of a line for one system, summed up; the mean of measurements."""
+
+    value: float
+    out_of: int
+
+    @property
+    def rate(self) -> float:
+        """The share of a count, or what was measured."""
+        return self.value / self.out_of if self.out_of else self.value
+
+    def __str__(self) -> str:
+        if self.out_of:
+            return f"{self.value:.0f} of {self.out_of}"
+        if self.value >= 10 or self.value == int(self.value):
+            return f"{self.value:,.0f}"
+        return f"{self.value:.1f}" if self.value >= 1 else f"{self.value:.2f}"
+
+
+def read(file: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the description of a run and its cases."""
+    first, *cases = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return first, cases
+
+
+def sum_up(cases: Iterable[dict[str, Any]], line: Line, system: str) -> Sum | None:
+    """Return what a system reached in a line; None if it has no such case."""
+    own = [
+        case
+        for case in cases
+        if (case["system"], case["row"], case.get("measure", ""))
+        == (system, line.row, line.measure)
+        and "value" in case
+    ]
+    if not own:
+        return None
+    out_of = sum(case["out_of"] for case in own)
+    total = sum(case["value"] for case in own)
+    return Sum(total if out_of else total / len(own), out_of)
+
+
+def better_peers(cases: Sequence[dict[str, Any]], line: Line, names: Sequence[str]) -> list[str]:
+    """Return the systems that are better than ours in a line, best first."""
+    ours = sum_up(cases, line, OURS)
+    if ours is None:
+        return []
+    better = []
+    for name in names:
+        peer = sum_up(cases, line, name)
+        if peer is None or name == OURS:
+            continue
+        low, high = sorted((peer.rate, ours.rate))
+        is_clear = bool(peer.out_of) or high > _NOISE * low
+        is_better = peer.rate < ours.rate if line.is_less_better else peer.rate > ours.rate
+        if is_clear and is_better:
+            better.append((peer.rate, f"{name} ({peer})"))
+    return [text for _, text in sorted(better, reverse=not line.is_less_better)]
+
+
+def find_differences(cases: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the counts that differ between two runs, a sentence each."""
+    differences = []
+    for name in MODULES:
+        for line in LINES:
+            first, second = sum_up(cases, line, name), sum_up(again, line, name)
+            is_count = bool(first and first.out_of) or bool(second and second.out_of)
+            if is_count and first != second:
+                differences.append(f"{name}, {line.title}: {first or '–'}, then {second or '–'}")
+    return differences
+
+
+def render(run: dict[str, Any], cases: Sequence[dict[str, Any]]) -> str:
+    """Return the page."""
+    names = [name for name in MODULES if any(case["system"] == name for case in cases)]
+    parts = [_HEAD.format(**run)]
+    if "differences" in run:
+        parts.append(_render_differences(run["differences"]))
+    parts.append("## Where others are better\n")
+    for line in LINES:
+        if better := better_peers(cases, line, names):
+            ours = sum_up(cases, line, OURS)
+            text = f"- **{line.title}**: we {ours}; {', '.join(better)}. {line.remedy}"
+            parts.append(text.rstrip())
+    parts.append("\n## All rows\n")
+    parts.append(f"| | {' | '.join(names)} |\n|---|{'--:|' * len(names)}")
+    for line in LINES:
+        cells = [str(sum_up(cases, line, name) or "–") for name in names]
+        parts.append(f"| {line.title} | {' | '.join(cells)} |")
+    parts.append("\n## The systems\n\n| system | version | remark |\n|---|---|---|")
+    for name in names:
+        version = next(case["version"] for case in cases if case["system"] == name)
+        parts.append(f"| {name} | {version} | {load(name).remark} |")
+    parts.append("\nThese systems don't run without a key, an LLM or a download:\n")
+    parts += [f"- {name}: {need}" for name, need in NOT_RUN.items()]
+    failures = [case for case in cases if "failed" in case]
+    if failures:
+        parts.append("\nRows that a system did not finish:\n")
+        parts += [f"- {case['system']}, {case['row']}: {case['failed']}" for case in failures]
+    return "\n".join([*parts, _TAIL])
+
+
+def _render_differences(differences: Sequence[str]) -> str:
+    """Return what a second run says about the counts."""
+    if not differences:
+        return "A second run gave the same counts.\n"
+    listed = "\n".join(f"- {difference}" for difference in differences)
+    return f"A second run gave the same counts except these, which depend on timing:\n\n{listed}\n"
+
+
+_HEAD = """# How memories behave in operation
+
+Do memories lose writes, answer with stale texts, store secrets, and what do they cost? One program
+gave each system the same inputs in the same order, each as its users start it: a server of its own
+for each agent, over MCP. Measured on {date}; {machine}.
+
+- "8 of 10" counts cases. "–" means that a row does not apply, or that filling a store of 10,000
+  texts would have taken longer than five minutes.
+- The machine was shared with other work, so times vary from run to run. CPU is the time of a call
+  in the server's processes as a multiple of `python -c pass` in the same run, and varies less.
+- The two plain baselines, a file and a table, run inside the program and need no server.
+- Systems with local embeddings get the same model, all-MiniLM-L6-v2.
+"""
+_TAIL = r"""
+## How to repeat it
+
+```sh
+make bench-operations          # ours and the plain baselines, some minutes
+make bench-operations-peers    # all systems, about an hour; installs each in .bench/operations
+python -m bench.operations --systems OMEGA --rows writes,kills
+python -m bench.operations.page FILE AGAIN    # write this page from the results of two runs
+```
+
+Peers need `npm` and the package indexes of Python and npm. The result of each case is in
+[operations/results.jsonl](operations/results.jsonl), and each row is a function in
+[operations/rows.py](operations/rows.py) or [operations/measures.py](operations/measures.py).
+
+## How to add a system
+
+Write an adapter like those in [operations/systems](operations/systems), of at most 80 lines: its
+packages, how a server is started, four calls (add, search, update, delete), and how its stored
+texts are read from its files. Add it to `MODULES` in
+[operations/systems/\_\_init\_\_.py](operations/systems/__init__.py).
+"""
+
+
+def main() -> None:
+    """Write the page from the results of a run, and compare a second one with it."""
+    files = [Path(argument) for argument in sys.argv[1:]] or [RESULTS]
+    run, cases = read(files[0])
+    if len(files) > 1:
+        run["differences"] = find_differences(cases, read(files[1])[1])
+    lines = [json.dumps(line, ensure_ascii=False) for line in (run, *cases)]
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    PAGE.write_text(render(run, cases), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""`python -m bench.readme`: write the figures of README.md from the results and pages that have
+them.
+
+The figures of Memories and of systems that ran come from `bench/operations/results.jsonl`, and
+those of longer measurements from the tables of docs/. What is said of systems that did not run
+comes from their documentation and released packages.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.operations import page
+
+ROOT = Path(__file__).parents[1]
+_NOT_MEASURED = "–"
+
+SYSTEMS = ("memories", "mem0", "claude-mem", "basic-memory", "mcp-memory-service")
+_HEAD = ("", "Memories", *SYSTEMS[1:])
+_DOCUMENTED_FIRST = (
+    ("works without an LLM or key", "yes", "in part", "no", "yes", "yes"),
+    ("who decides what to keep", "your agent, or you in a review", "an LLM", "an LLM",
+     "your agent, or you", "your agent; hooks"),
+    ("records sessions", "with `--capture`", "no", "always", "by plugins", "by hooks"),
+    ("the past", "every version, `--as-of`, undo", "in part", "no", "by git", "in part"),
+    ("kept in", "SQLite; PostgreSQL, Qdrant, Chroma, files", "about 25 vector stores",
+     "SQLite, Chroma", "Markdown files", "SQLite, Cloudflare, Milvus"),
+)  # fmt: skip
+_MEASURED = {
+    ("writes", "kept"): "8 agents write at once: acknowledged texts that are kept",
+    ("told-again", ""): "a fact is stored again with another value: the new one comes first",
+    ("secrets", ""): "secrets in stored texts that reach no file",
+    ("erased", ""): "deleted texts that are in no file",
+    ("needed", "any"): "prompts with a needed fact among the best 5",
+    ("tools", "tokens"): "tokens of the tool list",
+}
+_DOCUMENTED_LAST = (
+    ("its strength", "facts are not lost or mixed up", "SDKs, hosted platform",
+     "summaries without set-up", "notes for you and Obsidian", "OAuth for claude.ai, ChatGPT"),
+    ("licence", "Apache-2.0", "Apache-2.0", "Apache-2.0", "AGPL-3.0", "Apache-2.0"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Write the tables into README.md."""
+    file = ROOT / "README.md"
+    file.write_text(update(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def update(text: str) -> str:
+    """Return the text of README.md with its tables as the results say."""
+    for name, render in _TABLES.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}{render()}{end}{after}"
+    return text
+
+
+def render_figures() -> str:
+    """Return the table of figures, each with the command that prints it."""
+    kills = _find(
+        "docs/reliability.md", r"kills, all .*? ([\d,]+) kills, ([\d,]+) writes .*? 0 lost"
+    )
+    cuts = _find("docs/reliability.md", r"power cuts \| (\d+) cuts, .*? ([\d,]+) writes .*? 0 lost")
+    turns = _find("docs/benchmarks.md", r"\| LoCoMo \| \*\*Memories\*\* \| [\d.]+ \| ([\d.]+) ")
+    search = _find("docs/benchmarks.md", r"\| search \| [\d.]+ \| [\d.]+ \| ([\d.]+) ")
+    lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
+    right = f"the right message is among the first five for {float(turns[0]):.0f} of 100 questions"
+    tokens = f"{_count('needed', 'tokens')} tokens, the list of tools {_count('tools', 'tokens')}"
+    newer = f"the newer of two contradicting facts comes first: {_count('told-again', '')}"
+    milliseconds = f"{float(search[0]):.0f} ms"
+    return f"""\
+| | figure | measured in | printed by |
+|---|---|---|---|
+| Nothing acknowledged is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
+| It finds what was said | {right} of LoCoMo, without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
+| It costs few tokens | the answer to a search has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It notices corrections | {newer}; `--as-of` shows the past, `rollback` undoes | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It is fast | a search of 100,000 memories takes {milliseconds} once the program runs | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |
+"""
+
+
+def render_comparison() -> str:
+    """Return the comparison with other memories."""
+    measured = [
+        (title, *(_count(row, measure, system) for system in SYSTEMS))
+        for (row, measure), title in _MEASURED.items()
+    ]
+    return _render((_HEAD, *_DOCUMENTED_FIRST, *measured, *_DOCUMENTED_LAST))
+
+
+_TABLES: dict[str, Callable[[], str]] = {
+    "figures": render_figures,
+    "comparison": render_comparison,
+}
+
+
+def _count(row: str, measure: str, system: str = page.OURS) -> str:
+    """Return what a system reached in a line of the operations benchmark."""
+    _, cases = page.read()
+    line = next(line for line in page.LINES if (line.row, line.measure) == (row, measure))
+    return str(page.sum_up(cases, line, system) or _NOT_MEASURED)
+
+
+def _find(file: str, pattern: str) -> tuple[str, ...]:
+    """Return the groups of a pattern in a page.
+
+    Raises:
+        ValueError: The page has no such row.
+    """
+    match = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"))
+    if match is None:
+        raise ValueError(f"{file} has no row like {pattern}")
+    return match.groups()
+
+
+def _render(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body, ""])
+
+
+if __name__ == "__main__":
+    main()
