@@ -67,7 +67,7 @@ def render_figures() -> str:
     search = _find("docs/benchmarks.md", r"\| search \| [\d.]+ \| [\d.]+ \| ([\d.]+) ")
     lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
     right = f"the right message is among the first five for {float(turns[0]):.0f} of 100 questions"
-    tokens = f"{_count('needed', 'tokens')} tokens, the list of tools {_count('tools', 'tokens')}"
+    tokens = f"{_count('needed', 'tokens')} tokens on average, the list of tools {_count('tools', 'tokens')}"
     newer = f"the newer of two contradicting facts comes first: {_count('told-again', '')}"
     milliseconds = f"{float(search[0]):.0f} ms"
     return f"""\

@@ -26,12 +26,20 @@ def main() -> None:
     cache = (corpus.CACHE / "operations").absolute()
     cache.mkdir(parents=True, exist_ok=True)
     run = {"date": time.strftime("%Y-%m-%d"), "machine": report.environment().partition(", ")[2]}
+    other_cases = _read_others(options.results, chosen, options.rows) if options.add else []
     with options.results.open("w", encoding="utf-8") as stream:
-        print(json.dumps(run), file=stream)
+        for line in (run, *other_cases):
+            print(json.dumps(line, ensure_ascii=False), file=stream)
         for name in chosen:
             for line in _measure(name, options.rows, cache):
                 print(json.dumps(line, ensure_ascii=False), file=stream, flush=True)
     print(page.render(*page.read(options.results)))
+
+
+def _read_others(file: Path, names: list[str], chosen: list[str]) -> list[dict[str, Any]]:
+    """Return the cases in a file of results that a run does not replace."""
+    _, cases = page.read(file)
+    return [case for case in cases if case["system"] not in names or case["row"] not in chosen]
 
 
 def _measure(name: str, chosen: list[str], cache: Path) -> Iterator[dict[str, Any]]:
@@ -65,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(".bench/operations.jsonl"),
         help="where cases are written",
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="keep what the file has of other systems and rows"
     )
     return parser
 

@@ -1,5 +1,6 @@
 """The rows of the comparison that measure: tools, time, memory, disk and the installation."""
 
+import json
 import resource
 import subprocess
 import sys
@@ -17,17 +18,20 @@ from bench.operations.rows import BEST, CHARACTERS_PER_TOKEN, Case, Room
 SIZES = (1_000, 10_000)
 TIMED = 50  # calls of each kind
 _FILL_SECONDS = 300
+_PARTS_OF_A_TOOL = ("name", "description", "inputSchema")
 _PASSES = 11
 
 
 def measure_tools(room: Room) -> Iterator[Case]:
-    """The tools that a model's context holds in every session."""
+    """The tools that a model's context holds in every session: their names, descriptions and
+    schemas.
+    """
     with room.session(room.home()) as session:
         if hasattr(session, "tools"):
-            tools = session.tools()
-            tokens = sum(len(str(tool)) for tool in tools) / CHARACTERS_PER_TOKEN
+            tools = [[tool.get(part) for part in _PARTS_OF_A_TOOL] for tool in session.tools()]
+            text = json.dumps(tools, ensure_ascii=False, separators=(",", ":"))
             yield Case("", len(tools), 0, "tools")
-            yield Case("", tokens, 0, "tokens")
+            yield Case("", len(text) / CHARACTERS_PER_TOKEN, 0, "tokens")
 
 
 def measure_speed(room: Room) -> Iterator[Case]:

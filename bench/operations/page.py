@@ -77,7 +77,7 @@ LINES = (
     Line("copy", "", "export, and import into an empty home: texts that come back"),
     _less("tools", "tools", "tools",
           "Fewer tools with more arguments each would be as many decisions for a model."),
-    _less("tools", "tokens", "tokens of the tool list (characters / 4)",
+    _less("tools", "tokens", "tokens of names, descriptions, schemas of tools (characters / 4)",
           "Shorter descriptions, or fewer tools."),
     *(
         line
@@ -233,6 +233,7 @@ _TAIL = r"""
 make bench-operations          # ours and the plain baselines, some minutes
 make bench-operations-peers    # all systems, about an hour; installs each in .bench/operations
 python -m bench.operations --systems OMEGA --rows writes,kills
+python -m bench.operations --systems OMEGA --results FILE --add    # replace these in a file
 python -m bench.operations.page FILE AGAIN    # write this page from the results of two runs
 ```
 

@@ -1,5 +1,6 @@
 """The comparison of memories in operation: its rows count what they say, and its page is theirs."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks are not installed
 
 from bench.operations import inputs, measures, page, rows, systems
+from bench.operations.__main__ import main
 from bench.operations.server import unescape
 
 BASELINES = ("CLAUDE.md", "SQLite FTS5")
@@ -114,6 +116,22 @@ def test_counts_that_differ_in_a_second_run_are_listed() -> None:
     kept = "memories, `kill -9` while writing: all acknowledged texts are kept"
     assert page.find_differences(CASES, CASES) == []
     assert page.find_differences(CASES, again) == [f"{kept}: 9 of 10, then 8 of 10"]
+
+
+def test_a_run_that_adds_replaces_only_its_systems_and_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "results.jsonl"
+    other = {"system": "CLAUDE.md", "version": "a file", "row": "copy", "failed": "no file"}
+    replaced = {**other, "row": "repeated"}
+    file.write_text("\n".join(map(json.dumps, ({"date": "", "machine": ""}, other, replaced))))
+    options = f"--systems CLAUDE.md --rows repeated --add --results {file}"
+    monkeypatch.setattr(sys, "argv", ["operations", *options.split()])
+    monkeypatch.chdir(tmp_path)
+    main()
+    _, cases = page.read(file)
+    assert other in cases
+    assert {case["row"]: len(case) for case in cases} == {"copy": 4, "repeated": 8}
 
 
 def test_the_page_is_what_the_results_say() -> None:

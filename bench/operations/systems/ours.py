@@ -42,8 +42,7 @@ class Adapter(systems.System):
 
     def search(self, session: Any, question: str, limit: int = 5) -> str:
         """Return the answer to a question, within the project of the session."""
-        project = f"example.org/{session.folder.name}"  # as the remote of its repository names it
-        return str(session.call("search_memories", query=question, project=project, limit=limit))
+        return str(session.call("search_memories", query=question, project=".", limit=limit))
 
     def fill(self, session: Any, home: Path, texts: Sequence[str]) -> None:
         """Run `memory create --lines`."""
