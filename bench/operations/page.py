@@ -36,7 +36,17 @@ def _less(row: str, measure: str, title: str, remedy: str = "") -> Line:
     return Line(row, measure, title, remedy, is_less_better=True)
 
 
-_EMBEDS = "We embed each text and each question; a plain file does not."
+_CREATE = (
+    "A create embeds the text, compares it with all that resemble it, and waits for the disk; these "
+    "texts resemble each other. Fewer comparisons would be faster, and miss repetitions."
+)
+_SEARCH = (
+    "A search embeds the question, ranks by words and vectors, and puts corrections first. It would "
+    "take a faster ranking in Python, or less of it."
+)
+_START = (
+    "The MCP SDK, numpy and the model are loaded: a smaller client, or a server that keeps running."
+)
 _SMALLER_MODEL = "numpy, ONNX Runtime and the model are most of it; a store by words needs none."
 LINES = (
     Line("writes", "acknowledged", "8 agents × 25 writes at once: acknowledged"),
@@ -51,23 +61,21 @@ LINES = (
     Line("erased", "", "after the most thorough deletion: the text is in no file"),
     Line("secrets", "", "secrets that are in no file"),
     Line("orders", "", "orders to the model: refused, or marked in the answer"),
-    Line(
-        "projects", "out", "facts of another project: not among the best 5",
-        "Our search puts the own project first and then names the project of each other fact; a "
-        "filter by the project would leave them out, and with them what an agent asks about "
-        "another project.",
-    ),
+    Line("projects", "out", "facts of another project: not among the best 5"),
     Line("projects", "labelled", "facts of another project: not among the best 5, or with its name"),
     Line(
         "needed", "any", "prompts with a needed fact among the best 5",
-        "A file gives all facts of the project, which works while they are few; these projects "
-        "have about ten each.",
+        "Order by vectors alone is as good here, in longer answers. A file gives all facts of the "
+        "project, which works while they are few: these projects have about ten each.",
     ),
-    Line("needed", "all", "prompts with all needed facts among the best 5", "As above."),
+    Line(
+        "needed", "all", "prompts with all needed facts among the best 5",
+        "As above. Which prompts lose a fact to words that others share is not examined yet.",
+    ),
     _less(
         "needed", "tokens", "tokens of an answer to a prompt (characters / 4)",
-        "Each of our results has an id, a date, a score and a project; fewer fields or fewer "
-        "results would be shorter.",
+        "Each of our results begins with its id, its day and its writer, and marks around them say "
+        "that they are data. OMEGA also answers with fewer results.",
     ),
     Line("german", "", "German questions answered among the best 5",
          "The packaged model reads English; `memory reembed --model e5` reads German."),
@@ -80,21 +88,17 @@ LINES = (
     _less("tools", "tokens", "tokens of names, descriptions, schemas of tools (characters / 4)",
           "Shorter descriptions, or fewer tools."),
     *(
-        line
+        _less("speed", f"{measure}, {size}", title.format(f"{size:,}"), remedy)
         for size in SIZES
-        for line in (
-            _less("speed", f"create ms, {size}", f"create among {size:,}: median ms",
-                  f"{_EMBEDS} Each create also waits for the disk."),
-            _less("speed", f"create CPU, {size}", f"create among {size:,}: CPU", _EMBEDS),
-            _less("speed", f"search ms, {size}", f"search among {size:,}: median ms", _EMBEDS),
-            _less("speed", f"search CPU, {size}", f"search among {size:,}: CPU", _EMBEDS),
-            _less("speed", f"start ms, {size}", f"start and first search of {size:,}: ms",
-                  "The MCP SDK, numpy and the model are loaded."),
-            _less("speed", f"start CPU, {size}", f"start and first search of {size:,}: CPU",
-                  "The MCP SDK, numpy and the model are loaded."),
-            _less("speed", f"memory, {size}", f"memory with {size:,}: MB", _SMALLER_MODEL),
-            _less("speed", f"disk, {size}", f"disk with {size:,}: MB",
-                  "Vectors, a word index and the log are beside each text."),
+        for measure, title, remedy in (
+            ("create ms", "create among {}: median ms", _CREATE),
+            ("create CPU", "create among {}: CPU", _CREATE),
+            ("search ms", "search among {}: median ms", _SEARCH),
+            ("search CPU", "search among {}: CPU", _SEARCH),
+            ("start ms", "start and first search of {}: ms", _START),
+            ("start CPU", "start and first search of {}: CPU", _START),
+            ("memory", "memory with {}: MB", _SMALLER_MODEL),
+            ("disk", "disk with {}: MB", "Vectors, a word index and a log are beside each text."),
         )
     ),
     _less("installed", "packages", "packages installed",
@@ -169,9 +173,8 @@ def find_differences(cases: Sequence[dict[str, Any]], again: Sequence[dict[str, 
     for name in MODULES:
         for line in LINES:
             first, second = sum_up(cases, line, name), sum_up(again, line, name)
-            is_count = bool(first and first.out_of) or bool(second and second.out_of)
-            if is_count and first != second:
-                differences.append(f"{name}, {line.title}: {first or '–'}, then {second or '–'}")
+            if first and second and first.out_of and first != second:
+                differences.append(f"{name}, {line.title}: {first}, then {second}")
     return differences
 
 

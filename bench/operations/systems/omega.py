@@ -13,7 +13,10 @@ class Adapter(systems.System):
 
     name = "OMEGA"
     packages = ("omega-memory[server]==1.5.20",)
-    remark = "Without its second model, which it downloads to sort the results of a search again."
+    remark = (
+        "Without its second model, which it downloads to sort the results of a search again, and "
+        "without its limits of 60 writes and 300 calls a minute."
+    )
 
     def start(self, home: Path, project: Path) -> Start:
         """Return the server's command, with the folder of the model."""
@@ -21,6 +24,8 @@ class Adapter(systems.System):
             "HOME": str(home),
             "OMEGA_HOME": str(home / "omega"),
             "OMEGA_RERANKER_AUTODOWNLOAD": "0",  # each search would wait 23 s for the network
+            "OMEGA_RATE_LIMIT_WRITE": "1000000",
+            "OMEGA_RATE_LIMIT_GLOBAL": "1000000",
         }
         if self.model:
             environment["OMEGA_ONNX_MODEL_DIR"] = str(self.model)
@@ -58,6 +63,6 @@ class Adapter(systems.System):
 def _call(session: Any, tool: str, arguments: dict[str, Any]) -> str:
     """Call a tool that the list of tools leaves out; an error comes as a text."""
     answer = str(session.call("omega_call", tool=tool, args=arguments))
-    if answer.startswith("Error"):
+    if answer.startswith(("Error", "Rate limit exceeded")):
         raise Refused(answer[:300])
     return answer
