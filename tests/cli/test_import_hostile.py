@@ -325,6 +325,8 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
     assert "would unpack from" in refused(memory, "codex", "sessions")
     file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
     assert "rollout-1.jsonl.zst is damaged" in refused(memory, "codex", "sessions")
+    file.write_bytes(zstandard.compress(b'{"type": "session_meta"}\n' * 100)[:20])
+    assert "is cut off or empty" in refused(memory, "codex", "sessions")
 
 
 def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:

@@ -390,6 +390,8 @@ class _Unpacked(io.RawIOBase):
         except self._error as exc:
             raise InvalidInput(f"{shown(self._name)} is damaged ({exc}); use another copy") from exc
         self._bytes += count
+        if not self._bytes:  # the library doesn't report the missing end of a block
+            raise InvalidInput(f"{shown(self._name)} is cut off or empty; use another copy")
         _refuse_bomb(self._bytes, self._packed_bytes, self._name)
         return count
 
