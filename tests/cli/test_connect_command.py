@@ -165,8 +165,14 @@ def test_each_host_gets_a_server_that_starts_and_loses_it_again(
 
 
 SHAPES: dict[str, tuple[str, Any]] = {
-    "claude-code": ("mcpServers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
-    "codex": ("mcp_servers", {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 20}),
+    "claude-code": (
+        "mcpServers",
+        {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"], "alwaysLoad": True},
+    ),
+    "codex": (
+        "mcp_servers",
+        {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 60, "required": True},
+    ),
     "gemini": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
     "opencode": (
         "mcp",
@@ -383,14 +389,14 @@ def test_additions_of_the_user_to_an_entry_stay(memory: Command, user: Path) -> 
     file = user / ".claude.json"
     found = json.loads(file.read_text())
     found["mcpServers"]["memories"] |= {
-        "alwaysLoad": True,
+        "timeout": 60_000,
         "env": {"LOG_LEVEL": "DEBUG"},
         "command": "/gone/memory",
     }
     file.write_text(json.dumps(found))
     memory("connect", "claude-code", env={"MEMORY_HOME": str(user / "elsewhere")})
     entry = json.loads(file.read_text())["mcpServers"]["memories"]
-    assert entry["alwaysLoad"]
+    assert (entry["timeout"], entry["alwaysLoad"]) == (60_000, True)
     assert entry["env"] == {"LOG_LEVEL": "DEBUG", "MEMORY_HOME": str(user / "elsewhere")}
     assert entry["command"] == str(PROGRAM)
 

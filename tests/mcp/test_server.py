@@ -149,7 +149,8 @@ def test_the_tools_and_what_they_may_do(agent: Agent) -> None:
         *("update_memory", "delete_memory", "restore_memory")
     }
     assert not any(hint.open_world_hint for hint in hints.values())
-    assert {name for name, tool in offered.items() if tool.meta} == ALWAYS_LOADED != set()
+    is_loaded = {name: (tool.meta or {})["anthropic/alwaysLoad"] for name, tool in offered.items()}
+    assert {name for name, loaded in is_loaded.items() if loaded} == ALWAYS_LOADED != set()
     assert agent.do(lambda client: asyncio.sleep(0, client.instructions)) == INSTRUCTIONS != ""
     for tool in offered.values():
         assert 20 < len(tool.description) < 250

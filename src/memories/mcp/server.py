@@ -189,7 +189,7 @@ def _tool(
         title=title,
         description=" ".join((method.__doc__ or "").split()),
         annotations=annotations,
-        meta={"anthropic/alwaysLoad": True} if method.__name__ in ALWAYS_LOADED else None,
+        meta={"anthropic/alwaysLoad": method.__name__ in ALWAYS_LOADED},
         structured_output=False,  # see `tools.result`
     )
     arguments = tool.fn_metadata.arg_model
