@@ -63,8 +63,14 @@ def render_figures() -> str:
         "docs/reliability.md", r"kills, all .*? ([\d,]+) kills, ([\d,]+) writes .*? 0 lost"
     )
     cuts = _find("docs/reliability.md", r"power cuts \| (\d+) cuts, .*? ([\d,]+) writes .*? 0 lost")
-    turns = _find("docs/benchmarks.md", r"\| LoCoMo \| \*\*Memories\*\* \| [\d.]+ \| ([\d.]+) ")
-    search = _find("docs/benchmarks.md", r"\| search \| [\d.]+ \| [\d.]+ \| ([\d.]+) ")
+    turns = _find(
+        "docs/benchmarks.md",
+        r"(?s)\nTurn level.*? any@1 \| any@5 .*?\n\| LoCoMo \| \*\*Memories\*\* \| [\d.]+ \| ([\d.]+) ",
+    )
+    search = _find(
+        "docs/benchmarks.md",
+        r"(?s)\| where the time goes, ms \|.*?\n\| search \| [\d.]+ \| [\d.]+ \| ([\d.]+) ",
+    )
     lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
     right = f"the right message is among the first five for {float(turns[0]):.0f} of 100 questions"
     tokens = f"{_count('needed', 'tokens')} tokens on average, the list of tools {_count('tools', 'tokens')}"

@@ -27,6 +27,16 @@ def test_a_figure_that_differs_is_replaced() -> None:
     assert readme.update(differing) == text
 
 
+def test_the_figures_are_those_of_their_tables() -> None:
+    figures = readme.render_figures()
+    share = re.search(r"for (\d+) of 100 questions", figures)
+    assert share
+    assert 50 < int(share[1]) < 100
+    turn_level = (ROOT / "docs" / "benchmarks.md").read_text().partition("\nTurn level")[2]
+    row = next(line for line in turn_level.splitlines() if line.startswith("| LoCoMo | **Mem"))
+    assert f"{float(row.split('|')[4]):.0f}" == share[1]
+
+
 def test_a_page_without_the_row_of_a_figure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readme, "ROOT", ROOT / "tests")
     with pytest.raises(OSError, match="reliability"):
