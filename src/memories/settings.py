@@ -25,7 +25,9 @@ class HalfLife(float):
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Create it from the hours for decaying memories, and the hours for reinforceable ones."""
+        """Create the policy from two half-lives in hours, of decaying and of reinforceable
+        memories.
+        """
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
         return half_life

@@ -148,7 +148,7 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
         )
     answer = memory("backup", "mine.db", "--keep", "1")
     assert answer.code == 2
-    assert f"there is no folder {folder / 'mine.db'}; make it first, or" in answer.error
+    assert f"there is no folder {folder / 'mine.db'}; create it first, or" in answer.error
 
 
 @pytest.mark.usefixtures("ids")

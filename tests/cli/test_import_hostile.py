@@ -221,7 +221,7 @@ def test_a_damaged_database_is_refused(memory: Command, folder: Path) -> None:
 
 def test_a_source_or_a_path_that_is_not_there_is_named(memory: Command, folder: Path) -> None:
     (folder / "empty").mkdir()
-    assert "no files of codex are in the usual places" in refused(memory, "codex")
+    assert "no codex files are in the usual places" in refused(memory, "codex")
     assert "cannot read nowhere: No such file" in refused(memory, "codex", "nowhere")
     assert 'there is no source "codecs"' in refused(memory, "codecs", "nowhere")
     assert "Is a directory of no known source" in refused(memory, "empty")

@@ -137,7 +137,7 @@ def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) ->
         (("--limit", "0"), "limit"),
         (("--since", "sometime"), "sometime"),
         (("--since", "1d", "--until", "2d"), "since is later than until"),
-        (("01a1fdf1", "--conversation", "standup"), "name one of them"),
+        (("01a1fdf1", "--conversation", "standup"), "give only one"),
         ((" ",), "is not a memory id"),
     ],
 )

@@ -541,7 +541,7 @@ BAD_LINES = {
     "surrogate": (line_of(text="x\ud800"), "content"),
     "time": (line_of(created_at="yesterday"), 'has the created_at "yesterday"'),
     "no zone": (line_of(created_at="2026-01-01T00:00:00"), "is not an aware datetime"),
-    "ended by": (line_of(ended_by="delete"), "has ended_by and no ended_at"),
+    "ended by": (line_of(ended_by="delete"), "has ended_by but no ended_at"),
     "labels": (line_of(labels=["a"]), "has labels that are not an object"),
     "label": (line_of(labels={"a": 1}), 'has a label "a" that is not text'),
     "fields": (line_of(fields={"a": None}), "with a value that is not text"),
@@ -715,10 +715,11 @@ def test_an_export_of_an_older_program_is_imported_as_unchecked(
 def test_only_the_given_namespaces_are_imported(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
     with pytest.raises(
-        InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"
+        InvalidInput,
+        match="line 10 belongs to namespace bob; give that one, or add --all-namespaces",
     ):
         take_in(other, lines, namespaces=["ann"])
-    with pytest.raises(InvalidInput, match="line 10 is of namespace bob"):
+    with pytest.raises(InvalidInput, match="line 10 belongs to namespace bob"):
         importing.check((line.encode() for line in lines), namespaces=["ann"])
     assert places(other) == []
 

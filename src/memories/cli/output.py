@@ -179,7 +179,7 @@ def unwatch() -> None:
 
 
 def watch(damaged: "Damaged") -> None:
-    """Report with the answer the records that a store leaves out from now on."""
+    """From now on, report the records that a store leaves out, together with the answer."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 

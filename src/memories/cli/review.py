@@ -128,7 +128,7 @@ def list_(
 
 
 def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
-    """Return a page, the memories of one import together."""
+    """Return a page, with the memories of an import grouped together."""
     if not page.memories:
         return "Nothing waits for review."
     groups: dict[str | None, list[str]] = {}
@@ -173,8 +173,8 @@ def accept(
     """Accept waiting memories, so that searches find them.
 
     ID is the memory's id, or - to read ids from standard input; or select memories with --all and
-    filters. Each is compared with existing memories, like a new one: exits 3 if some were left
-    waiting because they are duplicates. Suspicious memories must be named by their ID.
+    filters. Each is compared with existing memories, like a new one; the exit code is 3 if some
+    still wait because they are duplicates. Suspicious memories must be named by their ID.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))

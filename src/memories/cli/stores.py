@@ -275,7 +275,7 @@ def apply_edits(
         folder: A folder that `memory export --markdown` wrote.
         dry_run: Only show the differences.
         redact: Whether secrets are removed.
-        yes: Whether they are confirmed already; otherwise a person is asked.
+        yes: Whether the changes are already confirmed; otherwise the user is asked.
 
     Returns:
         The lines of an export with all other memories of the folder, and the number of edits; None

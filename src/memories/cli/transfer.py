@@ -148,7 +148,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
         paths = [place for name, place in locate(Path.home()) if name == source]
         if not paths:
             raise InvalidInput(
-                f"no files of {source} are in the usual places; name the file or folder: "
+                f"no {source} files are in the usual places; give the file or folder: "
                 f"memory import {source} PATH"
             )
         return source, paths

@@ -82,7 +82,7 @@ class EngineBackend:
         unknown = [name for name in names if name not in SEARCHED]
         if unknown:
             raise MCPError(
-                f'there is no collection "{unknown[0]}" and this memory makes no others; it has '
+                f'there is no collection "{unknown[0]}" and no other can be created; there are '
                 f"{', '.join(SEARCHED)}"
             )
         with translate_errors():

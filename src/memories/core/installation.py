@@ -147,7 +147,7 @@ def _reinstall_tool(installation: Installation, extra: str, model: str | None) -
 
 
 def _other_requirement(requirement: dict[str, Any]) -> str:
-    """Return a requirement of a receipt of `uv tool` as an argument."""
+    """Convert a requirement in a `uv tool` receipt to a command-line argument."""
     for place in ("path", "directory", "editable", "url", "git"):
         if place in requirement:
             return str(requirement[place])

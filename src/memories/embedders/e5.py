@@ -129,7 +129,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # on average in a word that is known in parts; random letters have fewer
+_LETTERS_A_PIECE = 2.5  # average in a word split into pieces; random letters have fewer
 
 WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
 WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two

@@ -62,7 +62,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
 
 
 def size(home: str) -> int:
-    """Return how many bytes wait."""
+    """Return how many bytes are waiting."""
     return sum(status.st_size for _, status in _entries(home))
 
 

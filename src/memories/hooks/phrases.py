@@ -1,9 +1,9 @@
 """Finds the sentences of a message that may be worth remembering. Pure.
 
 A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
-phrase from `languages/phrases`: a standing instruction, a habit of the team, a decision, a word
-about the user, a taste, a cause, a lesson. A user's English sentence is also rated by `gate`: it
-may need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
+phrase from `languages/phrases`: a standing instruction, a team habit, a decision, something about
+the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: it may
+need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
 denials and instructions for the moment are left out in all languages.
 """
 

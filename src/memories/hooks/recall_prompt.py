@@ -325,7 +325,7 @@ class _GatedBackend(EngineBackend):
 
 
 class _GatedScratchpad(WithScratchpad):
-    """A gateway with the scratchpad as fallback, whose memories must also pass the gate."""
+    """A gateway with the scratchpad as fallback; its memories must pass the gate too."""
 
     def __init__(self, gateway: MemoryGateway, memories: Memories, projects: Sequence[str]) -> None:
         super().__init__(gateway, memories)

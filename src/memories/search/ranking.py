@@ -227,7 +227,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
     """
     full = max(best_words, FULL_WORDS)
     if evidence.similarity is None:
-        # Only words decide, so even the best of a few common words count fully.
+        # Only words decide, so even a match on a few common words gets its full weight.
         full = max(best_words, 1e-9)
     own = evidence.words / full
     window, session = evidence.window_words, evidence.session_words

@@ -191,7 +191,7 @@ def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filt
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
-                "pending finds memories that await review now; leave out as_of, history and all"
+                "pending finds memories that await review now; it excludes as_of, history and all"
             )
         filters = only_pending(filters)
     for name in ("conversation", "role", "speaker"):

@@ -52,9 +52,9 @@ class LogFilters(TypedDict, total=False):
     """Filters of the audit log.
 
     Attributes:
-        conversation: Only changes of this conversation, even if it was forgotten.
-        since: Only entries of this time or later: an aware datetime, or text such as "7d".
-        until: Only entries of this time or earlier.
+        conversation: Only changes to this conversation, even if it was forgotten.
+        since: Only entries from this time or later: an aware datetime, or text such as "7d".
+        until: Only entries from this time or earlier.
         action: Only entries with this action; see `Change`.
         limit: Maximum number of entries, up to 1,000; by default the setting `default_limit`.
     """
@@ -124,7 +124,7 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
         shown = validate.shown(str(action))
         raise InvalidInput(f'"{shown}" is not an action; use {", ".join(ACTIONS)}')
     if memory_id is not None and conversation is not None:
-        raise InvalidInput("an entry is about a memory or a conversation; name one of them")
+        raise InvalidInput("an entry is about either a memory or a conversation; give only one")
     since = to_moment(filters.get("since"), now)
     until = to_moment(filters.get("until"), now, end_of_day=True)
     if since is not None and until is not None and since > until:

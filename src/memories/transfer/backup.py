@@ -116,8 +116,8 @@ def back_up(
     file, folder = _choose_file(config, target, kind, now)
     if folder is None and keep is not None:
         raise InvalidInput(
-            f"--keep counts the backups in a folder, and there is no folder {file}; "
-            "make it first, or leave --keep out"
+            f"--keep counts the backups in a folder, but there is no folder {file}; "
+            "create it first, or omit --keep"
         )
     _refuse_other_file(file, mark.store)
     _clear_leftovers(file.parent, file.name if folder is None else f"{_name(config.store)}-")

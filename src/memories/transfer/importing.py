@@ -283,7 +283,7 @@ class _Importer:
         self.model, self.result.unchecked = header.model, not header.ends
 
     def store_batch(self, batch: Sequence[Line]) -> None:
-        """Store the new records of a batch, those of a memory or conversation all or none."""
+        """Store a batch's new records: of each memory or conversation, either all or none."""
         new = self._select_new(batch)
         if self._dry_run:
             self._check_readable(batch)

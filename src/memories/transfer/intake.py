@@ -142,7 +142,7 @@ def _decode(line: bytes, *, is_first: bool) -> str:
 def _check_namespace(record: Record, namespaces: Sequence[str] | None) -> None:
     if namespaces is not None and record.ref.namespace not in namespaces:
         raise InvalidInput(
-            f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
+            f"belongs to namespace {record.ref.namespace}; give that one, or add --all-namespaces"
         )
 
 
@@ -158,7 +158,7 @@ def rename(lines: Iterable[Line], namespace: str) -> Iterator[Line]:
         first = first or ref.namespace
         if ref.namespace != first:
             raise InvalidInput(
-                f"line {line.number} is of namespace {ref.namespace} and those before it of "
+                f"line {line.number} belongs to namespace {ref.namespace}, the lines before it to "
                 f"{first}; --as takes the export of one namespace: memory export --namespace NAME "
                 "--no-shared"
             )

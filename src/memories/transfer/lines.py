@@ -305,7 +305,7 @@ def _optional_parts(shape: Mapping[str, Any]) -> dict[str, Any]:
         parts["ended_at"] = _time(shape["ended_at"], "ended_at")
     if "ended_by" in shape:
         if "ended_at" not in shape:
-            raise InvalidInput("has ended_by and no ended_at")
+            raise InvalidInput("has ended_by but no ended_at")
         parts["ended_by"] = _text(shape["ended_by"], "ended_by", validate.MAX_KEY)
     if "key" in shape:
         parts["key"] = _text(shape["key"], "key", _MAX_KEY)

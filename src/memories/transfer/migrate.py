@@ -239,7 +239,7 @@ class _Migration:
             The records that the target lacks; and those that changed, each with the target's.
 
         Raises:
-            RequestError: The target has another record at one of the addresses.
+            RequestError: The target has a different record at one of the addresses.
         """
         refs = [record.ref for record in page]
         in_target = {record.ref: record for record in self._target.read(refs)}

@@ -374,7 +374,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
 
 def _is_long(folder: str) -> bool:
-    """Return whether sockets in a folder have too long a path, also under their first name."""
+    """Return whether socket paths in a folder are too long, temporary names included."""
     if sys.platform == "win32":  # no sockets, and no user id for a shorter name
         return False
     return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MAX_PATH_BYTES
@@ -402,7 +402,7 @@ def _real_path(path: str) -> str:
 
 
 def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
-    """Return the folder that `config` calls the platform's folder for data."""
+    """Return the platform's data folder, as `config` defines it."""
     home = os.path.expanduser("~")  # noqa: PTH111
     if sys.platform == "darwin":
         return f"{home}/Library/Application Support/memories"

@@ -84,8 +84,8 @@ class Rivals(NamedTuple):
     """The current memories that resemble one that awaits review.
 
     Attributes:
-        import_id: The import that added it; None for others.
-        duplicates: Memories that say the same.
+        import_id: The import that added it; None if it was not imported.
+        duplicates: Memories that say the same thing.
         similar_to: Memories that are alike but differ, so one of the two may be wrong.
     """
 

@@ -228,7 +228,7 @@ class Rollback(NamedTuple):
         return record.text, dict(record.labels), record.key, fields
 
     def _carried_fields(self, record: Record) -> dict[str, Any]:
-        """Return the fields that the next version takes over: policy, source, age and so on."""
+        """Return the fields that the next version inherits: policy, source, age and so on."""
         fields = {name: value for name, value in record.fields.items() if name not in _OF_A_VERSION}
         fields.setdefault("aging_from", to_millis(record.created_at))
         fields.setdefault("first_at", to_millis(record.created_at))

@@ -103,8 +103,8 @@ class Rules(NamedTuple):
     Attributes:
         orders: The rules for a folded text.
         structures: The rules for a text in its original form.
-        by_word: The numbers of the orders that require a word, by that word.
-        wordless: The numbers of the orders that don't require any word.
+        by_word: The indexes of the orders that require a word, by that word. wordless: The indexes
+            of the orders that don't require any word.
         constants: The texts that rules refer to, by name.
     """
 

@@ -256,7 +256,8 @@ PRIORITY = 10  # before hooks that look at the session's identity
 def listen(
     coordinator: Any, mounted: Mounted, settings: Settings, mount: Callable[[], Awaitable[None]]
 ) -> Callable[[], None]:
-    """Switch memory when a prompt asks for only that; return a function that stops listening.
+    """Switch memory on or off when a prompt asks for nothing else; return a function that stops
+    listening.
 
     Args:
         coordinator: The session's coordinator.

@@ -39,7 +39,7 @@ def home(memories: "Memories", request: PageRequest) -> View:
 
 
 def _narrowing(request: PageRequest) -> Iterator[tuple[str, str]]:
-    """Yield each active filter, with this page's address without it."""
+    """Yield each active filter with the address that removes it from this page."""
     for key, value in request.tags().items():
         yield f"{key}={value}", request.link_tag(key, value, is_added=False)
     for name in ("project", "kind", "trust", "written_by", "since", "until", "where"):

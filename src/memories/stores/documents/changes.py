@@ -362,7 +362,7 @@ class Flush:
 
 def _already_written(ref: Ref) -> Conflict:
     return Conflict(
-        f"another writer was first to write version {ref.position} of {ref.group}; read it again"
+        f"another writer has written version {ref.position} of {ref.group}; read it again"
     )
 
 

@@ -199,8 +199,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
-            f"another writer was first to write the {('key' if is_key else 'position')} of a "
-            "record; read it again"
+            f"another writer has written the {('key' if is_key else 'position')} of a record "
+            "before; read it again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):

@@ -536,7 +536,7 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 
 
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
-    """Update in the vector tables whether a record is live.
+    """Update a record's live flag in the vector tables.
 
     Returns:
         Whether the record has searchable vectors.

@@ -497,7 +497,7 @@ def _insert_records(
     except apsw.ConstraintError as exc:
         assert last_ref is not None  # a row was taken before it could be refused
         raise Conflict(
-            f"another writer was first to write version {last_ref.position} of {last_ref.group} "
+            f"another writer has written version {last_ref.position} of {last_ref.group}, "
             "or its key; read it again"
         ) from exc
 

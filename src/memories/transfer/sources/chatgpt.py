@@ -32,7 +32,7 @@ _MARKS = re.compile("\ue200[^\ue201]*\ue201|[\ue200-\ue202]|【\\d+†[^】]*】
 
 
 def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - an export may be anywhere
-    """Return nothing: an export is downloaded to any place."""
+    """Return nothing: an export can be downloaded anywhere."""
     return ()
 
 

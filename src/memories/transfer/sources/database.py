@@ -122,7 +122,7 @@ def _remove_names(connection: Any, folder: Path) -> None:
 
 
 def _copy(file: Path, copy: Path) -> None:
-    """Copy a database with its log; again if its program wrote to it in the meantime."""
+    """Copy a database and its log; copy them again if its program wrote in the meantime."""
     with file.open("rb") as stream:
         if stream.read(16) != b"SQLite format 3\0":
             raise InvalidInput(f"{shown(file.name)} is not a SQLite database")

@@ -154,7 +154,7 @@ class Reader:
     # --- lines and text
 
     def lines(self, file: Path) -> Iterator[bytes]:
-        """Yield the lines of a file, which may be compressed; too long ones are skipped."""
+        """Yield the lines of a file, which may be compressed; overlong lines are skipped."""
         with self.open(file) as opened:
             stream = unpack(opened, file.name)
             refuse_utf16(stream.peek(2), file.name)

@@ -248,7 +248,8 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a text announces a change of the old text: moved from A to B, uses B instead
+    """Return whether a text announces a change to what the old text says: moved from A to B, uses B
+    instead
     of A.
     """
     spelled = [word.shown.lower() for word in new]
@@ -390,7 +391,7 @@ def _has_one_object(change: _Change, verb: int) -> bool:
 
 
 def _is_one_predicate(change: _Change, verb: int) -> bool:
-    """Return whether a subject can "be" only one such thing, in any language."""
+    """Return whether a subject can be only one such thing at a time, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
     if head[verb].shown == ":":  # a heading is not a name

@@ -246,7 +246,7 @@ def _split_lines(text: str) -> list[tuple[str, str]]:
 
 
 def _describe_spacing(new: str, old: str) -> str:
-    """Return "spaces" if quotations contain the same words with other spaces."""
+    """Return "spaces" if quotations differ only in spacing."""
     new_quotes, old_quotes = quotations(new), quotations(old)
     if new_quotes == old_quotes:
         return ""

@@ -126,7 +126,7 @@ def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
 
 
 def _has_verb_first(inverted: Sequence[str], plain: Sequence[str]) -> bool:
-    """Return whether texts are the same, or become so if the first word moves behind a subject."""
+    """Return whether texts are the same, or would be with the first word moved after a subject."""
     if inverted == plain:
         return bool(plain)
     length = 1
