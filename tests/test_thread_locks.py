@@ -12,7 +12,7 @@ from memories import Memories
 from memories.core import ids
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.http import Address, JsonClient
-from memories.embedders import minilm
+from memories.embedders import e5, minilm
 from memories.scratchpad.mirror import Mirror
 from memories.stores import words
 from memories.stores.damage import Damaged, damaged_record
@@ -91,11 +91,14 @@ def use_of_connections_to_a_server(_folder: Path, watch: Callable[..., None]) ->
     client.close()
 
 
-def use_of_a_model(_folder: Path, watch: Callable[..., None]) -> None:
-    """Load the default model."""
-    model = minilm.MiniLM()
-    watch(model, "_lock", "_loaded")
-    model.embed("The gate is green")
+def use_of_models(_folder: Path, watch: Callable[..., None]) -> None:
+    """Load each model that runs in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, kind in ((minilm, minilm.MiniLM), (e5, e5.E5)):
+            patch.setattr(module, "_load_model", lambda: ("tokenizer", "session"))
+            model = kind()
+            watch(model, "_lock", "_loaded")
+            assert model._load() == ("tokenizer", "session")
 
 
 def use_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
@@ -132,7 +135,7 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         use_of_what_is_kept,
         use_of_calls_with_a_deadline,
         use_of_connections_to_a_server,
-        use_of_a_model,
+        use_of_models,
         use_of_vectors,
     ],
 )

@@ -291,6 +291,12 @@ def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -
     assert near("用户喜欢深色模式", "会议在三月举行").relation is Relation.DIFFERENT
 
 
+def test_from_the_threshold_on_a_difference_makes_a_correction() -> None:
+    texts = "The API listens on port 9090", "The API listens on port 8080"
+    for similarity, relation in ((0.8, Relation.DIFFERS), (0.799, Relation.DIFFERENT)):
+        assert compare_texts(*texts, similarity, threshold=0.8).relation is relation
+
+
 def test_below_the_threshold_only_equal_texts_are_the_same() -> None:
     assert compare_texts(
         "User wants tea.", "The user wishes tea.", 0.5, threshold=0.8
