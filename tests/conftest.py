@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from forked import Forked
 from memories import Memories
@@ -66,6 +67,11 @@ TIERS = {
         "server/test_openapi*",
     ),
 }
+
+
+# Examples take as long as they take on a busy machine.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)
