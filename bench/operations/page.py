@@ -182,6 +182,8 @@ def render(run: dict[str, Any], cases: Sequence[dict[str, Any]]) -> str:
     """Return the page."""
     names = [name for name in MODULES if any(case["system"] == name for case in cases)]
     parts = [_HEAD.format(**run)]
+    if "note" in run:
+        parts.append(f"{run['note']}\n")
     if "differences" in run:
         parts.append(_render_differences(run["differences"]))
     parts.append("## Where others are better\n")

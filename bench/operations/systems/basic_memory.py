@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.operations import systems
-from bench.operations.server import Start
+from bench.operations.server import Refused, Start
 
 
 class Adapter(systems.System):
@@ -34,7 +34,11 @@ class Adapter(systems.System):
         """Write a note; return its path. A title that exists would refuse the note."""
         title = hashlib.sha256(f"{session.folder}\n{text}".encode()).hexdigest()[:16]
         folder = session.folder.name
-        session.call("write_note", title=title, directory=folder, content=text, tags=folder)
+        answer = str(
+            session.call("write_note", title=title, directory=folder, content=text, tags=folder)
+        )
+        if "Created note" not in answer:
+            raise Refused(answer[:300])
         return f"{folder}/{title}"
 
     def search(self, session: Any, question: str, limit: int = 5) -> str:
