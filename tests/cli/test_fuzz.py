@@ -8,10 +8,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memories.cli import COMMANDS
+from memories.connect.check import Check
 
 Command = Callable[..., Any]
 some = settings(
@@ -52,6 +54,14 @@ scalar = st.none() | st.booleans() | st.integers() | st.floats() | text
 anything = st.recursive(
     scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
 )
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no server and no hook to check a connection: a busy machine takes too long for it."""
+    works = Check(("search_memories",), 0.5, "sqlite:////x/memories.db", 1)
+    monkeypatch.setattr("memories.cli.connect.check_connection", lambda _: works)
+    monkeypatch.setattr("memories.cli.connect.check_connections", list)
 
 
 def told(answer: Any) -> None:
