@@ -172,8 +172,8 @@ def _is_remote(kind: type) -> bool:
 def embed_to_store(
     embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> Embedded:
-    """Return the vectors to store with texts: none without an embedder, or if it is down and words
-    may stand in.
+    """Return the vectors to store with texts: none without an embedder, or if it is down and a
+    search by words may replace it.
 
     A text without a vector is found by its words. A vector of another model never replaces a
     missing one, since the two can't be compared. The arguments are those of `embed_many`.

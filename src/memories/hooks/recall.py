@@ -223,7 +223,7 @@ def is_served(session: str, folder: str) -> bool:
     """Return whether a session's host has the tools of the MCP server.
 
     `memory connect` always connects the server and the hooks together, and keeps a receipt. The
-    plugin of OpenClaw has tools of the same names.
+    OpenClaw plugin has tools with the same names.
 
     Args:
         session: The session, or only its host.

@@ -1,7 +1,7 @@
 """The hooks' switch: whether memory is on for a folder and session, and as which identity.
 
-A file in a repository can only switch memory off. Only files in the user's home, where no
-repository reaches, can switch it on: a session's own file, and the setting `capture_projects`. A
+A file in a repository can only switch memory off. Only files in the user's home, which no
+repository can reach, can switch it on: a session's own file, and the setting `capture_projects`. A
 prompt such as "memory off" or "start as bob" switches its own session.
 """
 

@@ -233,8 +233,8 @@ def _strip_marks(text: str) -> str:
 def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     """Yield the terms of a spelled-out normal form.
 
-    These are quoted phrases, compounds, words, pairs of unspaced scripts, emoji, and other forms of
-    the words.
+    These are quoted phrases, compounds, words, character pairs in unspaced scripts, emoji, and
+    other forms of the words.
     """
     phrases = [_words(phrase) for phrase in _QUOTED.findall(spelled)]
     for phrase in phrases:

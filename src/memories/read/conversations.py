@@ -133,7 +133,7 @@ class About(NamedTuple):
         return {TITLE: self.title, USER: self.user, TAGS: tags}
 
     def meets(self, filters: "ConversationFilters") -> bool:
-        """Return whether the title, the user and the tags meet the filters."""
+        """Return whether the title, the user and the tags match the filters."""
         title, user = filters.get("title"), filters.get("user")
         if title is not None and title.casefold() not in (self.title or "").casefold():
             return False

@@ -196,7 +196,7 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
 
 def _compile(node: Node, collection: Collection, instant: Instant) -> Test:
-    """Return the test of a tree."""
+    """Return the test that a tree describes."""
     if isinstance(node, Condition):
         return _compile_condition(node, collection, instant)
     if isinstance(node, Not):

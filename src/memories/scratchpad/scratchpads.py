@@ -198,7 +198,7 @@ class Scratchpads:
         )
 
     def place(self, namespace: str) -> "Place":
-        """Return the place of a namespace's scratchpad."""
+        """Return the location of a namespace's scratchpad."""
         from memories.scratchpad.hot_tier import place_of
 
         place = place_of(self.config, namespace)

@@ -26,7 +26,7 @@ class Relevance(NamedTuple):
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: The increase of the factor for use per read.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
-        fresh: From this freshness on, a memory that has been read is `fresh`, which lowers its
+        fresh: At or above this freshness, a memory that has been read is `fresh`, which lowers its
             threshold.
         stale: Below this freshness, a memory that was never read is `stale`, which raises its
             threshold.

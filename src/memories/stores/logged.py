@@ -36,7 +36,7 @@ def ref_of(change: Change) -> Ref:
     return change if isinstance(change, Ref) else change.ref
 
 
-# For some ways in which a version ends, the action logged for the next version.
+# The action logged for the next version, by the way in which a version ended.
 _NEXT_ACTIONS = {
     "update": "update",
     "delete (restored)": "restore",

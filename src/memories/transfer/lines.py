@@ -332,7 +332,7 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
     if collection is Collection.MEMORY and canonical != group:
         raise InvalidInput(f'has the group "{shown(group)}"; that id is written {canonical}')
     if collection is Collection.MEMORY and position == 0:
-        raise InvalidInput("has position 0; the versions of a memory count from 1")
+        raise InvalidInput("has position 0; a memory's versions are numbered from 1")
     return Ref(collection, namespace, group, position)
 
 

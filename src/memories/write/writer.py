@@ -254,8 +254,8 @@ class Writer(NamedTuple):
         return scored
 
     def _find_rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-        """Return the candidates for a comparison, most similar first, without faded ones and those
-        from other projects.
+        """Return the candidates for a comparison, most similar first, excluding faded ones and
+        those from other projects.
         """
         project = draft.tags.get("project")
         if project is not None:

@@ -356,7 +356,7 @@ class VectorCache:
 
     So it has a fixed size, needs no lock, and many processes may share it: a checksum rejects rows
     that are half written, damaged or another text's. It holds no text, and each vector is masked
-    with bytes derived from its text: without the text nothing can be read, so nothing must be
+    with bytes derived from its text: without the text nothing can be read, so nothing needs to be
     removed here when a memory is forgotten.
     """
 

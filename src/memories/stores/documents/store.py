@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _DAY_MILLIS = 86_400_000
 _PAGE = 1_000  # records in one request
 _LOG_ATTEMPTS = 20
-# Steps from a known position in the search for the end of a chain: nearby, or anywhere.
+# Step sizes of a search for a chain's end from a known position: nearby, or anywhere.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 

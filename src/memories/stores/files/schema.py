@@ -38,7 +38,7 @@ class Event(NamedTuple):
             (permanent).
         of: The id of the event that created the record.
         record: The record after the event.
-        names: Of a change, the names of the changed fields. Of a removal, the ids of the creating
+        names: For a change, the names of the changed fields. Of a removal, the ids of the creating
             events, and the digests of the memories that were removed completely.
     """
 

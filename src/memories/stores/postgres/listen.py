@@ -43,8 +43,8 @@ class Listener:
 
         Args:
             server: The store's server.
-            callback: Called after each notification. Also called when it begins or stops receiving
-                them, since it may have missed a write.
+            callback: Called after each notification. Also called when the listener starts or stops
+                receiving them, since it may have missed a write.
         """
         self._server, self._callback = server, callback
         self.hearing = False

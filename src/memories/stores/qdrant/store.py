@@ -15,7 +15,7 @@ _DEFAULT_COLLECTION = "memories"
 
 
 class QdrantStore(RemoteStore):
-    """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
+    """Implements `Store` on a Qdrant server, or on a folder through its client's local mode.
 
     - `qdrant://host:port/collection`: a server, over REST. The key is in `QDRANT_API_KEY`, or in
       the URL as a password (`qdrant://:KEY@host`). With a key, https is used for any host except

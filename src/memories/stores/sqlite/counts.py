@@ -230,7 +230,7 @@ def find_wrong_counts(db: apsw.Connection) -> list[Finding]:
 
 
 def find_wrong_triggers(db: apsw.Connection) -> list[Finding]:
-    """Return the triggers that differ from those that keep the counts."""
+    """Return the triggers that differ from the ones that maintain the counts."""
     expected: dict[str, str] = {}
     for statement in _CREATE.replace("END;", "END\0").split("\0"):
         sql = statement.strip()

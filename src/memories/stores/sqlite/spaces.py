@@ -153,7 +153,7 @@ def refuse_other(stored: StoredSpace, space: Space) -> None:
 
 
 class StoredVectors:
-    """The vectors of one store file, with an index for each collection and form of codes."""
+    """The vectors in one store file, with an index for each collection and code format."""
 
     def __init__(self, space: Space | None, *, compact: bool) -> None:
         """Initialize; nothing is read yet.

@@ -568,7 +568,7 @@ def _score(
 def _score_common(
     snapshot: Snapshot, corpus: _Corpus, queries: list[_TermQuery], scope: _Scope, hits: WordHits
 ) -> None:
-    """Score the newest records that contain all of some common terms, the two rarest or the rarest.
+    """Score the newest records that contain all given common terms, the two rarest, or the rarest.
 
     Ranking every record that contains such a term would take a second among a million records.
     """
