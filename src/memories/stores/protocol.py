@@ -42,23 +42,26 @@ class Store(Protocol):
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other is read,
       counted, changed or revealed. No filter means "all"; only `namespaces`, for moving an entire
-      store, lists them. - *Durability.* Once a writing method has returned, or the transaction
-      around it has ended, no crash of the process or the machine and no power failure undoes it. -
-      *Atomicity.* A writing method takes effect completely or not at all. - *Order.* Positions in a
-      group are unique: the second writer of a position gets `Conflict`, and so does the second live
-      record with the same key. - *Collections* don't affect each other: turns make no memory's
-      words common, and no search of memories slower. - *Scores.* A similarity is a cosine, within
-      0.01 of the exact one. A word score is BM25 over the terms of `memories.languages.text`;
-      larger is better, 0 if no term matches. A turn's words include the name of its speaker. -
-      *Vectors* of two models are never compared: the store remembers the space of its first vector
-      and raises `EmbedderMismatch` for any other, on writes and on searches. - *Threads and
-      processes* may share a store. Exceptions would be listed here; there are none. - *Opening* is
-      cheap and writes nothing; a store that doesn't exist yet reads as empty. - *Damage.* Damage
-      affects only its own record: a store that can detect damage leaves the record out of its
-      results and notes it in `damaged`. `patch` refuses to change it; `refs` and `remove` only need
-      its address. - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`,
-      `SchemaTooNew`, `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the
-      caller.
+      store, lists them.
+    - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
+      crash of the process or the machine and no power failure undoes it.
+    - *Atomicity.* A writing method takes effect completely or not at all.
+    - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
+      so does the second live record with the same key.
+    - *Collections* don't affect each other: turns make no memory's words common, and no search of
+      memories slower.
+    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
+      the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
+      include the name of its speaker.
+    - *Vectors* of two models are never compared: the store remembers the space of its first vector
+      and raises `EmbedderMismatch` for any other, on writes and on searches.
+    - *Threads and processes* may share a store. Exceptions would be listed here; there are none.
+    - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
+    - *Damage.* Damage affects only its own record: a store that can detect damage leaves the record
+      out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
+      `remove` only need its address.
+    - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
+      `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the caller.
     """
 
     damaged: Damaged

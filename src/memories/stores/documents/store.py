@@ -143,17 +143,20 @@ class RemoteStore:
       get `Conflict`, and no acknowledged write is lost. But another machine may change what a
       transaction has read before it ends, and of two patches of one field the last one wins. The
       service protects what it read by appending the next version, whose position only one can take.
-      - The changes of a transaction become visible in one step if they are in one namespace of one
+    - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, and a crash between two requests may leave it so; `Memories` writes to one
-      namespace at a time. - What another machine was writing when it died blocks its place for a
-      minute after this machine has first seen it. - `remove` hides records from every read. The
-      server may keep their bytes until it rewrites its files, which the result says. - The rarity
-      of a word and the length of a text are estimated from all records of the namespaces that are
-      read, including ended ones. If very many records have a term, those with the rarest terms are
-      ranked. Among more than 2,000 records, a word that a fifth of them has is not searched for
-      beside rarer ones. - `scan` and `groups` list the ids of all matching records before a page is
-      read: some ms for a thousand.
+      namespace at a time.
+    - What another machine was writing when it died blocks its place for a minute after this machine
+      has first seen it.
+    - `remove` hides records from every read. The server may keep their bytes until it rewrites its
+      files, which the result says.
+    - The rarity of a word and the length of a text are estimated from all records of the namespaces
+      that are read, including ended ones. If very many records have a term, those with the rarest
+      terms are ranked. Among more than 2,000 records, a word that a fifth of them has is not
+      searched for beside rarer ones.
+    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a
+      thousand.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
