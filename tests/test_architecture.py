@@ -47,7 +47,7 @@ ORDER = {
     "memories.stores.http": "store",
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
-    "memories.stores.postgres": """schema errors driver < transaction < connection query < counts < rewrite vectors <
+    "memories.stores.postgres": """schema errors driver url < transaction < connection query < counts < rewrite vectors <
         search listen claims < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
         store""",

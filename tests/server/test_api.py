@@ -234,6 +234,8 @@ def test_what_an_operator_has_to_mend_is_no_internal_error(
 
 
 class _OtherModel(FakeEmbedder):
+    """The embedder after `memory reembed`."""
+
     space = FakeEmbedder.space._replace(model="other/1")
 
 

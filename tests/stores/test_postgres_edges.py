@@ -14,8 +14,8 @@ from memories.context.gateway import MemoryGateway
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.stores.postgres import connection as postgres_server
 from memories.stores.postgres import errors as postgres_errors
-from memories.stores.postgres.driver import parse_url
 from memories.stores.postgres.store import PostgresStore
+from memories.stores.postgres.url import parse_url
 from postgres_node import Node
 
 Opened = Callable[..., PostgresStore]

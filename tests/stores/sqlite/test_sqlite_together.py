@@ -166,7 +166,7 @@ def test_a_refused_record_undoes_all_that_were_added_with_it(
     store.append(records[:20])
     before = tables_of(path)
     for refused in (records[3], record("new", key="key/1", namespace=records[1].ref.namespace)):
-        with pytest.raises(Conflict, match=f"of {refused.ref.group} "), store.transaction():
+        with pytest.raises(Conflict, match=f"of {refused.ref.group}, "), store.transaction():
             store.append([*records[20:40], refused, *records[40:]])
     assert tables_of(path) == before
     store.append(records[20:])

@@ -16,7 +16,6 @@ from memories.stores.postgres import counts, rewrite, search
 from memories.stores.postgres import vectors as vector_tables
 from memories.stores.postgres.connection import MANY, Server
 from memories.stores.postgres.counts import Counted, Place
-from memories.stores.postgres.driver import parse_partitions
 from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
     RECORDS,
@@ -30,6 +29,7 @@ from memories.stores.postgres.query import (
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.postgres.url import parse_partitions
 from memories.stores.protocol import require_space, used_among
 from memories.stores.records import (
     Candidate,
