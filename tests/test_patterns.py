@@ -32,7 +32,7 @@ from memories.hooks import host_events, phrases, switch
 from memories.languages import dates, days, text, unseen
 from memories.stores.sqlite import check
 from memories.write import suspicion
-from memories.write.compare import corrections, duplicates
+from memories.write.compare import constructions, corrections, duplicates
 
 pytestmark = pytest.mark.thorough
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
@@ -82,7 +82,7 @@ COMPUTED = {
     "guard/scan.py: _find_at_literal": "tokens, CONTEXTS, PERSONAL",
     "guard/scan.py: _find_everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
-    "write/compare/constructions.py: _compile_pattern": "of constructions.txt, tried on short texts",
+    "write/compare/constructions.py: _compile_pattern": "constructions.txt",
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "hooks/gate.py: names_project": r"(?<![a-z0-9_-])shop(?![a-z0-9_-])",
     "hooks/phrases.py: _pattern": "labels.txt",
@@ -236,6 +236,9 @@ def patterns() -> tuple[set[Found], set[str]]:
     labels, named = phrases._read_labels()
     for pattern in (*(label.pattern.pattern for label in labels), *named.values()):
         found.add(Found("hooks/labels.txt", pattern, 0, "finditer"))
+    for construction in constructions._read_constructions():
+        pattern = constructions._compile_pattern(construction.parts).pattern
+        found.add(Found("write/compare/constructions.txt", pattern, 0, "finditer"))
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -441,6 +444,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
 
     monkeypatch.setattr(re, "_compile", watched)
     for cached in (
+        constructions._compile_pattern,
         scan._compile,
         spoken._compile,
         suspicion._compile,
