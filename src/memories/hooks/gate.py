@@ -54,7 +54,7 @@ _RISE = 0.1  # of the threshold with each further memory: they are needed less o
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
-BM25_OF_A_WORD = 2.5  # about what a word in one of ten texts of a larger store adds
+BM25_OF_A_WORD = 2.5  # about the score of a word that one in ten texts of a larger store contains
 _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
@@ -180,8 +180,8 @@ def worth_rater(embedder: "Embedder | None") -> Rate | None:
 def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
     """Return the need of a prompt with this vector; 0 if another model made it.
 
-    The need is the log-odds that a prompt needs something that an agent was told earlier, less
-    those of an average prompt.
+    The need is the log-odds that a prompt needs something that an agent was told earlier, minus
+    the log-odds of an average prompt.
     """
     fit = _read(NEED)
     return fit.score(vector) if model == fit.model else 0.0

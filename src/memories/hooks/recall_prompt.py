@@ -348,7 +348,7 @@ class _Rater:
     """Rates the candidates of the searches for one prompt by the `gate`."""
 
     def __init__(self, results: Sequence[SearchResult]) -> None:
-        """Learn what the gate needs about the prompt and the candidates.
+        """Rate the need of the prompt, and the relation of each candidate to it.
 
         Args:
             results: The searches for the prompt; the last one is of the project, if there is one.

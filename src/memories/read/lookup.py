@@ -535,9 +535,6 @@ def refuse_pending(record: Record) -> None:
         )
 
 
-# --- the past ---
-
-
 def count_turns(store: Store, where: Filter) -> int:
     """Return the number of turns that match a filter; a long message is one turn."""
     record_count = store.count(where)
@@ -545,6 +542,9 @@ def count_turns(store: Store, where: Filter) -> int:
         return 0
     continued = where._replace(labels={**where.labels, CONTINUED: "1"})
     return record_count - store.count(continued)
+
+
+# --- the past ---
 
 
 def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[Record]:

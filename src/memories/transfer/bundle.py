@@ -71,11 +71,12 @@ class Bundle(NamedTuple):
         Args:
             lines: Lines of edited memories that are not in the store.
         """
-        header = header_line(None)
-        tally = Tally(header)
-        for line in (*self.lines, *lines):
-            tally.add(line)
-        last_line = tally.last_line() if self.edits else self.last_line
+        header, last_line = header_line(None), self.last_line
+        if self.edits:
+            tally = Tally(header)
+            for line in (*self.lines, *lines):
+                tally.add(line)
+            last_line = tally.last_line()
         for line in (header, *self.lines, *lines, last_line):
             yield f"{line}\n".encode("utf-8", "surrogatepass")
 

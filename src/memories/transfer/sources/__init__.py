@@ -1,6 +1,6 @@
 """Reads the files of other programs as a stream of messages and statements.
 
-Each module is one source. It has a docstring whose first line says what it reads, and
+Each module is one source. The first line of its docstring names what it reads. It has
 
 - `FILES`, the patterns of its files in a folder;
 - `locate(home)`, which returns where its program keeps them on a machine;

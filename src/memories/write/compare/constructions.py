@@ -39,9 +39,9 @@ class _Construction(NamedTuple):
     """A construction.
 
     Attributes:
-        parts: Its parts, as in the file.
-        needed: Sets of words; a text with the construction has a word of each set.
-        form: What it becomes.
+        parts: The left side of its line in the file.
+        needed: Sets of words; a text with the construction contains a word of each set.
+        form: The right side.
     """
 
     parts: Sequence[str]
@@ -167,7 +167,7 @@ def _read_constructions() -> Sequence[_Construction]:
 
 
 def _words_of(part: str) -> frozenset[str]:
-    """Return the words of which a text with this part has one; none for a part of another kind."""
+    """Return the words that a part stands for; none for other kinds of parts."""
     if part in _ANCHORS or part in _SLOTS or part.startswith("~"):
         return frozenset()
     return _CLASSES[part.strip("<>")] if part.startswith("<") else frozenset(part.split("|"))

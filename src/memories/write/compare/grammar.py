@@ -34,12 +34,12 @@ def pair_words(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
 
 
 def forms_of(key: str) -> list[str]:
-    """Return an English word and the words of which it may be an inflection."""
+    """Return an English word and its possible base forms."""
     return [key, *base_of(key)]
 
 
 def base_of(key: str) -> list[str]:
-    """Return the words of which an English word may be an inflection."""
+    """Return the possible base forms of an English word."""
     if key in BASE:
         return [BASE[key]]
     if participle := _PARTICIPLE.fullmatch(key):

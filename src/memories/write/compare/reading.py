@@ -129,7 +129,7 @@ def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence
 
 
 def tongues(new: str, old: str) -> Sequence[str]:
-    """Return the languages of two texts, if not English; two texts are easier to tell than one."""
+    """Return the languages of two texts, if not English; together they are easier to recognize."""
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
