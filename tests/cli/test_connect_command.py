@@ -171,7 +171,7 @@ SHAPES: dict[str, tuple[str, Any]] = {
     ),
     "codex": (
         "mcp_servers",
-        {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 60, "required": True},
+        {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 60},
     ),
     "gemini": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
     "opencode": (
