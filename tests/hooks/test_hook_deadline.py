@@ -1,6 +1,9 @@
 """How long a hook may take, and what the agent hears if recall was missed."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,3 +65,37 @@ def test_a_store_that_answers_is_not_reported(hook: Hook, home: Path) -> None:
         memories.create("Deploys happen on Tuesdays")
     assert MISSED not in hook("user-prompt", ASKED).context
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
+
+
+HANGING = """
+import signal, sys
+from memories.hooks import hook, recall
+recall.answer = lambda request: signal.pause()
+hook.main(sys.argv[1:])
+"""
+
+
+def answer_of_killed_hook(host: str, prompt: str) -> bytes:
+    """Run a hook whose recall never ends, so that it is killed at its deadline."""
+    event = {"session_id": "s1", "cwd": str(Path.cwd()), "prompt": prompt}
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, "user-prompt", "--host", host, "--seconds", "3"],
+        input=json.dumps(event).encode(),
+        capture_output=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def test_where_every_hook_is_killed_the_second_one_says_that_recall_was_missed(home: Path) -> None:
+    assert answer_of_killed_hook("codex", "when do deploys happen?") == b""
+    [answer] = json.loads(answer_of_killed_hook("codex", "and releases?")).values()
+    assert answer == {"hookEventName": "UserPromptSubmit", "additionalContext": MISSED}
+    assert answer_of_killed_hook("codex", "and backups?") == b""
+
+
+def test_cursor_gets_its_answer_from_a_hook_that_is_killed(home: Path) -> None:
+    assert json.loads(answer_of_killed_hook("cursor", "when do deploys happen?")) == {
+        "continue": True
+    }

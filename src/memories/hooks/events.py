@@ -57,6 +57,7 @@ class HookCall:
         deadline: When the hook must have answered, on the same clock.
         ask_server: Sends a recall request to a running server; None if that is impossible.
         start_server: Starts a server for a store; None if that is impossible.
+        send_interim: Sends what the host gets if the hook does not answer in time.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class HookCall:
         "host",
         "namespace",
         "seconds",
+        "send_interim",
         "start_server",
         "started_at",
     )
@@ -80,6 +82,7 @@ class HookCall:
         self.deadline = self.started_at + 1
         self.ask_server: AskServer | None = None
         self.start_server: Callable[[str], None] | None = None
+        self.send_interim: Callable[[bytes], None] | None = None
 
 
 class Reply:
@@ -276,10 +279,18 @@ class EventHandler:
         if not self._is_first("given", prompt):
             return Reply()
         missed_at = self._find_miss()
-        reply = self._recall(self._request(self.state.namespace, query_of(prompt)))
-        if missed_at:
-            self._note({session.MISS_REPORTED: missed_at})
-            reply.text = "\n".join(filter(None, (MISSED, reply.text)))
+        notice = MISSED if missed_at else ""
+
+        def announce() -> None:
+            """Say before anything slow that recall was missed; this hook may be killed too."""
+            if missed_at:
+                self._note({session.MISS_REPORTED: missed_at})
+            if self.call.send_interim:
+                self.call.send_interim(render_answer(self.event, self.call.event, notice))
+
+        request = self._request(self.state.namespace, query_of(prompt))
+        reply = self._recall(request, announce=announce)
+        reply.text = "\n".join(filter(None, (notice, reply.text)))
         return reply
 
     def _find_miss(self) -> int:
@@ -322,7 +333,12 @@ class EventHandler:
         deadline = self.call.deadline - _RESERVED_SECONDS
         return RecallRequest(place, prompt, deadline, started_at=self.call.started_at)
 
-    def _recall(self, request: RecallRequest, message: str = "") -> Reply:
+    def _recall(
+        self,
+        request: RecallRequest,
+        message: str = "",
+        announce: "Callable[[], None] | None" = None,
+    ) -> Reply:
         """Return a reply with our message, if any, followed by the recalled context.
 
         With a message, the event succeeds even if nothing can be recalled.
@@ -331,7 +347,7 @@ class EventHandler:
         namespace = request.namespace
         seconds = request.seconds()
         try:
-            recalled = recall(request, self.call.ask_server, _search_here)
+            recalled = recall(request, self.call.ask_server, _search_here, announce)
         except Exception as exc:
             if not message:
                 raise

@@ -28,10 +28,14 @@ _QUIET_START = 0.1  # seconds in which a process starts on a machine that isn't 
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # seconds that the agent waits for the log line
 _MAX_REPORT_SECONDS = 5.0  # seconds that writing that line may take
+_MAX_LATE_SECONDS = 1.0  # seconds after its time in which a hook that started late reads its event
 # The last byte that a child sends: success, or a failure whose reason the child has recorded.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
+_INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
+_pipes: "list[int]" = []  # in a child: its pipe to the parent
+_interim: "list[bytes]" = []  # where processes cannot fork
 
 
 class UsageError(Exception):
@@ -107,7 +111,9 @@ def _run(
         return
     call.started_at, call.deadline = started_at, started_at + seconds
     call.ask_server, call.start_server = ask_server, start_server
-    answer, error = _run_in_child(_handle, (call,), _seconds_left(call))
+    call.send_interim = _send_interim
+    late_seconds = min(age, _MAX_LATE_SECONDS)
+    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), late_seconds)
     if error:
         _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
@@ -180,17 +186,21 @@ def _run_in_child(
     work: "Callable[..., Outcome]",
     arguments: "tuple[Any, ...]",
     seconds: float,
+    late_seconds: float = 0.0,
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Run a function in a child process; return its answer, or an error to record.
+    """Run a function in a child process; return its answer and an error to record, each empty if
+    there is none.
 
-    The child sends the answer first; the host does not wait for the follow-up work after it.
+    The child sends the answer first; the host does not wait for the follow-up work after it. If
+    there is no answer, the last interim answer takes its place.
 
     Args:
         work: The function.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
+        late_seconds: How much longer to wait while there is no interim answer either.
         kill_late: Whether to kill a child that takes longer; otherwise it may continue for a
             moment.
     """
@@ -200,26 +210,38 @@ def _run_in_child(
     source, target = os.pipe()
     child = os.fork()
     if not child:
-        limit = seconds if kill_late else seconds + _MAX_REPORT_SECONDS
+        limit = seconds + late_seconds if kill_late else seconds + _MAX_REPORT_SECONDS
         _work_as_child(work, arguments, target, limit)
     _children.append(child)
     os.close(target)
-    parts: list[bytes] = []
+    interim, message = b"", b""
+    deadline += late_seconds
     while select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(source, 65_536)
+        message += part
+        if _INTERIM in part:
+            *_, interim, message = message.split(_INTERIM)
+            deadline -= late_seconds
+            late_seconds = 0.0
         if part:
-            parts.append(part)
             continue
-        message = b"".join(parts)
         _children.remove(child)  # the follow-up work may outlive this process
         if message.endswith(_SUCCEEDED):
             return message[:-1], ""
         if message.endswith(_FAILED):
-            return b"", ""
-        return b"", f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+            return interim, ""
+        return interim, f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
     if kill_late:
         os.kill(child, signal.SIGKILL)
-    return b"", "it did not finish in time"
+    return interim, "it did not finish in time"
+
+
+def _send_interim(answer: bytes) -> None:
+    """Send what the host gets if there is no answer in time; the work continues."""
+    if _pipes:
+        _write_all(_pipes[0], answer + _INTERIM)
+    else:
+        _interim[:] = [answer]
 
 
 def _work_as_child(
@@ -235,6 +257,7 @@ def _work_as_child(
         if hasattr(signal, "setitimer"):  # if the parent is killed, the kernel ends us in time
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
+        _pipes[:] = [target]
         outcome = work(*arguments)
         _write_all(target, outcome.answer + (_FAILED if outcome.failed else _SUCCEEDED))
         os.close(target)
@@ -254,7 +277,11 @@ def _run_with_timer(
     """
     import threading
 
-    timer = threading.Timer(seconds, os._exit, (0,))
+    def end() -> None:
+        _write_all(1, b"".join(_interim))
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     outcome = work(*arguments)

@@ -159,7 +159,10 @@ class Recall:
 
 
 def recall(
-    request: RecallRequest, ask_server: "AskServer | None", search_here: "SearchHere"
+    request: RecallRequest,
+    ask_server: "AskServer | None",
+    search_here: "SearchHere",
+    announce: "Callable[[], None] | None" = None,
 ) -> Recall:
     """Return the context for one event from a host.
 
@@ -168,6 +171,7 @@ def recall(
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
         search_here: Answers the request in this process.
+        announce: Called before anything slow, when a hook that is killed leaves the mark behind.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
@@ -175,13 +179,17 @@ def recall(
     """
     state = session.read(request.home, request.session)
     now = _now_ms()
-    if is_suspect(state, now):
+    is_marked = is_suspect(state, now)
+    if not is_marked:
+        deadline = now + int(request.seconds() * 1000)
+        session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
+    if announce:
+        announce()
+    if is_marked:
         context = search_here(RecallRequest(request.place, request.prompt, None))
         _record_shown(request, context, suspect_since=state.suspect_since)
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
-    deadline = now + int(request.seconds() * 1000)
-    session.note(request.home, request.session, **{session.SUSPECT_SINCE: deadline})
     context = recall_from_store(request, ask_server, search_here)
     _record_shown(request, context, suspect_since=now if context.error else 0)
     return Recall(context)
