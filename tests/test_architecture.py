@@ -64,7 +64,7 @@ ORDER = {
     "< corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
         scratchpads""",
-    "memories.transfer": """lines pages stats < audit bundle export intake migrate sources < importing foreign <
+    "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
         backup < doctor""",
     "memories.transfer.sources": """items database < fields reader < sample < markdown < anthropic
         basic_memory chatgpt chroma claude claude_code claude_mem codex csv_rows cursor engram

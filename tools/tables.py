@@ -18,16 +18,6 @@ VALUES = {"text": "text", "time": "time", "share": "0 to 1", "whole": "whole num
           "tags": "`KEY=VALUE`, several"}  # fmt: skip
 
 
-def options() -> Iterable[tuple[str, ...]]:
-    """Yield the rows of the options of `memory search`."""
-    yield "option", "meaning"
-    for row in FILTERS.values():
-        cell = f"`{row.flag} {row.placeholder}`" if row.placeholder else f"`{row.flag}`"
-        if row.default == "true":
-            cell += f", `--no-{row.flag[2:]}`"
-        yield cell, row.meaning
-
-
 def query() -> Iterable[tuple[str, ...]]:
     """Yield the rows of the parameters of `GET /api/memories`."""
     yield "parameter", "value", "meaning"
@@ -48,7 +38,6 @@ def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
 
 
 TABLES: Mapping[str, Iterable[tuple[str, ...]]] = {
-    "options of search": options(),
     "query of search": query(),
     "fields of a memory": fields(*MEMORY),
     "fields of a create": fields(*CREATED),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Hit, SearchResult
     from memories.transfer.audit import LogFilters
+    from memories.transfer.moves import MovedMemories
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
     from memories.write.create import Batch, Created
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+_utc_now = functools.partial(datetime.now, UTC)
 
 
 @note_methods
@@ -158,8 +158,7 @@ class Memories:
             on_change=self._scratchpads.tell,
             backups=self._backups,
         )
-        self._lookup = self._lookup._replace(store=self._store)
-        self._scratchpads.lookup = self._lookup
+        self._lookup = self._scratchpads.lookup = self._lookup._replace(store=self._store)
         self._scratchpads.writer = self._writer
         self._scratchpads.flush_accesses = self.flush_accesses
 
@@ -398,7 +397,7 @@ class Memories:
             recheck,
         )
         record = change.update(self._lookup, self.embedder, memory_id, changes, self._now())
-        return self._judged_memory(record)
+        return self.judge([self._memory(record)])[0]
 
     @property
     def truth(self) -> "Truth":
@@ -477,6 +476,29 @@ class Memories:
                 raise
             return finished
         return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
+
+    def move(self, memory_ids: Sequence[str], to: str) -> "MovedMemories":
+        """Move memories from your own namespace to another one.
+
+        They keep their ids, versions, keys and times. They are copied in one transaction, and only
+        then erased here; if that is interrupted, they are in both namespaces, deleted here, and
+        moving them again finishes it. Moving them back undoes the move.
+
+        Args:
+            memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state.
+            to: The other namespace.
+
+        Raises:
+            NotFound: A memory isn't there; none was moved.
+            RequestError: Only another namespace has a memory, or the other namespace has another
+                memory with its id or key; none was moved.
+            InvalidInput: The other namespace is invalid, or the memories' own.
+        """
+        from memories.transfer.moves import move
+
+        self.flush_accesses()
+        lookup = self._lookup._replace(store=self._store.keeping_origins("move"))
+        return move(lookup, self.embedder, memory_ids, to, self.config, self._now())
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -592,11 +614,8 @@ class Memories:
 
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
-        # Restored versions keep their origins.
-        store = LoggedStore(
-            self._raw_store, self._channel, self._clock, None, on_change=self._scratchpads.tell
-        )
-        rollback = Rollback.of(self._lookup._replace(store=store), to, now, selector)
+        lookup = self._lookup._replace(store=self._store.keeping_origins())
+        rollback = Rollback.of(lookup, to, now, selector)
         return rollback.run(self.embedder, dry_run=dry_run)
 
     # --- conversations ---
@@ -844,7 +863,7 @@ class Memories:
             return self._memory(self._lookup.find_at(memory_id, moment), moment)
         latest = self._lookup.find(memory_id)
         self._count_access([latest])
-        return self._judged_memory(latest)
+        return self.judge([self._memory(latest)])[0]
 
     def id_of_key(self, key: str, *, project: str | None = None) -> str:
         """Return the id of the memory with a key.
@@ -862,7 +881,7 @@ class Memories:
         if place is not None:
             with contextlib.suppress(NotFound):  # then search outside projects
                 return self._lookup.id_of_key(key, place.project)
-        return self._lookup.id_of_key(key, project)
+        return self._lookup.id_of_key(key, *self._lookup.names_of_project(project) or ())
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
@@ -1409,9 +1428,6 @@ class Memories:
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
-
-    def _judged_memory(self, record: Record) -> Memory:
-        return self.judge([self._memory(record)])[0]
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))

@@ -312,8 +312,8 @@ class Change(NamedTuple):
 
     Attributes:
         action: `create`, `update`, `confirm`, `restore`, `delete`, `supersede`, `reinforce`,
-            `accept`, `rollback`, `turns`, `forget`, `import`, `undone` (the change of the entry
-            `first` was not stored after all) or `change`.
+            `accept`, `rollback`, `turns`, `forget`, `import`, `move`, `undone` (the change of the
+            entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it still exists and is readable; else its
             digest, after a `#`.

@@ -125,6 +125,11 @@ def filled(home: Path) -> Iterator[Memories]:
                 ),
                 Draft("the deploy of October 2024 failed", {"global": "true"}, created_at=AUTUMN),
                 Draft("a deploy may wait for the weekend", decay="contextual", confidence=0.8),
+                Draft(
+                    "the deploy of alpha is by hand",
+                    {"project": "example.org/ann/alpha"},
+                    confidence=0.95,
+                ),
                 Draft("a deploy that nobody has looked at", pending=True),
             ],
             force=True,
@@ -164,10 +169,10 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
             if name not in ("now", "rank"):  # which order what is found
                 assert set(expected) != {hit.id for hit in filled.search("deploy", **others)}
 
-        assert (
-            failed_cases(check, [(name, value, others) for name, (value, others) in CASES.items()])
-            == []
-        )
+        cases = [(name, value, others) for name, (value, others) in CASES.items()]
+        ends_of_a_name = [("project", name, {}) for name in ("alpha", "ann/alpha")]
+        assert failed_cases(check, cases + ends_of_a_name) == []
+    assert "alpha" in str(filled.search("deploy", project="alpha"))
 
 
 def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:

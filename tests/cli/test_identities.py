@@ -171,6 +171,31 @@ def test_an_alias_makes_two_names_one_project(memory: Command, shop: Path) -> No
     assert memory("list", "--project", "shop").json["count"] == 2
 
 
+def test_the_end_of_a_projects_name_finds_it_unless_several_end_like_that(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    in_shop = stored("Deploys happen on Tuesdays", "--project", ACME, "--key", "deploy/day")
+    stored("The till is closed on Mondays", "--project", "example.org/till", "--type", "shop")
+    turn = {"content": "deploys are slow", "tags": {"project": ACME}}
+    memory("turns", "add", "standup", "-", stdin=json.dumps(turn))
+    for name in ("shop", "acme/shop", ACME):
+        assert memory("list", "--project", name).json["results"][0]["id"] == in_shop
+        assert memory("search", "deploys", "--project", name, "--in", "all").json["count"] == 2
+        assert memory("get", "--key", "deploy/day", "--project", name).json["id"] == in_shop
+        hot = memory("search", "deploys happen on Tuesdays", "--project", name, "--tier", "hot")
+        assert hot.json["count"] == 1
+    stored("Deploys happen by hand", "--project", "example.org/shop", "-n", "bob")
+    assert memory("list", "--project", "shop").json["count"] == 1
+    stored("Deploys are announced", "--project", "example.org/shop")
+    refused = memory("search", "deploys", "--project", "shop")
+    assert (refused.code, refused.error) == (
+        2,
+        f'"shop" may be {ACME} or example.org/shop; give its whole name',
+    )
+    stored("Deploys need no project", "--project", "shop")
+    assert memory("list", "--project", "shop").json["count"] == 1
+
+
 def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> None:
     made = memory("create", "Deploys happen on Tuesdays", "--key", "deploy/day").json["id"]
     assert memory("projects", "merge", ACME, "shop", "--dry-run").json["counts"] == {"tag": 1}
@@ -264,6 +289,28 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     assert memory("namespaces", "delete", "ann", "--dry-run").json["memories"] == 2
     assert memory("namespaces", "delete", "ann", "--yes").json["memories"] == 2
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
+
+
+def test_memories_are_moved_and_the_answer_moves_them_back(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    first = stored("ann likes milk", "--key", "user/drink")
+    second = stored("ann likes tea too")
+    moved = memory("move", "-", "--to", "ann", stdin=f"{first}\n{second}\n").json
+    assert moved == {
+        "ids": [first, second], "namespace": "shared", "into": "ann", "versions": 2, "count": 2,
+        "undo": f"memory move {first} {second} -n ann --to shared",
+    }  # fmt: skip
+    assert memory("list").json["count"] == 0
+    assert memory("get", "--key", "user/drink", "-n", "ann").json["id"] == first
+    assert memory(*shlex.split(moved["undo"])[1:]).code == 0
+    assert memory("list").json["count"] == 2
+    text = memory("move", "--key", "user/drink", "--to", "ann", "--format", "text").out
+    assert text.startswith("1 memory is now in ann.\nTo undo it: memory move ")
+    refused = memory("move", second, first, "--to", "ann")
+    assert (refused.code, refused.error) == (1, "Memory not found")
+    assert memory("list").json["count"] == 1
+    assert memory("move", second).error.startswith("Missing option '--to'")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memories import __version__
+from memories import Memories, __version__
 from memories.models import Actor
 from memories.stores import chain
 from memories.stores.chain import chain_of, link_of
@@ -62,6 +62,10 @@ def test_every_command_that_changes_something_leaves_an_entry(
         ("forget", first, 1, 3),
     ]
     assert [change[0] for change in changes(memory, second[:18])] == ["supersede", "create"]
+    memory("move", second, "--to", "ann")
+    assert changes(memory, "--action", "move", "-n", "ann", "--no-shared") == [
+        ("move", second, 1, 1)
+    ]
     assert changes(memory, "--action", "forget")[1] == ("forget", first, 1, 3)
     newest = memory("log", "--limit", "1").json["results"][0]
     assert newest["channel"] == "cli"
@@ -148,6 +152,14 @@ def test_bad_input_is_one_sentence(
     assert answer.code == 2
     assert said in answer.error
     assert not (home / "memories.db").exists()
+
+
+def test_each_action_can_be_chosen(memory: Command) -> None:
+    with Memories() as memories:
+        waiting = memories.create("Tea is served hot", pending=True).id
+        assert waiting
+        memories.review.accept([waiting])
+    assert changes(memory, "--action", "accept") == [("accept", waiting, 1, 1)]
 
 
 def test_a_log_for_people(memory: Command) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from memories.errors import InvalidInput
-from memories.read.lookup import with_global
+from memories.read.lookup import complete_project, with_global
 from memories.stores.records import Collection, Filter
 
 EVERYTHING = Filter(Collection.MEMORY, ("shared",))
@@ -21,7 +21,7 @@ def test_a_project_matches_all_of_its_names_and_global_memories() -> None:
         in_project("store"),
         everywhere,
     )
-    assert with_global(EVERYTHING, "shop") == (in_project("shop"), everywhere)
+    assert with_global(EVERYTHING, ["shop"]) == (in_project("shop"), everywhere)
     assert with_global(EVERYTHING, None) == (EVERYTHING,)
 
 
@@ -29,3 +29,18 @@ def test_a_project_tag_restricts_to_that_name() -> None:
     assert with_global(in_project("store"), ["shop", "store"]) == (in_project("store"),)
     with pytest.raises(InvalidInput, match='given twice, as "web" and "shop"'):
         with_global(in_project("web"), ["shop", "store"])
+
+
+def test_the_end_of_a_projects_name_is_enough_if_no_other_ends_like_that() -> None:
+    names = {"github.com/acme/shop", "github.com/acme/till", "gitlab.com/ann/till", "web"}
+    assert complete_project("shop", names) == ["github.com/acme/shop"]
+    assert complete_project(" acme/till ", names) == ["github.com/acme/till"]
+    assert complete_project("web", {*names, "example.org/web"}) == ["web"]
+    assert complete_project("op", names) == ["op"]
+    assert complete_project(["shop"], names) == ["shop"]
+    assert complete_project(None, names) is None
+    with pytest.raises(
+        InvalidInput,
+        match=r'"till" may be github\.com/acme/till or gitlab\.com/ann/till; give',
+    ):
+        complete_project("till", names)

@@ -478,6 +478,25 @@ def test_an_import_is_redacted_unless_its_namespace_is_managed(
     assert ["AKIAQYLPMN5HHHFPZAM2" in text for text in kept] == [False, True]
 
 
+def test_a_move_requires_admin_for_both_namespaces(
+    owner: TestClient, config: Config, token: Token
+) -> None:
+    made = create(owner, "Bob likes tea", headers=token("bob:rw")).json()["id"]
+    sent: Any = {"params": {"namespace": "bob", "to": "Ann"}, "json": {"ids": [made]}}
+    for grants in (("bob:rw", "ann:rw"), ("bob:admin", "ann:rw"), ("bob:rw", "ann:admin")):
+        refused = owner.post(
+            "/api/move", headers=token(*grants, name="".join(grants).replace(":", "")), **sent
+        )
+        assert refused.status_code == 403
+        assert "requires admin" in refused.json()["detail"]
+    assert contents(config, "bob") == ["Bob likes tea"]
+    answer = owner.post("/api/move", headers=token("bob:admin", "ann:admin", name="both"), **sent)
+    assert answer.json() == {
+        "ids": [made], "namespace": "bob", "into": "ann", "versions": 1, "count": 1
+    }  # fmt: skip
+    assert (contents(config, "bob"), contents(config, "ann")) == ([], ["Bob likes tea"])
+
+
 def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token) -> None:
     answer = create(owner, "x", headers=token("bob:rw"), namespace="ann")
     assert (answer.status_code, 'there is no "namespace"' in answer.json()["detail"]) == (400, True)

@@ -150,6 +150,7 @@ SENT: dict[str, Sent] = {
     ),
     "delete of many": ("POST", "/api/delete", {"where": "n = alpha", "show": 0}, {}),
     "forget of many": ("POST", "/api/forget", {"where": "n = alpha", "show": 0}, {}),
+    "move": ("POST", "/api/move?to=bob", {"ids": ["ALPHA"]}, {}),
     "accept": ("POST", "/api/review/accept", {"ids": ["WAITING"]}, {}),
     "reject": ("POST", "/api/review/reject", {"ids": ["WAITING"]}, {}),
     "turns": (
@@ -163,7 +164,7 @@ SENT: dict[str, Sent] = {
 }
 # What a retry gets if the server was killed before it wrote down that it had done it: what there is
 # to say by then.
-AFTER_A_KILL = {"accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
+AFTER_A_KILL = {"move": 404, "accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
 # A retry that was answered gets that answer whatever it was: in the core, one of each kind of body.
 ANSWERED = {"create", "update of a version", "delete", "turns"}
 CASES = [

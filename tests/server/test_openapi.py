@@ -165,7 +165,8 @@ def _many(client: Client) -> None:
     newest, oldest = client.call("get_api_review")["results"]
     assert [memory["id"] for memory in oldest["duplicates"]] == [current["id"]]
     assert "duplicates" not in newest
-    client.call("delete_api_memories_id", id=current["id"])
+    moved = client.call("post_api_move", {"ids": [current["id"]]}, to="attic")
+    assert (moved["into"], moved["count"]) == ("attic", 1)
     assert client.call("post_api_review_accept", {"ids": [waits["id"]]})["accepted"] == 1
     assert client.call("post_api_review_reject", {"all": True})["results"][0]["id"] == more["id"]
 
@@ -209,7 +210,7 @@ def _conversations(client: Client) -> None:
 def _whole(client: Client) -> None:
     """Call every route about the whole store."""
     assert client.call("get_api_me")["namespaces"] == {"*": "admin"}
-    assert client.call("get_api_namespaces")["count"] == 1
+    assert client.call("get_api_namespaces")["count"] == 2
     assert client.call("get_api_status")["status"] == "healthy"
     assert client.call("get_api_log", action="forget")["count"] == 2
     assert client.call("get_api_log_verify")["verified"]

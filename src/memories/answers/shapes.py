@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.search.results import Explanation, Hit
+    from memories.transfer.moves import MovedMemories
     from memories.write.create import Created
     from memories.write.many import Affected
     from memories.write.review import Reviewed, Rivals
@@ -199,6 +200,11 @@ def verification(result: "Verification") -> dict[str, Any]:
         "counts": dict(result.counts),
         "ok": not result.doubtful,
     }
+
+
+def move_result(moved: "MovedMemories") -> dict[str, Any]:
+    """Return the result of moving memories to another namespace."""
+    return {**moved._asdict(), "ids": list(moved.ids), "count": len(moved.ids)}
 
 
 def forget_result(forgotten: "Forgotten") -> dict[str, Any]:

@@ -30,6 +30,7 @@ COMMANDS = {
     "verify": ("memories", "Change", "Check whether what memories cite still holds."),
     "confirm": ("memories", "Change", "Say that a memory is still true: adds a version."),
     "tidy": ("review", "Change", "Propose what to delete, link or keep, for review."),
+    "move": ("identities", "Change", "Move memories to another namespace."),
     "rollback": ("bulk", "Change", "Restore memories to an earlier time."),
     "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
     "turns": ("turns", "Conversations", "Add, read and erase the turns of conversations."),

@@ -1,4 +1,4 @@
-"""Commands for namespaces, projects and server tokens: namespaces, projects, tokens."""
+"""Commands for namespaces, projects and server tokens: namespaces, move, projects, tokens."""
 
 import contextlib
 import re
@@ -17,6 +17,7 @@ from memories.cli.options import (
     dry_run_option,
     format_option,
     in_session,
+    named_options,
     show_option,
     with_settings,
 )
@@ -235,6 +236,36 @@ def _dimension(store: "Store") -> int | None:
             for rows in store.vectors([record.ref for record in page]).values():
                 return int(rows.shape[1])
     return None
+
+
+@command(
+    epilog="memory move 01a1fdf1-92cd-72f2 --to bob\n"
+    "memory list --type team --fields id --format text | memory move - --to us"
+)
+@named_options
+@option("--to", metavar="NAMESPACE", required=True, help="The namespace to move them to.")
+@in_session(reads=True)
+def move(
+    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, to: str
+) -> None:
+    """Move memories to another namespace.
+
+    They keep their ids, versions, keys, tags and times. Give one ID or several, or - to read ids
+    from standard input. Either all are moved or none, and the answer names the command that undoes
+    it. After an interruption, the same command finishes the move.
+    """
+    from memories.cli.bulk import select
+
+    selection = select(memories, ids, key, project)
+    begin_change()
+    moved = memories.move(selection.ids, to)
+    record_change(f"{len(moved.ids)} were moved to {moved.into}")
+    undo = f"memory move {' '.join(moved.ids)} -n {moved.into} --to {moved.namespace}"
+    count = amount(len(moved.ids), "memory is", "memories are")
+    emit(
+        {**shapes.move_result(moved), "undo": undo},
+        partial(str, f"{count} now in {moved.into}.\nTo undo it: {undo}"),
+    )
 
 
 # --- projects ---
@@ -474,4 +505,4 @@ def revoke(config: "Config", name: str) -> None:
     emit(register.shape(token) | {"revoked": True}, partial(str, f"Revoked: {safe(token.name)}"))
 
 
-COMMANDS = (namespaces, projects, tokens)
+COMMANDS = (namespaces, move, projects, tokens)

@@ -287,11 +287,11 @@ def parse_share(text: str, name: str) -> float:
         raise InvalidInput(message) from None
 
 
-def parse_project(name: str) -> tuple[str, ...] | None:
-    """Return all names of a project, the current one first; None for a blank name."""
-    from memories.identity.place import names_of  # most commands don't name a project
+def parse_project(name: str) -> str | tuple[str, ...] | None:
+    """Return a project as `Memories.search` takes it; None for a blank name."""
+    from memories.identity.place import find_project  # most commands don't name a project
 
-    return names_of(name) or None
+    return find_project(name)
 
 
 # --- tags ---
@@ -324,7 +324,9 @@ class TagOption(Option):
         if self.name == "tag":
             return list(value)
         if self.name == "project" and value:
-            value = next(iter(parse_project(value) or ()), None)
+            from memories.identity.place import names_of
+
+            value = next(iter(names_of(value)), None)
         if self.is_flag:
             value = "true" if value else None
         # A blank value counts as not given, so that a script may pass an unset variable.

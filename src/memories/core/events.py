@@ -48,7 +48,7 @@ WRITES = {
     "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "",
     "forget": "", "delete_where": "delete", "forget_where": "forget", "tag_where": "tag",
     "rollback": "", "add_turns": "", "update_conversation": "", "forget_turns": "",
-    "pin": "", "unpin": "",
+    "pin": "", "unpin": "", "move": "",
 }  # fmt: skip
 
 Figure = str | int | float | None

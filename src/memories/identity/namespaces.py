@@ -21,7 +21,7 @@ from memories.guard.origin import origin_of, tags_of
 from memories.identity import captured
 from memories.models import SHARED
 from memories.read.lookup import check_namespace
-from memories.read.versions import is_unaccepted, plain_key
+from memories.read.versions import is_unaccepted
 from memories.scratchpad import file, metadata
 from memories.settings import Config
 from memories.stores.chain import (
@@ -36,7 +36,7 @@ from memories.stores.chain import (
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.backup import backups_of
-from memories.transfer.lines import content_hash
+from memories.transfer.moves import append_copies, describe_taken_keys, find_copies
 from memories.transfer.pages import Place, pages
 from memories.write.queue import RetryQueue, files_of
 
@@ -44,7 +44,6 @@ _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
 _MAX_ENTRIES = 1_000  # log entries written in the same millisecond
 _MAX_SHOWN = 20  # number of tags, writers and conflicts shown
-_PAGE = 250  # records at a time
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
@@ -240,7 +239,7 @@ def move(
             if dry_run:
                 return moved
             for collection in SEARCHED:
-                _append(store, source.without(collection, copied), into)
+                append_copies(store, source.without(collection, copied), into)
             _append_log(store, source, into)
         _move_files(store, config, name, into)
         refs: list[Ref] = []
@@ -350,7 +349,8 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
         shared = {record.ref.group for record in source.records[collection]} & groups
         copied_groups: set[str] = set()
         for group in sorted(shared):
-            refs = _find_copied_group(store, source, place, group)
+            own = [record for record in source.records[collection] if record.ref.group == group]
+            refs = find_copies(store, own, into)
             if refs is not None:
                 copied |= refs
                 copied_groups.add(group)
@@ -364,7 +364,7 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
                 f"{source.name} {into}"
             )
         if collection is Collection.MEMORY:
-            conflicts += _find_taken_keys(store, source.without(collection, copied), into)
+            conflicts += describe_taken_keys(store, source.without(collection, copied), into)
     if conflicts:
         names = ", ".join(conflicts[:_MAX_SHOWN])
         if len(conflicts) > _MAX_SHOWN:
@@ -373,53 +373,6 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
             f"both have {names}; delete, rename or retag one of each first; nothing was changed"
         )
     return copied
-
-
-def _find_copied_group(store: Store, source: _Source, place: Place, group: str) -> set[Ref] | None:
-    """Return the records copied from a group; None if the name belongs to a different group."""
-    own = {
-        record.ref.position: record
-        for record in source.records[place.collection]
-        if record.ref.group == group
-    }
-    others = store.scan(place.everything()._replace(group=group), limit=len(own) + 1)
-    refs = set()
-    for other in others:
-        record = own.get(other.ref.position)
-        if record is None:
-            return None
-        moved = other._replace(ref=other.ref._replace(namespace=record.ref.namespace))
-        if content_hash(record) != content_hash(moved):
-            return None
-        refs.add(record.ref)
-    return refs
-
-
-def _find_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
-    """Describe the keys of current memories that also exist in the other namespace."""
-    for record in records:
-        if record.key is None or record.ended_at is not None:
-            continue
-        if store.count(Filter(Collection.MEMORY, (into,), key=record.key), at_most=1):
-            description = f'the key "{validate.shown(plain_key(record.key) or "")}"'
-            project = record.labels.get("project")
-            if project:
-                description += f' of the project "{validate.shown(project)}"'
-            yield description
-
-
-def _append(store: Store, records: Sequence[Record], into: str) -> None:
-    for start in range(0, len(records), _PAGE):
-        page = records[start : start + _PAGE]
-        vectors = store.vectors([record.ref for record in page])
-        store.append(
-            [
-                record._replace(
-                    ref=record.ref._replace(namespace=into), vectors=vectors.get(record.ref)
-                )
-                for record in page
-            ]
-        )
 
 
 def _append_log(store: Store, source: _Source, into: str) -> None:

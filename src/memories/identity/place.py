@@ -68,6 +68,19 @@ def remembered_root(name: str) -> Path | None:
     return None
 
 
+def find_project(name: str) -> str | tuple[str, ...] | None:
+    """Return a project that a user named, as `Memories.search` takes it; None for a blank name.
+
+    Args:
+        name: One of its names, or `.` for the working folder's project: then these are all of its
+            names. Any other name is returned as it is, since it may be the end of a longer one.
+    """
+    names = names_of(name)
+    if len(names) > 1 or name.strip() == ".":
+        return names
+    return "".join(names) or None
+
+
 def names_of(project: str | None) -> tuple[str, ...]:
     """Return all names of a project, the current one first; `.` means the working folder's project.
 

@@ -19,6 +19,7 @@ from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
 from memories.embedders.languages import give_hint
 from memories.errors import InvalidInput, NotFound
+from memories.identity.place import find_project
 from memories.mcp import answers
 from memories.mcp.answers import Own, brief, row, rows, short_id, shorten, with_author
 from memories.memories import Memories
@@ -184,8 +185,10 @@ class Tools:
     def _own(self) -> Own:
         return Own.of(self.memories)
 
-    def _own_projects(self) -> Collection[str]:
-        """Return the names of the working folder's project."""
+    def _names_of(self, project: str) -> str | Collection[str] | None:
+        """Return a project as `Memories.search` takes it; `.` is the working folder's."""
+        if project != ".":
+            return find_project(project)
         projects = self._own().projects
         if not projects:
             raise InvalidInput("this folder belongs to no project; leave project out, or name one")
@@ -206,8 +209,8 @@ class Tools:
         _check_limit(arguments["limit"])
         if arguments["scope"] == "all":
             arguments["scope"] = _widest_scope(arguments)
-        if arguments.get("project") == ".":
-            arguments["project"] = self._own_projects()
+        if "project" in arguments:
+            arguments["project"] = self._names_of(arguments["project"])
 
         def search(memories: Memories) -> "tuple[Explanation, bool]":
             explanation = memories.explain(query, **arguments)

@@ -88,7 +88,7 @@ class Listing(NamedTuple):
             from memories.read.selector import plan_listing
 
             where, selects = plan_listing(self.selector, where)
-        filters = with_global(where, self.project)
+        filters = with_global(where, lookup.names_of_project(self.project))
         records, next_cursor = read_page(lookup, filters, limit, cursor, selects, order)
         if where.as_of is not None:
             records = with_past_reinforcement(lookup.store, records, where.as_of)

@@ -3,7 +3,7 @@
 For pages of memories see `listing`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -310,6 +310,14 @@ class Lookup(NamedTuple):
             f'Memory not found: none has the key "{key}"{self._describe_places(key, project)}'
         )
 
+    def names_of_project(self, project: str | Sequence[str] | None) -> Sequence[str] | None:
+        """Return the names of a project that a caller named; see `complete_project`."""
+        names: set[str] = set()
+        if isinstance(project, str):
+            for collection in SEARCHED:
+                names.update(self.store.values(collection, self.readable, "project"))
+        return complete_project(project, names)
+
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
@@ -486,20 +494,41 @@ def _common_length(first: str, second: str) -> int:
 # --- projects and review ---
 
 
-def with_global(where: Filter, project: str | Sequence[str] | None) -> tuple[Filter, ...]:
+def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
+    """Return the names of a project that a caller named.
+
+    Args:
+        project: A project's name or, if no project has that name, the end of one: `shop` for
+            `github.com/acme/shop`. Several names are taken as they are.
+        names: The names of projects in use.
+
+    Raises:
+        InvalidInput: Several projects' names end like that, or it can't be a tag value.
+    """
+    if not isinstance(project, str):
+        return project
+    name = validate.tags({"project": project})["project"]
+    if name in names:
+        return [name]
+    longer = sorted(other for other in names if other.endswith(f"/{name}"))
+    if len(longer) > 1:
+        raise InvalidInput(f'"{name}" may be {" or ".join(longer)}; give its whole name')
+    return longer or [name]
+
+
+def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...]:
     """Return filters for the memories of a project together with the global ones.
 
     Args:
         where: The filter to extend. It is returned alone if there is no project, or if it already
             names the project.
-        project: The project, or all of its names. The last filter returned is for global memories.
+        names: The project's names. The last filter returned is for global memories.
 
     Raises:
         InvalidInput: The project can't be a tag value, or the filter names another project.
     """
-    if project is None:
+    if names is None:
         return (where,)
-    names = [project] if isinstance(project, str) else project
     labels = [validate.tags({"project": name}) for name in names]
     named = where.labels.get("project")
     if named is not None:

@@ -11,7 +11,7 @@ from memories.config import is_own_name
 from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
-from memories.read.lookup import Lookup, narrow, with_global
+from memories.read.lookup import Lookup, complete_project, narrow, with_global
 from memories.settings import Config
 from memories.stores import Store, local_path
 from memories.stores.records import SEARCHED, Collection, Filter
@@ -114,7 +114,8 @@ class Scratchpads:
             rules = rules._replace(min_confidence=validate.unit(min_confidence, "min-confidence"))
         limit = filters.get("limit")
         limit = self.config.default_limit if limit is None else validate.limit(limit)
-        return find_matches(entries, query, self._predicate(filters), limit, rules, self._clock())
+        is_wanted = self._predicate(filters, entries)
+        return find_matches(entries, query, is_wanted, limit, rules, self._clock())
 
     def edits(self) -> tuple[str, ...]:
         """Apply a person's edits of the file; see `Memories.edits`."""
@@ -298,10 +299,14 @@ class Scratchpads:
         memories = Filter(Collection.MEMORY, (place.namespace,), state="any")
         return bool(self._store.count(memories, at_most=1))
 
-    def _predicate(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
-        """Return a function that tests whether a record meets the filters of a search."""
+    def _predicate(
+        self, filters: "SearchFilters", entries: "Sequence[Entry]"
+    ) -> "Callable[[Record], bool]":
+        """Return a function that tests whether an entry's record meets the filters of a search."""
         namespaces = narrow(self.lookup.where(), filters, self._clock())
-        alternatives = with_global(namespaces, filters.get("project"))
+        projects = {entry.tags["project"] for entry in entries if "project" in entry.tags}
+        project = complete_project(filters.get("project"), projects)
+        alternatives = with_global(namespaces, project)
         where = filters.get("where")
         selector = None if where is None else self._selector(where)
 

@@ -125,7 +125,8 @@ def parse(
     judged_at = any_collection.as_of or now
     judge = lookup.judge if any_collection.as_of is None else None
     instant = (judged_at, config.decay_half_life_hours, judge)
-    filters, conditions = _divide_by_collection(any_collection, options, instant)
+    projects = lookup.names_of_project(options.get("project"))
+    filters, conditions = _divide_by_collection(any_collection, options, projects, instant)
     limit, min_confidence = options.get("limit"), options.get("min_confidence")
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
@@ -156,6 +157,7 @@ def parse(
 def _divide_by_collection(
     any_collection: Filter,
     options: SearchFilters,
+    projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Condition]]:
     """Return `Search.filters` and `Search.conditions`."""
@@ -166,7 +168,7 @@ def _divide_by_collection(
         where = any_collection._replace(collection=collection)
         if expression is not None:
             where, conditions[collection] = _parse_expression(expression, where, instant)
-        alternatives = with_global(where, options.get("project"))
+        alternatives = with_global(where, projects)
         if collection is Collection.HISTORY and len(alternatives) > 1:
             alternatives = alternatives[:-1]  # turns are never global
         filters += alternatives

@@ -94,7 +94,7 @@ class LoggedStore(StoreWrapper):
             clock: Returns the current time, aware.
             origin: Returns the origin of an added record, regardless of the record's own; None if
                 records keep theirs, as copies do. It is called for each record.
-            action: The action logged for all additions, instead of the ones in the records.
+            action: The action logged for all additions and removals, instead of their own.
             quota: Limits on the size of a namespace; see the setting `namespace_quota`.
             on_change: See the attribute.
             backups: See the attribute.
@@ -184,7 +184,7 @@ class LoggedStore(StoreWrapper):
         has_content = any(ref.collection in SEARCHED for ref in refs)
         if has_content and not self._is_in_transaction:
             with self.transaction():
-                self._note(_Note("forget", ref) for ref in refs)
+                self._note(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
         backups = self.backups()  # before: only the store may fail once records are erased
         try:
@@ -215,6 +215,16 @@ class LoggedStore(StoreWrapper):
         if remaining.issuperset(refs):
             return None
         return erasure_unfinished(PARTLY_GONE, exc)
+
+    def keeping_origins(self, action: str | None = None) -> "LoggedStore":
+        """Return a twin of this store in which added records keep their origins.
+
+        Args:
+            action: The action that the twin logs for additions and removals, instead of their own.
+        """
+        twin = copy.copy(self)
+        twin._origin, twin._action = None, action
+        return twin
 
     def with_batch(self, batch: "BatchedStore", heads: "Heads") -> "LoggedStore":
         """Return a copy of this store that appends through a batch of the wrapped store.

@@ -34,14 +34,16 @@ ACTIONS = (
     "delete",
     "supersede",
     "reinforce",
+    "accept",
     "rollback",
     "turns",
     "forget",
     "import",
+    "move",
     "undone",
     "change",
 )
-_WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import")
+_WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
 _MAX_CONVERSATIONS = 100_000  # whose names are looked up
 _MAX_POSITIONS = 1_000_000  # positions in one item
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MOST_VERSIONS = 1_000_000  # more versions than any memory has
 _RESTORED = " (restored)"
 # Actions that may be dated earlier; a rollback never is.
-_WRITING = ("create", "update", "restore", "confirm", "import")
+_WRITING = ("create", "update", "restore", "confirm", "import", "move")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
 _OF_A_VERSION = (

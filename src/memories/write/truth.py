@@ -65,7 +65,8 @@ class Truth:
                 "run memory verify there"
             )
         records: dict[str, Record] = {}
-        for where in with_global(writer.lookup.where(), project):
+        names = writer.lookup.names_of_project(project)
+        for where in with_global(writer.lookup.where(), names):
             for page in scan_pages(writer.store, where):
                 records |= {
                     record.ref.group: record

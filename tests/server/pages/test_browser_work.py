@@ -81,7 +81,7 @@ def test_several_are_tagged_moved_and_deleted_and_all_of_it_is_undone(
     assert site.memories.tags("topic") == {}
     page.locator("article .pick input").nth(0).check()
     page.click("text=Move …")
-    page.fill("#move input", "attic")
+    page.fill("#move input[name=value]", "attic")
     page.click("#move button:text-is('Move')")
     page.locator("#told", has_text="1 moved to attic").wait_for()
     assert site.memories.tags("project") == {"home": 2, "attic": 1}
@@ -93,6 +93,26 @@ def test_several_are_tagged_moved_and_deleted_and_all_of_it_is_undone(
     page.click("#told button")
     page.locator("article").nth(2).wait_for()
     assert len(contents(site)) == 3
+
+
+def test_several_are_moved_to_another_namespace_and_back(site: Site, opened: Open) -> None:
+    for name in ("kettle", "violin"):
+        site.memories.create(f"The {name} is old", key=f"{name}/age", force=True)
+    before = [(each.id, each.key, each.created_at) for each in site.memories.list().memories]
+    page = opened()
+    for box in range(2):
+        page.locator("article .pick input").nth(box).check()
+    page.click("text=Move …")
+    page.fill("#move input[name=namespace]", "attic")
+    page.click("#move button:text-is('Move')")
+    page.locator("#told", has_text="2 moved to the namespace attic").wait_for()
+    assert contents(site) == []
+    assert page.locator("#selection").is_hidden()
+    page.click("#told button")
+    page.locator("#told", has_text="Undone").wait_for()
+    page.locator("article").nth(1).wait_for()
+    after = [(each.id, each.key, each.created_at) for each in site.memories.list().memories]
+    assert after == before
 
 
 def test_what_is_chosen_stays_chosen_when_more_comes(site: Site, opened: Open) -> None:
@@ -280,7 +300,7 @@ def test_axe_finds_no_violation(site: Site, opened: Open, scheme: str) -> None:
             page.goto(site.url + path)
             found = axe.run(page).response["violations"]
             violations += [(path, size["width"], each["id"], each["impact"]) for each in found]
-        for name in ("palette", "create", "tag", "keys"):
+        for name in ("palette", "create", "tag", "move", "keys"):
             page.goto(site.url)
             page.evaluate(f"document.getElementById('{name}').showModal()")
             found = axe.run(page).response["violations"]

@@ -7,7 +7,7 @@ from typing import Any
 from memories.answers import shapes
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
-from memories.guard.validate import MAX_LIMIT
+from memories.guard.validate import MAX_LIMIT, canonical_namespace
 from memories.server.api.routes import Call, Field, Fields, Route
 from memories.server.api.search_routes import CURSOR, FILTERED, LIMIT
 from memories.write.many import Affected
@@ -70,6 +70,13 @@ def forget_where(call: Call) -> Any:
 def rollback(call: Call) -> Any:
     """Restore memories to their state at an earlier time."""
     return _change_many(call, call.memories.rollback, "to", "where")
+
+
+def move(call: Call) -> Any:
+    """Move memories to another namespace, which the sender must manage too."""
+    into = canonical_namespace(call.arguments["to"])
+    call.who.require("admin", into)
+    return shapes.move_result(call.memories.move(call.arguments["ids"], into))
 
 
 def waiting(call: Call) -> Any:
@@ -157,6 +164,17 @@ ROUTES = (
             "in": Field("text", "What to erase.", choices=("memories", "history", "all")),
             **_MANY,
         },
+        kind="write",
+    ),
+    Route(
+        "POST",
+        "/api/move",
+        move,
+        "admin",
+        "Move memories to another namespace: all of them, or none.",
+        {200: "Moved"},
+        {"to": Field("text", "The other namespace; it requires admin too.", required=True)},
+        {"ids": Field("texts", "The ids of the memories.", required=True)},
         kind="write",
     ),
     Route(

@@ -104,6 +104,7 @@ SCHEMAS: dict[str, Schema] = {
         "count:whole dry_run:flag counts:counts steps:[object]",
         "left:whole undo:object also_in:texts",
     ),
+    "Moved": _object("ids:texts namespace:text into:text versions:whole count:whole"),
     "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
     "Rejected": _object("rejected:whole results:[object] dry_run:flag"),
     "Turn": _shape(*TURN),

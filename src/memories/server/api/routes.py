@@ -172,7 +172,15 @@ SPACE: Fields = {
 
 
 _NONE: Fields = {}
-_WITHOUT_CONTENT = ("Deleted", "Reinforced", "Forgotten", "ForgottenTurns", "Rejected", "Affected")
+_WITHOUT_CONTENT = (
+    "Deleted",
+    "Reinforced",
+    "Forgotten",
+    "ForgottenTurns",
+    "Rejected",
+    "Affected",
+    "Moved",
+)
 _CONTENT = ("steps", "conversation_id")  # members that are objects may contain content
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from memories.answers import shapes
 from memories.errors import InvalidInput
+from memories.identity.place import find_project
 from memories.models import Memory
 from memories.search.filters import FILTERS
 from memories.server.api.routes import Answer, Call, Field, Fields, Route
@@ -58,6 +59,8 @@ def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a query's values under the names that the methods of `Memories` use."""
     aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
+    if "project" in arguments:
+        arguments["project"] = find_project(arguments["project"])
     return {aliases.get(name, name): value for name, value in arguments.items()}
 
 

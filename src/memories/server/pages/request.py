@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
+from memories.identity.place import find_project
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -141,6 +142,8 @@ class PageRequest(NamedTuple):
         """Return the filters that searches and listings share, without those that are empty."""
         names = ("since", "until", "as_of", "trust", "written_by", "where", "project")
         filters: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
+        if "project" in filters:
+            filters["project"] = find_project(filters["project"])
         if tags := self.tags():
             filters["tags"] = tags
         return filters

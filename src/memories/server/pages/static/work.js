@@ -11,13 +11,13 @@ document.addEventListener("click", (event) => {
 });
 
 // --- dialogs: data-dialog names the one that a button opens -------------------------------------------------------------
-async function offerProjects() {
-  const names = document.getElementById("project-names");
-  if (!names || names.children.length) return;
-  const known = await call("GET", "/api/tags/project").catch(() => ({ values: [] }));
-  names.replaceChildren(...known.values.map(({ value }) => {
+async function offer(id, url, read) {
+  const list = document.getElementById(id);
+  if (!list || list.children.length) return;
+  const names = await call("GET", url).then(read, () => []);
+  list.replaceChildren(...names.map((name) => {
     const option = document.createElement("option");
-    option.value = value;
+    option.value = name;
     return option;
   }));
 }
@@ -26,7 +26,8 @@ function show(name) {
   const dialog = document.getElementById(name);
   if (!dialog || dialog.open) return;
   if (name === "palette") list("");
-  else offerProjects();
+  else offer("project-names", "/api/tags/project", ({ values }) => values.map(({ value }) => value));
+  if (name === "move") offer("namespace-names", "/api/namespaces", ({ namespaces }) => namespaces.map((each) => each.name));
   dialog.returnValue = "";
   dialog.showModal();
 }
@@ -90,6 +91,22 @@ async function change(ids, path, body, verb) {
   } : undefined);
 }
 
+async function relocate(ids, to) {
+  try {
+    const moved = await call("POST", `/api/move?to=${encodeURIComponent(to)}`, { ids });
+    changes.none();
+    await refresh();
+    tell(`${moved.count} moved to the namespace ${moved.into}.`, async () => {
+      try {
+        const [from, back] = [moved.into, moved.namespace].map(encodeURIComponent);
+        await call("POST", `/api/move?namespace=${from}&to=${back}`, { ids: moved.ids });
+        await refresh();
+        tell("Undone.");
+      } catch (error) { tell(error.message); }
+    });
+  } catch (error) { tell(error.message); }
+}
+
 const changes = {
   none: () => {
     for (const box of all("input[name=choose]:checked")) box.checked = false;
@@ -103,7 +120,9 @@ const changes = {
   },
   move: async (ids) => {
     const target = await answered("move");
-    if (target) await change(ids, "/api/tags", { tags: { project: target.value.trim() } }, `moved to ${target.value.trim()}`);
+    const [project, namespace] = [target?.value.trim(), target?.namespace?.trim()];
+    if (project) await change(ids, "/api/tags", { tags: { project } }, `moved to ${project}`);
+    if (namespace) await relocate(ids, namespace);
   },
 };
 bar?.addEventListener("click", (event) => {

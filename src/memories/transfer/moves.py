@@ -1,0 +1,174 @@
+"""Moves records to another namespace of the same store, with their versions, times and vectors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.errors import InvalidInput, RequestError, StoreDamaged
+from memories.guard import validate
+from memories.read.lookup import MAX_VERSIONS, Lookup, check_namespace
+from memories.read.versions import end_version, plain_key
+from memories.settings import Config
+from memories.stores.chain import reinforcements_of
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.transfer.lines import content_hash
+from memories.write.links import relink, unlink, without_links
+
+if TYPE_CHECKING:
+    from memories.embedders import Embedder
+
+_PAGE = 250  # records at a time
+
+
+class MovedMemories(NamedTuple):
+    """The result of moving memories.
+
+    Attributes:
+        ids: Their ids, which stay the same.
+        namespace: Their old namespace.
+        into: Their new namespace.
+        versions: The number of their versions.
+    """
+
+    ids: tuple[str, ...]
+    namespace: str
+    into: str
+    versions: int
+
+
+def move(
+    lookup: Lookup,
+    embedder: "Embedder | None",
+    memory_ids: Sequence[str],
+    to: str,
+    config: Config,
+    now: datetime,
+) -> MovedMemories:
+    """Move memories in any state; see `Memories.move`.
+
+    The transaction that copies them also deletes them in their old namespace, so nothing can change
+    them there before they are erased.
+
+    Args:
+        lookup: Their namespace. Its store keeps the origins of added records.
+        embedder: The embedder with which the store was opened; without one, copies get no vectors.
+        memory_ids: Their ids.
+        to: The other namespace.
+        config: The settings, whose own files no namespace may have as its name.
+        now: The time of the move.
+    """
+    store, namespace = lookup.store, lookup.namespace
+    into = check_namespace(validate.canonical_namespace(to), store, config)
+    if into == namespace:
+        raise InvalidInput(f"{into} is already their namespace; give another one")
+    with store.transaction():
+        groups = tuple(dict.fromkeys(map(lookup.resolve_own_id, memory_ids)))
+        versions: list[Record] = []
+        new: list[Record] = []
+        for group in groups:
+            records = _read(
+                store, Filter(Collection.MEMORY, (namespace,), state="any", group=group)
+            )
+            copies = find_copies(store, records, into, _hash_of_copy)
+            if copies is None:
+                raise RequestError(f"{into} has another memory with the id {group}; none was moved")
+            versions += records
+            new += [record for record in records if record.ref not in copies]
+        for description in describe_taken_keys(store, new, into):
+            raise RequestError(f"{into} already has {description}; none was moved")
+        append_copies(store, new, into, with_vectors=embedder is not None)
+        reinforcements = _copy_reinforcements(store, namespace, groups, into)
+        for record in new:
+            if record.ended_at is None:
+                relink(store, _renamed(record, into), record.fields)
+        live = [record for record in versions if record.ended_at is None]
+        unlink(store, live)
+        store.patch([end_version(record, now, "delete") for record in live])
+    store.remove([*(record.ref for record in versions), *reinforcements])
+    return MovedMemories(groups, namespace, into, len(versions))
+
+
+def _copy_reinforcements(
+    store: Store, namespace: str, groups: Sequence[str], into: str
+) -> list[Ref]:
+    """Copy the times at which memories were reinforced; return the records to erase."""
+    refs: list[Ref] = []
+    for group in groups:
+        records = _read(store, reinforcements_of((namespace,), group))
+        copied = {ref.position for ref in store.refs(reinforcements_of((into,), group))}
+        new = [record for record in records if record.ref.position not in copied]
+        append_copies(store, new, into, with_vectors=False)
+        refs += [record.ref for record in records]
+    return refs
+
+
+def _read(store: Store, where: Filter) -> list[Record]:
+    """Return records.
+
+    Raises:
+        StoreDamaged: One of them can't be read.
+    """
+    records = store.scan(where, limit=MAX_VERSIONS)
+    if len(records) != len(store.refs(where)):
+        raise StoreDamaged(
+            f"{where.group} has damaged versions, which a move would lose; see memory doctor; "
+            "none was moved"
+        )
+    return records
+
+
+def _hash_of_copy(record: Record) -> int:
+    """Return a hash that a memory shares with a copy of it that has not changed since."""
+    return content_hash(without_links(record)._replace(ended_at=None, ended_by=None))
+
+
+def find_copies(
+    store: Store,
+    records: Sequence[Record],
+    into: str,
+    digest: Callable[[Record], int] = content_hash,
+) -> set[Ref] | None:
+    """Return the records of one group that an interrupted move has copied to another namespace.
+
+    Returns:
+        None if the other namespace has a different group of that name.
+    """
+    own = {record.ref.position: record for record in records}
+    where = Filter(records[0].ref.collection, (into,), state="any", group=records[0].ref.group)
+    refs = set()
+    for other in store.scan(where, limit=len(own) + 1):
+        record = own.get(other.ref.position)
+        if record is None or digest(record) != digest(_renamed(other, record.ref.namespace)):
+            return None
+        refs.add(record.ref)
+    return refs
+
+
+def describe_taken_keys(store: Store, records: Sequence[Record], into: str) -> Iterator[str]:
+    """Describe the keys of current memories that also exist in the other namespace."""
+    for record in records:
+        if record.key is None or record.ended_at is not None:
+            continue
+        if store.count(Filter(Collection.MEMORY, (into,), key=record.key), at_most=1):
+            description = f'the key "{validate.shown(plain_key(record.key) or "")}"'
+            project = record.labels.get("project")
+            if project:
+                description += f' of the project "{validate.shown(project)}"'
+            yield description
+
+
+def append_copies(
+    store: Store, records: Sequence[Record], into: str, *, with_vectors: bool = True
+) -> None:
+    """Add copies of records to another namespace."""
+    for start in range(0, len(records), _PAGE):
+        page = records[start : start + _PAGE]
+        vectors = store.vectors([record.ref for record in page]) if with_vectors else {}
+        store.append(
+            [_renamed(record, into)._replace(vectors=vectors.get(record.ref)) for record in page]
+        )
+
+
+def _renamed(record: Record, namespace: str) -> Record:
+    return record._replace(ref=record.ref._replace(namespace=namespace))

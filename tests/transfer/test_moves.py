@@ -1,0 +1,202 @@
+"""Memories moved to another namespace: nothing of them is lost, and moving them back undoes it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import InvalidInput, Memories, NotFound, RequestError
+from memories.stores.records import Collection
+from memories.transfer.export import export
+from memories.transfer.pages import Place
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("files", marks=pytest.mark.thorough)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of each store that needs no server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store/memories.db"
+    return f"files:///{tmp_path}/store"
+
+
+def memories_of(url: str, namespace: str, **options: Any) -> Memories:
+    """Open the memories of one namespace."""
+    return Memories(url, namespace=namespace, shared=False, embedder="fake", **options)
+
+
+def exported(memories: Memories) -> list[dict[str, Any]]:
+    """Return the records of a namespace as an export has them, without its name and reads."""
+    lines: list[str] = []
+    own = [memories.namespace]
+    export(memories._raw_store, lines.append, namespaces=own, progress=lambda *_: None)
+    rows = [json.loads(line) for line in lines[1:-1]]
+    for row in rows:
+        del row["namespace"]
+        row.pop("accesses", None)
+    return rows
+
+
+def fill(memories: Memories) -> list[str]:
+    """Store one memory of each kind; return their ids."""
+    first = memories.create("Deploys happen on Tuesdays", key="deploy/day", tags={"type": "fact"})
+    assert first.id
+    memories.update(first.id, "Deploys happen on Fridays", tags={"team": "blue"})
+    gone = memories.create("Lunch is at noon").id
+    waiting = memories.create("The cat sleeps all day long", pending=True).id
+    reinforced = memories.create("Tea is served hot", decay="reinforceable").id
+    assert gone and waiting and reinforced
+    memories.delete(gone)
+    memories.reinforce(reinforced)
+    memories.get(reinforced)
+    memories.pin(reinforced)
+    return [first.id, gone, waiting, reinforced]
+
+
+def test_moved_memories_are_whole_there_and_gone_here_until_they_are_moved_back(url: str) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = fill(bob)
+        stays = bob.create("The port is 5433").id
+        bob.get(ids[3])
+        bob.flush_accesses()
+        before, reads = exported(bob), bob.get(ids[3]).access_count
+        moved = bob.move([ids[0][:18], *ids[1:], ids[0]], "Alice")
+        assert (moved.ids, moved.namespace, moved.into) == (tuple(ids), "bob", "alice")
+        assert moved.versions == 6
+        assert [row["group"] for row in exported(bob)] == [stays]
+        assert exported(alice) == [row for row in before if row["group"] != stays]
+        assert alice.id_of_key("deploy/day") == ids[0]
+        assert alice.search("when do deploys happen?")[0].memory.id == ids[0]
+        assert alice.get(ids[3]).access_count >= reads > 0
+        assert (alice.review.count(), bob.review.count()) == (1, 0)
+        assert alice.status().without_vector_count == 0
+        with pytest.raises(NotFound):
+            bob.history(ids[0])
+        assert alice.move(ids, "bob").versions == 6
+        assert exported(bob) == before
+        assert exported(alice) == []
+        for memories in (bob, alice):
+            [check] = memories.verify_log()
+            assert (check.problem, check.unlogged) == (None, 0)
+
+
+def test_the_log_names_a_move_in_both_namespaces(url: str) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        made = bob.create("Tea is served hot").id
+        assert made
+        bob.move([made], "alice")
+        for memories in (bob, alice):
+            [entry] = memories.log(made, action="move")
+            assert [(change.id, change.last) for change in entry.changes] == [(made, 1)]
+
+
+def test_the_file_of_a_namespace_keeps_no_byte_of_what_was_moved_and_forgotten(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/memories.db"
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        made = bob.create("The XYLOPHONE is out of tune").id
+        assert made
+        bob.move([made], "alice")
+        alice.forget(made)
+    files = filter(Path.is_file, tmp_path.rglob("*"))
+    assert not [file for file in files if b"XYLOPHONE" in file.read_bytes()]
+
+
+def test_all_are_moved_or_none(url: str) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = fill(bob)
+        alice.create("Deploys are frozen", key="deploy/day")
+        before = exported(bob), exported(alice)
+        with pytest.raises(RequestError, match='alice already has the key "deploy/day"; none was'):
+            bob.move(ids, "alice")
+        with pytest.raises(NotFound):
+            bob.move([ids[1], "01a1fdf1-92cd-72f2-8000-000000000000"], "alice")
+        for wrong in ("bob", "", "no/name", "inbox"):
+            with pytest.raises(InvalidInput):
+                bob.move(ids, wrong)
+        assert (exported(bob), exported(alice)) == before
+
+
+def test_only_your_own_are_moved(url: str) -> None:
+    with Memories(url, namespace="shared", embedder="fake") as shared:
+        made = shared.create("Tea is served hot").id
+    assert made
+    with Memories(url, namespace="bob", embedder="fake") as bob:
+        with pytest.raises(RequestError, match="Memory is in namespace shared"):
+            bob.move([made], "alice")
+        assert bob.get(made).namespace == "shared"
+
+
+def test_an_interrupted_move_is_finished_by_the_same_call(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = fill(bob)
+        before = exported(bob)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(bob._raw_store), "remove", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                bob.move(ids, "alice")
+        assert exported(alice) == before
+        assert bob.list().memories == ()
+        with pytest.raises(NotFound):
+            bob.update(ids[0], "Deploys happen on Mondays")
+        assert bob.move(ids, "alice").versions == 6
+        assert (exported(bob), exported(alice)) == ([], before)
+
+
+def test_a_copy_that_was_changed_since_is_not_overwritten(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = fill(bob)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(bob._raw_store), "remove", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                bob.move(ids[:1], "alice")
+        alice.update(ids[0], "Deploys happen on Mondays")
+        with pytest.raises(RequestError, match=f"alice has another memory with the id {ids[0]}"):
+            bob.move(ids[:1], "alice")
+        assert alice.get(ids[0]).content == "Deploys happen on Mondays"
+
+
+def test_a_correction_moved_alone_is_unlinked_and_linked_again_when_it_returns(url: str) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        older = bob.create("Deploys of the shop happen on Tuesdays at 09:30").id
+        newer = bob.create("Deploys of the shop happen on Thursdays at 09:30").memory
+        assert older and newer and newer.corrects == older
+        before = exported(bob)
+        bob.move([newer.id], "alice")
+        assert bob.get(older).corrected_by is None
+        alice.move([newer.id], "bob")
+        assert bob.get(older).corrected_by == newer.id
+        assert bob.get(newer.id).corrects == older
+        bob.move([older, newer.id], "alice")
+        assert alice.get(older).corrected_by == newer.id
+        alice.move([newer.id, older], "bob")
+        assert exported(bob) == before
+
+
+def test_the_quota_of_the_other_namespace_holds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESPACE_QUOTA", "alice.memories=1")
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        ids = fill(bob)
+        before = exported(bob)
+        with pytest.raises(RequestError, match="namespace alice contains 0 memories"):
+            bob.move(ids, "alice")
+        assert (exported(bob), exported(alice)) == (before, [])
+
+
+def test_memories_without_vectors_move_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/memories.db"
+    with Memories(url, namespace="bob", embedder="none") as bob:
+        made = bob.create("Tea is served hot").id
+        assert made
+        assert bob.move([made], "alice").versions == 1
+        store = bob._raw_store
+        assert [store.refs(Place(each, "bob").everything()) for each in (Collection.MEMORY,)] == [
+            []
+        ]
