@@ -103,6 +103,50 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
+def printed_commands(text: str) -> list[list[str]]:
+    """Return the words of each command in the blocks and code spans of a page, up to a pipe."""
+    fenced = re.findall(r"^```(?:sh|console|text)\n(.*?)^```", text, re.M | re.S)
+    lines = re.findall(r"^(?:\$ )?memor(?:y|iae) (.*)$", "\n".join(fenced), re.M)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    lines += [" ".join(span.split()) for span in re.findall(r"`memor(?:y|iae) ([^`]+)`", prose)]
+    commands = []
+    for line in lines:
+        unquoted = re.sub(r"\"[^\"]*\"|'[^']*'", "TEXT", line.partition(" #")[0])
+        commands.append(re.split(r"[|;>]|&&| -- ", unquoted)[0].split())
+    return [words for words in commands if words]
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "INSTALL_FOR_AGENTS.md"], ids=lambda page: page.stem
+)
+def test_every_printed_command_and_its_options_exist(page: Path) -> None:
+    import click
+
+    from memories.cli import ALIASES
+    from memories.cli.app import app
+
+    wrong = []
+    context = click.Context(app, help_option_names=["-h", "--help"])
+    for name, *words in printed_commands(page.read_text(encoding="utf-8")):
+        if name in ("COMMAND", "help", "--help", "--version", "-h"):
+            continue
+        command = app.get_command(context, ALIASES.get(name, name))
+        if command is None:
+            wrong.append(name)
+            continue
+        commands = [command]
+        if isinstance(command, click.Group):
+            inner = command.commands.get(words[0]) if words else None
+            commands = [command, *command.commands.values()] if inner is None else [inner]
+        parameters = [each for one in commands for each in one.get_params(context)]
+        flags = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)}
+        used = [
+            word.partition("=")[0].rstrip(".,:)") for word in words if re.match(r"--?[a-z]", word)
+        ]
+        wrong += [f"{name} {flag}" for flag in used if flag not in flags]
+    assert wrong == []
+
+
 def test_the_page_of_commands_is_what_the_program_prints() -> None:
     spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
     assert spec is not None
