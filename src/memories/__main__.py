@@ -197,8 +197,6 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
 
 def _manage(config: "Config", action: str) -> int:
     """Show or stop a running server, or remove what `serve --install` wrote."""
-    from functools import partial
-
     from memories.cli.output import emit, note
     from memories.warm import manage
 
@@ -209,13 +207,13 @@ def _manage(config: "Config", action: str) -> int:
             return 1
         text = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
         shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
-        emit({**shape, "commands": unit.stop}, partial(str, text))
+        emit({**shape, "commands": unit.stop}, text)
         return 0
     status = manage.send(config, action) or {"running": False}
     if action == "stop":
         status = {**status, "running": False, "stopped": status["running"]}
     rows = [f"{name}: {value}" for name, value in status.items() if value is not None]
-    emit(status, partial(str, "\n".join(rows)))
+    emit(status, "\n".join(rows))
     return 0 if status["running"] or action == "stop" else 1
 
 

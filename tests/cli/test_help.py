@@ -286,7 +286,7 @@ def test_every_option_with_a_default_says_it() -> None:
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
     without = {
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
-        "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
+        "supersedes", "remove_tags", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
         "not_corrects", "host", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user",
         "env_file", "anchors", "valid_until", "recheck",

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memories.connect.conflicts import find_conflicts
-from memories.connect.program import is_ours
+from memories.connect.program import find_conflicts, is_ours
 
 
 def program(folder: Path, name: str, text: str) -> Path:

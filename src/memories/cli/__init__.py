@@ -4,106 +4,72 @@ This module contains only the table of commands and the page that lists them, so
 neither click nor any command.
 """
 
+# The headings of the page, and below each the commands: the module that defines each, and its help.
+_GROUPS = {
+    "Remember": {
+        "create": ("memories", "Store a memory, unless it is already stored."),
+    },
+    "Recall": {
+        "search": ("search", "Find memories or conversation turns, best match first."),
+        "get": ("search", "Show one memory, or several."),
+        "list": ("search", "List memories, newest first."),
+        "history": ("search", "Show every version of a memory, oldest first."),
+        "tags": ("search", "List tags and the number of memories with each."),
+        "duplicates": ("search", "Find memories that repeat older ones."),
+    },
+    "Change": {
+        "update": ("memories", "Add a new version of a memory, with new text or tags."),
+        "edit": ("memories", "Edit a memory in your editor; the saved text is its new version."),
+        "reinforce": ("memories", "Restart the decay of a reinforceable memory."),
+        "delete": ("memories", "Delete a memory; restore undoes this."),
+        "restore": ("memories", "Restore a deleted memory, or an entire store from a backup."),
+        "review": ("review", "Review waiting memories: list, accept, edit, reject."),
+        "verify": ("memories", "Check whether what memories cite still holds."),
+        "confirm": ("memories", "Say that a memory is still true: adds a version."),
+        "tidy": ("review", "Propose what to delete, link or keep, for review."),
+        "move": ("identities", "Move memories to another namespace."),
+        "rollback": ("bulk", "Restore memories to an earlier time."),
+        "forget": ("memories", "Permanently erase a memory with all its versions."),
+    },
+    "Conversations": {
+        "turns": ("turns", "Add, read and erase the turns of conversations."),
+    },
+    "Agents": {
+        "context": ("turns", "Build the prompt with which a model answers a message."),
+        "prompt": ("agents", "Print the block that starts a session's prompt."),
+        "scratchpad": ("agents", "Show and change the memories that start a session."),
+        "hook": ("agents", "Handle an event from an agent's host."),
+        "capture": ("agents", "Store what hooks captured, or show what waits."),
+        "off": ("agents", "Switch hooks off: nothing is recalled or captured automatically."),
+        "on": ("agents", "Switch hooks back on after memory off."),
+        "chat": ("serve", "Talk to an agent that remembers you."),
+        "serve": ("serve", "Run a local server: faster commands, an HTTP API and a web page."),
+        "connect": ("connect", "Connect agents to the memory: their MCP server and hooks."),
+        "disconnect": ("connect", "Disconnect agents from the memory."),
+        "mcp": ("serve", "Serve an agent over MCP, on standard input and output."),
+    },
+    "Store and settings": {
+        "status": ("status", "Check that the store works, and show what it contains."),
+        "namespaces": ("identities", "List the namespaces and the size of each."),
+        "projects": ("identities", "List the projects, their other names and their folders."),
+        "stats": ("status", "Show operations, their speed, and the most read memories."),
+        "config": ("status", "Show every setting and where it came from."),
+        "trust": ("status", "Let the .env of a folder choose every setting."),
+        "tokens": ("identities", "Create, list and revoke server tokens."),
+        "backup": ("backup", "Copy the entire store to a file, and verify the copy."),
+        "doctor": ("backup", "Find problems in a store, and their remedies."),
+        "log": ("status", "Show who changed what and when, and verify the log."),
+        "export": ("stores", "Write memories and turns as JSON lines, or as Markdown."),
+        "import": ("transfer", "Bring in an export, or the memory of another program."),
+        "migrate": ("stores", "Copy the entire store to another one, and verify it."),
+        "reembed": ("stores", "Recompute all vectors with another embedder."),
+    },
+}
 # Each command: the module that defines it, its heading on the page, and its help in one line.
 COMMANDS = {
-    "create": ("memories", "Remember", "Store a memory, unless it is already stored."),
-    "search": ("search", "Recall", "Find memories or conversation turns, best match first."),
-    "get": ("search", "Recall", "Show one memory, or several."),
-    "list": ("search", "Recall", "List memories, newest first."),
-    "history": ("search", "Recall", "Show every version of a memory, oldest first."),
-    "tags": ("search", "Recall", "List tags and the number of memories with each."),
-    "duplicates": ("search", "Recall", "Find memories that repeat older ones."),
-    "update": ("memories", "Change", "Add a new version of a memory, with new text or tags."),
-    "edit": (
-        "memories",
-        "Change",
-        "Edit a memory in your editor; the saved text is its new version.",
-    ),
-    "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),
-    "delete": ("memories", "Change", "Delete a memory; restore undoes this."),
-    "restore": (
-        "memories",
-        "Change",
-        "Restore a deleted memory, or an entire store from a backup.",
-    ),
-    "review": ("review", "Change", "Review waiting memories: list, accept, edit, reject."),
-    "verify": ("memories", "Change", "Check whether what memories cite still holds."),
-    "confirm": ("memories", "Change", "Say that a memory is still true: adds a version."),
-    "tidy": ("review", "Change", "Propose what to delete, link or keep, for review."),
-    "move": ("identities", "Change", "Move memories to another namespace."),
-    "rollback": ("bulk", "Change", "Restore memories to an earlier time."),
-    "forget": ("memories", "Change", "Permanently erase a memory with all its versions."),
-    "turns": ("turns", "Conversations", "Add, read and erase the turns of conversations."),
-    "context": ("turns", "Agents", "Build the prompt with which a model answers a message."),
-    "prompt": ("agents", "Agents", "Print the block that starts a session's prompt."),
-    "scratchpad": ("agents", "Agents", "Show and change the memories that start a session."),
-    "hook": ("agents", "Agents", "Handle an event from an agent's host."),
-    "capture": ("agents", "Agents", "Store what hooks captured, or show what waits."),
-    "off": (
-        "agents",
-        "Agents",
-        "Switch hooks off: nothing is recalled or captured automatically.",
-    ),
-    "on": ("agents", "Agents", "Switch hooks back on after memory off."),
-    "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
-    "serve": (
-        "serve",
-        "Agents",
-        "Run a local server: faster commands, an HTTP API and a web page.",
-    ),
-    "connect": ("connect", "Agents", "Connect agents to the memory: their MCP server and hooks."),
-    "disconnect": ("connect", "Agents", "Disconnect agents from the memory."),
-    "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
-    "status": (
-        "status",
-        "Store and settings",
-        "Check that the store works, and show what it contains.",
-    ),
-    "namespaces": (
-        "identities",
-        "Store and settings",
-        "List the namespaces and the size of each.",
-    ),
-    "projects": (
-        "identities",
-        "Store and settings",
-        "List the projects, their other names and their folders.",
-    ),
-    "stats": (
-        "status",
-        "Store and settings",
-        "Show operations, their speed, and the most read memories.",
-    ),
-    "config": ("status", "Store and settings", "Show every setting and where it came from."),
-    "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
-    "tokens": ("identities", "Store and settings", "Create, list and revoke server tokens."),
-    "backup": (
-        "backup",
-        "Store and settings",
-        "Copy the entire store to a file, and verify the copy.",
-    ),
-    "doctor": (
-        "backup",
-        "Store and settings",
-        "Find problems in a store, and their remedies.",
-    ),
-    "log": ("status", "Store and settings", "Show who changed what and when, and verify the log."),
-    "export": (
-        "stores",
-        "Store and settings",
-        "Write memories and turns as JSON lines, or as Markdown.",
-    ),
-    "import": (
-        "transfer",
-        "Store and settings",
-        "Bring in an export, or the memory of another program.",
-    ),
-    "migrate": (
-        "stores",
-        "Store and settings",
-        "Copy the entire store to another one, and verify it.",
-    ),
-    "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
+    name: (module, heading, line)
+    for heading, commands in _GROUPS.items()
+    for name, (module, line) in commands.items()
 }
 
 # Other words for a command, as people and models type them; help and completion do not list them.
@@ -187,8 +153,8 @@ def everyday_page() -> str:
 
 def help_page() -> str:
     """Return the page of `memory --help`: the commands by purpose, and the common rules."""
-    groups: dict[str, list[str]] = {}
-    for name, (_, group, help_line) in COMMANDS.items():
-        groups.setdefault(group, []).append(f"  {name:<10}  {help_line}")
-    blocks = ["\n".join([f"{group}:", *lines]) for group, lines in groups.items()]
-    return "\n\n".join([_HEAD, *blocks, _TAIL]).rstrip()
+    blocks = [_HEAD]
+    for heading, commands in _GROUPS.items():
+        lines = [f"  {name:<10}  {line}" for name, (_, line) in commands.items()]
+        blocks.append("\n".join([f"{heading}:", *lines]))
+    return "\n\n".join([*blocks, _TAIL]).rstrip()

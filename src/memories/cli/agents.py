@@ -1,7 +1,7 @@
 """Commands for agent sessions: scratchpad, prompt, hook, capture, off, on."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import click
 from memories.answers import shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
+    Selection,
     compact,
     format_option,
     in_session,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
     from memories.identity.prompt import Prompt
     from memories.memories import Memories
-    from memories.models import Memory
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
     from memories.settings import Config
@@ -87,37 +87,28 @@ def show(memories: "Memories", refresh: bool) -> int:
     epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor"
 )
 @named_options
-@in_session(reads=True)
-def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+@in_session(reads=True, selects=True)
+def pin(memories: "Memories", selection: Selection) -> int:
     """Keep a memory in the scratchpad.
 
     Give one ID or several, or - to read ids from standard input. At most 50 are pinned.
     """
-    return _for_each(memories, ids, key, project, memories.pin, "pinned")
+    from memories.cli.bulk import for_each
+
+    return for_each(selection, memories.pin, shapes.memory, text.memory, "pinned")
 
 
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
 @named_options
-@in_session(reads=True)
-def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+@in_session(reads=True, selects=True)
+def unpin(memories: "Memories", selection: Selection) -> int:
     """Stop keeping a memory in the scratchpad.
 
     Give one ID or several, or - to read ids from standard input.
     """
-    return _for_each(memories, ids, key, project, memories.unpin, "unpinned")
+    from memories.cli.bulk import for_each
 
-
-def _for_each(
-    memories: "Memories",
-    ids: Sequence[str],
-    key: str | None,
-    project: str | None,
-    run: "Callable[[str], Memory]",
-    verb: str,
-) -> int:
-    from memories.cli.bulk import for_each, select
-
-    return for_each(select(memories, ids, key, project), run, shapes.memory, text.memory, verb)
+    return for_each(selection, memories.unpin, shapes.memory, text.memory, "unpinned")
 
 
 @scratchpad.command(epilog="memory scratchpad edit -n bob")
@@ -249,8 +240,7 @@ def prompt(
         note(sentence)
     if block.degraded:
         note(SCRATCHPAD_INSTEAD.format(block.degraded))
-    render = partial(str, block.text)
-    emit(shape(block), render, compact=render)
+    emit(shape(block), block.text, compact=block.text)
     return DAMAGED if block.degraded else 0
 
 
@@ -289,7 +279,7 @@ def _project_name(config: "Config", name: str | None) -> str | None:
 @command(
     epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture"
 )
-@click.argument("event", metavar="EVENT", type=click.Choice(hooks.EVENTS))
+@click.argument("event", metavar="EVENT")
 @option("--host", metavar="HOST", help=f"The program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture the conversation; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
@@ -298,22 +288,13 @@ def _project_name(config: "Config", name: str | None) -> str | None:
     metavar="N",
     help="End after N seconds in any case. [default: 0.85; more on a busy machine]",
 )
-def hook(
-    event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None
-) -> None:
+def hook(**_: object) -> None:  # only its help: `__main__` runs hooks
     """Handle an event from an agent's host.
 
     EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host passes
     the event as JSON on standard input; memory connect configures it. If anything fails, the hook
     prints nothing and exits 0; memory doctor shows the reason.
     """
-    arguments = [event]
-    if capture:
-        arguments.append("--capture")
-    for name, value in (("--host", host), ("--namespace", namespace), ("--seconds", seconds)):
-        if value:
-            arguments += [name, value]
-    hooks.main(arguments)
 
 
 @click.group(cls=Group, epilog="memory capture flush\nmemory capture status")
@@ -444,7 +425,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     switched = "on" if on else "off"
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
     here = "on here" if state.on else f"off here: {state.why}"
-    emit(answer, partial(str, f"Hooks are {switched} for {title}; they are {here}."))
+    emit(answer, f"Hooks are {switched} for {title}; they are {here}.")
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:

@@ -11,6 +11,7 @@ import click
 from memories.cli import ALIASES, COMMANDS, help_page
 from memories.cli.output import say
 from memories.errors import InvalidInput
+from memories.guard.validate import parse_tag
 
 TIME = (
     "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), a time span before now "
@@ -133,14 +134,14 @@ def _complete(arguments: Sequence[str]) -> object:
 
 
 def completing(kind: str) -> Callable[..., Any]:
-    """Return completions for a value from names in the store; see `complete.completion`."""
+    """Return completions for a value from names in the store; see `complete.complete`."""
 
-    def complete(*arguments: Any) -> Any:
-        from memories.cli.complete import completion  # only shells need it
+    def run(context: click.Context, _parameter: click.Parameter, beginning: str) -> Any:
+        from memories.cli.complete import complete  # only shells need it
 
-        return completion(kind)(*arguments)
+        return complete(kind, context, beginning)
 
-    return complete
+    return run
 
 
 class Option(click.Option):
@@ -207,6 +208,49 @@ class Option(click.Option):
         if self.group:
             self.collect(context, value)
         return value
+
+
+def parse_project(name: str) -> str | tuple[str, ...] | None:
+    """Return a project as `Memories.search` takes it; None for a blank name."""
+    from memories.identity.place import find_project  # most commands don't name a project
+
+    return find_project(name)
+
+
+class TagOption(Option):
+    """An option that sets a tag: `--tag KEY=VALUE`, or a known key's own option such as
+    `--project`.
+
+    Together they form the parameter `tags`, a dict, or the entry `tags` in their group.
+    """
+
+    def __init__(self, *declarations: Any, group: str = "", **settings: Any) -> None:
+        """Define the option; see `Option`."""
+        super().__init__(*declarations, group=group or "tags", **settings)
+        self.is_nested = bool(group)
+
+    def collect(self, context: click.Context, value: Any) -> None:
+        """Add the tags; refuse two values for one key."""
+        tags = context.params.setdefault(self.group, {})
+        if self.is_nested:
+            tags = tags.setdefault("tags", {})
+        for key, text in map(parse_tag, self._pairs(value)):
+            if tags.setdefault(key, text) != text:
+                raise InvalidInput(
+                    f'tag "{key}" is given twice, as "{tags[key]}" and "{text}"; give it once'
+                )
+
+    def _pairs(self, value: Any) -> list[str]:
+        if self.name == "tag":
+            return list(value)
+        if self.name == "project" and value:
+            from memories.identity.place import names_of
+
+            value = next(iter(names_of(value)), None)
+        if self.is_flag:
+            value = "true" if value else None
+        # A blank value counts as not given, so that a script may pass an unset variable.
+        return [f"{self.name}={value}"] if value and value.strip() else []
 
 
 class _Page:

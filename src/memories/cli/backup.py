@@ -65,7 +65,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     answer = store_shapes.backup_result(result, config.store, queued)
     lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
     lines += [f"Removed {file}" for file in answer["removed"]]
-    emit(answer, partial(str, "\n".join(map(safe, lines))))
+    emit(answer, "\n".join(map(safe, lines)))
     if queued:
         note(
             f"{queued} turns wait in the retry queue and are not in the backup; they are stored "
@@ -265,8 +265,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 def _examine_program(examined: "Examined") -> None:
     """Check how the program is installed, and which other programs may be started instead."""
-    from memories.connect.conflicts import find_conflicts
-    from memories.connect.program import find_beside, is_same_file
+    from memories.connect.program import find_beside, find_conflicts, is_same_file
     from memories.core.installation import find_installation
 
     first = shutil.which("memory")

@@ -16,10 +16,10 @@ from memories.answers import shapes
 from memories.cli.app import command, option
 from memories.cli.options import (
     ProgressBar,
+    Selection,
     dry_run_option,
     in_session,
     parse_whole_number,
-    read_argument,
     show_option,
     size_of,
     text,
@@ -37,9 +37,8 @@ from memories.cli.output import (
 )
 from memories.core.batches import by_weight
 from memories.core.times import parse_span
-from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
+from memories.errors import InvalidInput, RequestError, StoreDamaged
 from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, read_json, shown
-from memories.identity.place import names_of
 from memories.models import KNOWN_TAGS, Draft
 
 if TYPE_CHECKING:
@@ -53,72 +52,12 @@ REFUSED, NOT_STORED = 1, 3  # exit codes
 MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take up to six bytes in JSON
 _MAX_BATCH_BYTES = 4_194_304
 _MAX_ERRORS = 20  # number of errors that are printed
-_MAX_ID_BYTES = 4_194_304
 _READ_BYTES = 65_536
 _SHOWN_BY_DEFAULT = 10
 _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
 # --- selected memories ---
-
-
-class Selection(NamedTuple):
-    """The memories selected on a command line.
-
-    Attributes:
-        ids: Their ids as given, without repetitions.
-        is_list: Whether the answer is a list: several ids were given, or ids on standard input.
-    """
-
-    ids: Sequence[str]
-    is_list: bool
-
-
-def select(
-    memories: "Memories",
-    arguments: Sequence[str],
-    key: str | None = None,
-    project: str | None = None,
-) -> Selection:
-    """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
-
-    Raises:
-        InvalidInput: No memory is selected, or some are selected in two ways.
-        NotFound: No memory has the key.
-    """
-    projects = names_of(project)
-    if key is not None:
-        if arguments:
-            raise InvalidInput("ID and --key can't be combined; give one of them")
-        return Selection([_id_of_key(memories, key, projects)], is_list=False)
-    if projects:
-        raise InvalidInput("--project requires --key here, since each project has its own keys")
-    if not arguments:
-        raise click.UsageError("Missing argument 'ID', or --key.")
-    ids: list[str] = []
-    for argument in arguments:
-        ids += read_ids() if argument == "-" else [argument]
-    if not ids:
-        raise InvalidInput("standard input contains no ids; write one per line")
-    is_list = len(arguments) > 1 or "-" in arguments
-    return Selection(list(dict.fromkeys(ids)), is_list)
-
-
-def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key, under the first name of the project that contains
-    it.
-    """
-    if not projects:
-        return memories.id_of_key(key)
-    for name in projects[:-1]:
-        with contextlib.suppress(NotFound):
-            return memories.id_of_key(key, project=name)
-    return memories.id_of_key(key, project=projects[-1])
-
-
-def read_ids() -> list[str]:
-    """Return the ids on standard input, separated by spaces or line ends."""
-    return read_argument("-", "ids", _MAX_ID_BYTES).split()
 
 
 def for_each(
@@ -363,7 +302,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     if not counts["lines"]:
         raise InvalidInput("the input has no lines; write one memory per line")
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    emit(counts, partial(str, summary))
+    emit(counts, summary)
     if counts["refused"]:
         return REFUSED
     return NOT_STORED if counts["duplicates"] else 0
@@ -413,15 +352,10 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
         return {"stored": False, "error": str(result)}
     answer = shapes.create_result(result)
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
-    for name in ("duplicates", "similar_to"):  # without the contents of other memories
-        if name in shape:
-            shape[name] = [_shape_similar(similar) for similar in shape[name]]
+    for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
+        for name in similar.keys() - {"id", "similarity", "difference"}:
+            del similar[name]  # the contents of other memories
     return shape
-
-
-def _shape_similar(similar: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("id", "similarity", "difference")
-    return {name: similar[name] for name in names if name in similar}
 
 
 def _render_line(answer: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ Completion runs while the user types, so it prints no errors, changes nothing, a
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -19,24 +19,16 @@ _MAX_MEMORIES = 1_000  # the newest names
 _MAX_EXCERPT = 60  # characters of the text shown next to an id
 
 
-def completion(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return the completion for a kind: `ids`, `deleted ids`, or one of `_find_names`."""
-
-    def complete(
-        context: click.Context, _parameter: click.Parameter, beginning: str
-    ) -> list[CompletionItem]:
-        items: list[CompletionItem] = []
-        # The command itself reports problems with the store.
-        with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
-            if kind in ("ids", "deleted ids"):
-                items = _find_ids(memories, beginning, deleted=kind != "ids")
-            else:
-                items = list(map(CompletionItem, _find_names(memories, kind, beginning)))
-        return [
-            item for item in items if item.value.startswith(beginning) and item.value.isprintable()
-        ]
-
-    return complete
+def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
+    """Return the completions of a kind: `ids`, `deleted ids`, or one of `_find_names`."""
+    items: list[CompletionItem] = []
+    # The command itself reports problems with the store.
+    with contextlib.suppress(MemoriesError, OSError), _open(context) as memories:
+        if kind in ("ids", "deleted ids"):
+            items = _find_ids(memories, beginning, deleted=kind != "ids")
+        else:
+            items = list(map(CompletionItem, _find_names(memories, kind, beginning)))
+    return [item for item in items if item.value.startswith(beginning) and item.value.isprintable()]
 
 
 @contextlib.contextmanager

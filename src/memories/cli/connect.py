@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.cli.app import command, option
-from memories.cli.options import format_option, namespace_option, with_settings
+from memories.cli.options import (
+    dry_run_option,
+    format_option,
+    namespace_option,
+    with_settings,
+)
 from memories.cli.output import emit, safe
 from memories.connect import report
 from memories.connect.check import Check, check_connection, check_connections
-from memories.connect.conflicts import find_conflicts
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
 from memories.connect.entries import server_words
 from memories.connect.hosts import Host, Where, load_hosts
-from memories.connect.program import Program, bare, find_program, words_of
+from memories.connect.program import Program, bare, find_conflicts, find_program, words_of
 from memories.connect.status import (
     Connection,
     FoundEntries,
@@ -42,9 +46,6 @@ _scope_option = option(
         "[default: user]"
     ),
 )  # fmt: skip
-_dry_run_option = option(
-    "--dry-run", is_flag=True, help="Change nothing; only show what would change."
-)
 
 
 @command(
@@ -56,7 +57,7 @@ _dry_run_option = option(
     "--capture", is_flag=True, help="Also capture conversations, for review. [default: only recall]"
 )
 @_scope_option
-@_dry_run_option
+@dry_run_option
 @option("--status", is_flag=True, help="Only show what is connected, including other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
@@ -109,7 +110,7 @@ def connect(
 @command(epilog="memory disconnect claude-code\nmemory disconnect codex --scope project --dry-run")
 @_hosts_argument
 @_scope_option
-@_dry_run_option
+@dry_run_option
 @with_settings(format_option)
 def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Disconnect agents from the memory.

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.answers import shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
+    Selection,
     as_of_option,
     dry_run_option,
     format_option,
     in_session,
     named_options,
     show_option,
+    unasked_option,
     with_settings,
 )
 from memories.cli.output import amount, ask_person, begin_change, emit, note, record_change, safe
@@ -69,7 +71,7 @@ def _parse_action(
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
 @as_of_option
 @dry_run_option
-@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@unasked_option
 @in_session(reads=True)
 def namespaces(
     memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
@@ -167,7 +169,7 @@ def _move_namespace(
     counts = f"{moved.versions} versions of memories, {moved.turns} turns"
     emit(
         {**moved._asdict(), "dry_run": dry_run},
-        partial(str, f"{moved.name} {verb} {moved.into}: {counts}."),
+        f"{moved.name} {verb} {moved.into}: {counts}.",
     )
     if not moved.left:
         return 0
@@ -196,7 +198,7 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
             record_change(f"{erased.name} was erased")
     verb = "Would erase" if dry_run else "Erased"
     lines = [f"{verb} {erased.name}: {contents}.", *(f"  {file}" for file in erased.files)]
-    emit({**erased._asdict(), "dry_run": dry_run}, partial(str, "\n".join(lines)))
+    emit({**erased._asdict(), "dry_run": dry_run}, "\n".join(lines))
     note_copies(erased.also_in)
     return 0
 
@@ -244,19 +246,14 @@ def _dimension(store: "Store") -> int | None:
 )
 @named_options
 @option("--to", metavar="NAMESPACE", required=True, help="The namespace to move them to.")
-@in_session(reads=True)
-def move(
-    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, to: str
-) -> None:
+@in_session(reads=True, selects=True)
+def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
     They keep their ids, versions, keys, tags and times. Give one ID or several, or - to read ids
     from standard input. Either all are moved or none, and the answer names the command that undoes
     it. After an interruption, the same command finishes the move.
     """
-    from memories.cli.bulk import select
-
-    selection = select(memories, ids, key, project)
     begin_change()
     moved = memories.move(selection.ids, to)
     record_change(f"{len(moved.ids)} were moved to {moved.into}")
@@ -264,20 +261,11 @@ def move(
     count = amount(len(moved.ids), "memory is", "memories are")
     emit(
         {**shapes.move_result(moved), "undo": undo},
-        partial(str, f"{count} now in {moved.into}.\nTo undo it: {undo}"),
+        f"{count} now in {moved.into}.\nTo undo it: {undo}",
     )
 
 
 # --- projects ---
-
-
-class _Project(NamedTuple):
-    """A project with its number of memories, its other names and its folders."""
-
-    name: str
-    memories: int
-    aliases: tuple[str, ...]
-    folders: tuple[str, ...]
 
 
 @command(
@@ -324,25 +312,27 @@ def _list_projects(memories: "Memories") -> int:
     names = (({*folders} | current) - {*aliases}) | {*counts}
     rows = []
     for name in sorted(names):
-        others = () if name in aliases else tuple(registry.names_of(name, aliases)[1:])
-        rows.append(_Project(name, counts.get(name, 0), others, tuple(folders.get(name, ()))))
-    answer = {"projects": [row._asdict() for row in rows], "aliases": aliases, "count": len(rows)}
+        others = [] if name in aliases else registry.names_of(name, aliases)[1:]
+        row = {"name": name, "memories": counts.get(name, 0), "aliases": others}
+        rows.append(row | {"folders": folders.get(name, [])})
+    answer = {"projects": rows, "aliases": aliases, "count": len(rows)}
     emit(answer, partial(_render_projects, rows, aliases))
     return 0
 
 
-def _render_projects(rows: Sequence[_Project], aliases: Mapping[str, str]) -> str:
+def _render_projects(rows: Sequence[Mapping[str, Any]], aliases: Mapping[str, str]) -> str:
     from memories.identity import registry
 
     lines = []
     for row in rows:
-        line = f"{safe(row.name)}  {amount(row.memories, 'memory', 'memories')}"
-        if row.aliases:
-            line += f"  also {safe(', '.join(row.aliases))}"
-        if row.name in aliases:
-            line += f"  (means {safe(registry.resolve(row.name, dict(aliases)))})"
+        name = row["name"]
+        line = f"{safe(name)}  {amount(row['memories'], 'memory', 'memories')}"
+        if row["aliases"]:
+            line += f"  also {safe(', '.join(row['aliases']))}"
+        if name in aliases:
+            line += f"  (means {safe(registry.resolve(name, dict(aliases)))})"
         lines.append(line)
-        lines += [f"  {safe(folder)}" for folder in row.folders]
+        lines += [f"  {safe(folder)}" for folder in row["folders"]]
     return "\n".join(lines) or _NOTHING
 
 
@@ -353,7 +343,7 @@ def _show_project(folder: str) -> int:
     if project is None:
         raise NotFound(f"{safe(folder)} is not in a git repository of yours, so it has no project")
     line = f"{safe(project.name)}  {safe(str(project.root))}  {safe(project.branch or 'no branch')}"
-    emit({**project._asdict(), "root": str(project.root)}, partial(str, line))
+    emit({**project._asdict(), "root": str(project.root)}, line)
     return 0
 
 
@@ -366,7 +356,7 @@ def _unalias(name: str) -> int:
         raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists them')
     emit(
         {"alias": alias, "project": alias},
-        partial(str, f"{safe(alias)} is a separate project again."),
+        f"{safe(alias)} is a separate project again.",
     )
     return 0
 
@@ -393,7 +383,7 @@ def _alias(
         return change_many(memories, run, show)
     emit(
         {"alias": alias, "project": project},
-        partial(str, f"{safe(alias)} now belongs to {safe(project)}."),
+        f"{safe(alias)} now belongs to {safe(project)}.",
     )
     return 0
 
@@ -413,19 +403,15 @@ _format_settings = with_settings(format_option)
 
 @click.group(
     cls=Group,
-    invoke_without_command=True,
     epilog="memory tokens create laptop --allow bob:rw --allow shared:r\n"
     "memory tokens revoke laptop",
 )
-@click.pass_context
-def tokens(context: click.Context) -> None:
+def tokens() -> None:
     """Create, list and revoke server tokens.
 
     Clients on the network send a token to the server. The token determines which namespaces the
     client may read, write or manage.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
 @tokens.command(
@@ -464,7 +450,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     record_change(
         f'the token "{token.name}" was created; memory tokens revoke {token.id} removes it'
     )
-    emit({"token": secret, **register.shape(token)}, partial(str, secret))
+    emit({"token": secret, **register.shape(token)}, secret)
     note("Keep it now: only its hash is stored, and it is not shown again.")
 
 
@@ -502,7 +488,7 @@ def revoke(config: "Config", name: str) -> None:
     begin_change()
     token = register.revoke(config.home, name)
     record_change(f"the token {token.id} was revoked")
-    emit(register.shape(token) | {"revoked": True}, partial(str, f"Revoked: {safe(token.name)}"))
+    emit(register.shape(token) | {"revoked": True}, f"Revoked: {safe(token.name)}")
 
 
 COMMANDS = (namespaces, move, projects, tokens)

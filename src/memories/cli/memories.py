@@ -13,6 +13,7 @@ from memories.answers import shapes
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
     CREATE_ID,
+    Selection,
     anchor_option,
     anchor_options,
     compact,
@@ -27,9 +28,12 @@ from memories.cli.options import (
     parse_share,
     read_argument,
     read_cited,
+    remove_tag_option,
+    select,
     show_option,
     tag_options,
     text,
+    unasked_option,
     valid_until_option,
     where_option,
     whole_number_or,
@@ -69,22 +73,23 @@ _parse_confidence = partial(parse_share, name="confidence")
     "--lines", metavar="FILE", help=("Store many memories: one text per line; - is standard input.")
 )
 @option(
-    "--decay", metavar="POLICY", values=_POLICIES,
+    "--decay", metavar="POLICY", values=_POLICIES, group="fields",
     help="How the confidence decays: stable, contextual or reinforceable. [default: stable]",
 )  # fmt: skip
 @option(
-    "--key", metavar="KEY", kind="keys",
+    "--key", metavar="KEY", kind="keys", group="fields",
     help="A stable key, such as user/editor. Creating with an existing key adds a version.",
 )  # fmt: skip
-@option("--supersedes", metavar="ID", kind="ids", help="The memory that this one replaces.")
 @option(
-    "--confidence",
-    metavar="0..1",
-    parse=_parse_confidence,
+    "--supersedes", metavar="ID", kind="ids", group="fields",
+    help="The memory that this one replaces.",
+)  # fmt: skip
+@option(
+    "--confidence", metavar="0..1", parse=_parse_confidence, group="fields",
     help="Your confidence, from 0 to 1. [default: 1]",
-)
+)  # fmt: skip
 @option(
-    "--source", metavar="CONVERSATION[#INDEX]",
+    "--source", metavar="CONVERSATION[#INDEX]", group="fields",
     help="The conversation, or the turn, that it comes from.",
 )  # fmt: skip
 @anchor_options("--until")
@@ -98,11 +103,7 @@ def create(
     jsonl: str | None,
     lines: str | None,
     tags: Mapping[str, str],
-    decay: str | None,
-    key: str | None,
-    supersedes: str | None,
-    confidence: float | None,
-    source: str | None,
+    fields: Mapping[str, Any],
     cited: Mapping[str, Any],
     force: bool,
     no_redact: bool,
@@ -115,13 +116,13 @@ def create(
     options apply to all lines: exits 1 if a line was refused, else 3 if one is a duplicate.
     In a project, paths that the text names and that exist become anchors; see memory verify.
     """
-    draft = Draft("", tags, decay, key, supersedes, confidence, source=source, **read_cited(cited))
+    draft = Draft("", tags, **fields, **read_cited(cited))
     if jsonl is not None or lines is not None:
         from memories.cli.bulk import Plan, create_lines
 
         if content is not None or None not in (jsonl, lines):
             raise InvalidInput("CONTENT, --jsonl and --lines can't be combined; give one of them")
-        if key is not None or supersedes is not None:
+        if "key" in fields or "supersedes" in fields:
             raise InvalidInput(
                 "--key and --supersedes name one memory; with --jsonl each line has its own"
             )
@@ -135,7 +136,7 @@ def create(
     try:
         [created] = memories.create_many([draft], force=force, redact=not no_redact)
     except NotFound as exc:  # a create doesn't look up any other id
-        raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
+        raise NotFound(f"{exc}: --supersedes {fields['supersedes']}") from exc
     record_change(_describe(created, force=force))
     emit(
         shapes.create_result(created),
@@ -168,21 +169,18 @@ def _describe(created: "Created", *, force: bool) -> str:
 @memory_id
 @click.argument("content", required=False)
 @tag_options
+@remove_tag_option
 @option(
-    "--remove-tag", metavar="KEY", multiple=True, section="Tags",
-    help="A tag to remove; may be repeated.",
-)  # fmt: skip
-@option(
-    "--decay", metavar="POLICY", values=_POLICIES,
+    "--decay", metavar="POLICY", values=_POLICIES, group="changes",
     help="stable, contextual or reinforceable. [default: unchanged]",
 )  # fmt: skip
 @option(
-    "--confidence", metavar="0..1", parse=_parse_confidence,
+    "--confidence", metavar="0..1", parse=_parse_confidence, group="changes",
     help="Your new confidence, from 0 to 1. [default: unchanged]",
 )  # fmt: skip
 @anchor_options()
 @option(
-    "--not-corrects", metavar="ID", kind="ids",
+    "--not-corrects", metavar="ID", kind="ids", group="changes",
     help="A memory that this one does not correct after all; both stay current.",
 )  # fmt: skip
 @no_redact_option
@@ -192,10 +190,7 @@ def update(
     memory_id: str,
     content: str | None,
     tags: Mapping[str, str],
-    remove_tag: Sequence[str],
-    not_corrects: str | None,
-    decay: str | None,
-    confidence: float | None,
+    changes: Mapping[str, Any],
     cited: Mapping[str, Any],
     no_redact: bool,
 ) -> int:
@@ -205,9 +200,9 @@ def update(
     or - to read it from standard input. ID may be - to give all memories whose ids are on standard
     input the same tags.
     """
-    from memories.cli.bulk import for_each, select
+    from memories.cli.bulk import for_each
 
-    if memory_id == "-" and (content is not None or not_corrects is not None):
+    if memory_id == "-" and (content is not None or "not_corrects" in changes):
         raise InvalidInput(
             "ids from standard input can only be combined with tags; update the content of one "
             "memory at a time"
@@ -216,11 +211,8 @@ def update(
         memories.update,
         content=None if content is None else read_argument(content, "content"),
         tags=tags,
-        remove_tags=remove_tag,
         redact=not no_redact,
-        not_corrects=not_corrects,
-        decay=decay,
-        confidence=confidence,
+        **changes,
         **read_cited(cited),
     )
     return for_each(select(memories, [memory_id]), run, shapes.memory, text.memory, "updated")
@@ -228,17 +220,14 @@ def update(
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
 @named_options
-@in_session(reads=True)
-def reinforce(
-    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None
-) -> int:
+@in_session(reads=True, selects=True)
+def reinforce(memories: "Memories", selection: Selection) -> int:
     """Restart the decay of a reinforceable memory.
 
     Give one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import for_each, select
+    from memories.cli.bulk import for_each
 
-    selection = select(memories, ids, key, project)
     return for_each(
         selection, memories.reinforce, shapes.reinforce_result, text.memory, "reinforced"
     )
@@ -268,7 +257,7 @@ def delete(
     Give one ID or several, or - to read ids from standard input. --where deletes all memories in
     your own namespace that match the expression; the answer names the command that restores them.
     """
-    from memories.cli.bulk import change_many, check_selection, for_each, select
+    from memories.cli.bulk import change_many, check_selection, for_each
 
     check_selection(ids, key, where, dry_run)
     if where is not None:
@@ -308,7 +297,7 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
             raise InvalidInput("a store is restored from one FILE; omit all other arguments")
         restore_store(memories.config, names[0], replace=replace)
         return 0
-    from memories.cli.bulk import for_each, select
+    from memories.cli.bulk import for_each
 
     run = partial(memories.restore, version=version)
     return for_each(select(memories, names), run, shapes.memory, text.memory, "restored")
@@ -340,7 +329,7 @@ def _is_file(name: str) -> bool:
     help="With --where: memories, history (turns) or all. [default: memories]",
 )  # fmt: skip
 @dry_run_option
-@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@unasked_option
 @show_option
 @in_session(reads=True)
 def forget(
@@ -360,7 +349,7 @@ def forget(
     ids from standard input. --where erases all memories or turns in your own namespace that match
     the expression. For a memory, even a deleted one, the latest version must match.
     """
-    from memories.cli.bulk import check_selection, for_each, forget_where, note_copies, select
+    from memories.cli.bulk import check_selection, for_each, forget_where, note_copies
 
     check_selection(ids, key, where, dry_run)
     if where is not None:
@@ -400,19 +389,15 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 )
 @one_named_option
 @no_redact_option
-@in_session(reads=True)
-def edit(
-    memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, no_redact: bool
-) -> None:
+@in_session(reads=True, selects=True)
+def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
     """Edit a memory in your editor; the saved text is its new version.
 
     VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed in the
     meantime, nothing is stored, and the error names the file that contains your text.
     """
-    from memories.cli.bulk import select
     from memories.cli.output import edit_text
 
-    selection = select(memories, ids, key, project)
     if selection.is_list:
         raise InvalidInput("edit takes one memory at a time; give one ID")
     record = memories.get(selection.ids[0])
@@ -481,27 +466,18 @@ def _render_verification(result: "Verification") -> str:
 @named_options
 @anchor_option
 @valid_until_option()
-@in_session(reads=True)
-def confirm_(
-    memories: "Memories",
-    ids: Sequence[str],
-    key: str | None,
-    project: str | None,
-    cited: Mapping[str, Any],
-) -> int:
+@in_session(reads=True, selects=True)
+def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
     """Say that a memory is still true: adds a version.
 
     The text stays. It keeps the anchors that hold, and gets those that its text names. --anchor
     gives it others. A date that has passed is removed unless --valid-until gives a new one. Give
     one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import for_each, select
+    from memories.cli.bulk import for_each
 
-    values = read_cited(cited)
-    run = partial(
-        memories.truth.confirm, anchors=values["anchors"], valid_until=values["valid_until"]
-    )
-    selection = select(memories, ids, key, project)
+    anchors, valid_until = cited.get("anchors") or None, cited.get("valid_until")
+    run = partial(memories.truth.confirm, anchors=anchors, valid_until=valid_until)
     return for_each(selection, run, shapes.memory, text.memory, "confirmed")
 
 

@@ -3,18 +3,18 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 import click
 
-from memories.cli.app import Option, completing, option
+from memories.cli.app import TagOption, completing, option, parse_project
 from memories.cli.output import FORMATS, note, report_damage, set_format, unwatch, watch
 from memories.core.events import noting
-from memories.errors import InvalidInput
-from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT, parse_tag
+from memories.errors import InvalidInput, NotFound
+from memories.guard.validate import MAX_CONTENT_BYTES, MAX_LIMIT
 from memories.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _NOTED = (
     "backup",
 )  # others call recorded methods
 _TYPES = ("preference", "fact", "observation", "project", "decision")
+_MAX_ID_BYTES = 4_194_304
 _COMPLETED = {"conversation": "conversations"}  # how a filter's value is completed
 
 # Set by a server: the function that opens a run's memory, and the id of the memory that a create
@@ -101,11 +102,12 @@ def with_settings(*options: Decorator) -> Decorator:
     return decorate
 
 
-def in_session(*, reads: bool) -> Decorator:
+def in_session(*, reads: bool, selects: bool = False) -> Decorator:
     """Add the options for output, namespace and store; pass a `Memories` as the first argument.
 
     Args:
         reads: Whether the command looks up memories, so that `--no-shared` makes sense.
+        selects: Whether to pass the memories of `named_options` as `selection`.
     """
     options = [namespace_option, store_option, format_option]
     if reads:
@@ -116,6 +118,9 @@ def in_session(*, reads: bool) -> Decorator:
         @functools.wraps(command)
         def run(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
             with open_memory(config, shared=not no_shared) as memories:
+                if selects:
+                    named = [arguments.pop(name) for name in ("ids", "key", "project")]
+                    arguments["selection"] = select(memories, *named)
                 return command(memories, **arguments)
 
         return run  # type: ignore[no-any-return]
@@ -165,6 +170,70 @@ def note_language(memories: "Memories", text: str) -> None:
 
     if hint := give_hint(text, memories.embedder, memories.config.home):
         note(f"Note: {hint}")
+
+
+# --- selected memories ---
+
+
+class Selection(NamedTuple):
+    """The memories selected on a command line.
+
+    Attributes:
+        ids: Their ids as given, without repetitions.
+        is_list: Whether the answer is a list: several ids were given, or ids on standard input.
+    """
+
+    ids: Sequence[str]
+    is_list: bool
+
+
+def select(
+    memories: "Memories",
+    arguments: Sequence[str],
+    key: str | None = None,
+    project: str | None = None,
+) -> Selection:
+    """Return the memories selected by ids, by `-` for ids on standard input, or by a key.
+
+    Raises:
+        InvalidInput: No memory is selected, or some are selected in two ways.
+        NotFound: No memory has the key.
+    """
+    from memories.identity.place import names_of  # most commands name no project
+
+    projects = names_of(project)
+    if key is not None:
+        if arguments:
+            raise InvalidInput("ID and --key can't be combined; give one of them")
+        return Selection([_id_of_key(memories, key, projects)], is_list=False)
+    if projects:
+        raise InvalidInput("--project requires --key here, since each project has its own keys")
+    if not arguments:
+        raise click.UsageError("Missing argument 'ID', or --key.")
+    ids: list[str] = []
+    for argument in arguments:
+        ids += read_ids() if argument == "-" else [argument]
+    if not ids:
+        raise InvalidInput("standard input contains no ids; write one per line")
+    is_list = len(arguments) > 1 or "-" in arguments
+    return Selection(list(dict.fromkeys(ids)), is_list)
+
+
+def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
+    """Return the id of the memory with a key, under the first name of the project that contains
+    it.
+    """
+    if not projects:
+        return memories.id_of_key(key)
+    for name in projects[:-1]:
+        with contextlib.suppress(NotFound):
+            return memories.id_of_key(key, project=name)
+    return memories.id_of_key(key, project=projects[-1])
+
+
+def read_ids() -> list[str]:
+    """Return the ids on standard input, separated by spaces or line ends."""
+    return read_argument("-", "ids", _MAX_ID_BYTES).split()
 
 
 # --- input and progress ---
@@ -287,50 +356,7 @@ def parse_share(text: str, name: str) -> float:
         raise InvalidInput(message) from None
 
 
-def parse_project(name: str) -> str | tuple[str, ...] | None:
-    """Return a project as `Memories.search` takes it; None for a blank name."""
-    from memories.identity.place import find_project  # most commands don't name a project
-
-    return find_project(name)
-
-
 # --- tags ---
-
-
-class TagOption(Option):
-    """An option that sets a tag: `--tag KEY=VALUE`, or a known key's own option such as
-    `--project`.
-
-    Together they form the parameter `tags`, a dict, or the entry `tags` in their group.
-    """
-
-    def __init__(self, *declarations: Any, group: str = "", **settings: Any) -> None:
-        """Define the option; see `Option`."""
-        super().__init__(*declarations, group=group or "tags", **settings)
-        self.is_nested = bool(group)
-
-    def collect(self, context: click.Context, value: Any) -> None:
-        """Add the tags; refuse two values for one key."""
-        tags = context.params.setdefault(self.group, {})
-        if self.is_nested:
-            tags = tags.setdefault("tags", {})
-        for key, text in map(parse_tag, self._pairs(value)):
-            if tags.setdefault(key, text) != text:
-                raise InvalidInput(
-                    f'tag "{key}" is given twice, as "{tags[key]}" and "{text}"; give it once'
-                )
-
-    def _pairs(self, value: Any) -> list[str]:
-        if self.name == "tag":
-            return list(value)
-        if self.name == "project" and value:
-            from memories.identity.place import names_of
-
-            value = next(iter(names_of(value)), None)
-        if self.is_flag:
-            value = "true" if value else None
-        # A blank value counts as not given, so that a script may pass an unset variable.
-        return [f"{self.name}={value}"] if value and value.strip() else []
 
 
 def _tag_options(section: str, group: str = "", **helps: str) -> dict[str, Decorator]:
@@ -423,7 +449,6 @@ def filtered_by(*names: str) -> Decorator:
 
 where_option = filter_option("where")
 since_option = filter_option("since")
-until_option = filter_option("until")
 as_of_option = filter_option("as_of")
 limit_option = filter_option("limit")
 review_filters = together(
@@ -548,9 +573,18 @@ no_redact_option = option(
 dry_run_option = option(
     "--dry-run", is_flag=True, help="Change nothing; only show what would change."
 )
+unasked_option = option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+remove_tag_option = option(
+    "--remove-tag", "remove_tags", metavar="KEY", multiple=True, section="Tags", group="changes",
+    help="A tag to remove; may be repeated.",
+)  # fmt: skip
 show_option = option(
     "--show", metavar="N", section="Output",
     help=f"How many of them to list, 0 to {MAX_LIMIT}. [default: 10]",
+)  # fmt: skip
+cursor_option = option(
+    "--cursor", metavar="CURSOR", section="Output",
+    help="Continue after a page; its next_cursor.",
 )  # fmt: skip
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",

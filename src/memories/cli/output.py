@@ -205,17 +205,17 @@ def _left_out() -> "list[Finding]":
 
 def emit(
     answer: Mapping[str, Any],
-    text: Callable[[], str],
+    text: str | Callable[[], str],
     *,
-    compact: Callable[[], str] | None = None,
+    compact: str | Callable[[], str] | None = None,
     stream: TextIO | None = None,
 ) -> None:
     """Print an answer in the format of this run.
 
     Args:
         answer: The JSON.
-        text: Returns the text for people.
-        compact: Returns the text for a model; by default models get the JSON.
+        text: The text for people, or a function that returns it.
+        compact: The same for a model; by default models get the JSON.
         stream: Where to print it; by default, standard output.
     """
     stream = stream or sys.stdout
@@ -224,10 +224,12 @@ def emit(
         from memories.answers import store_shapes
 
         answer = {**answer, "damaged": store_shapes.damage_details(findings)}
-    if render is None:
-        say(_to_json(answer, stream.isatty()), stream)
-    elif printed := render():
-        say(printed, stream)
+    if callable(render):
+        render = render()
+    elif render is None:
+        render = _to_json(answer, stream.isatty())
+    if render:
+        say(render, stream)
 
 
 def emit_lines(

@@ -13,14 +13,16 @@ import click
 
 from memories.answers import shapes
 from memories.cli.app import Group, command, option
-from memories.cli.bulk import NOT_STORED, read_ids
+from memories.cli.bulk import NOT_STORED
 from memories.cli.options import (
+    cursor_option,
     dry_run_option,
     fields_option,
     in_session,
     limit_option,
     memory_id,
     read_argument,
+    read_ids,
     review_filters,
     text,
 )
@@ -93,9 +95,7 @@ def review() -> None:
 @review_filters
 @_suspicious_option
 @limit_option
-@option(
-    "--cursor", metavar="CURSOR", section="Output", help="Continue after a page; its next_cursor."
-)
+@cursor_option
 @fields_option
 @in_session(reads=False)
 def list_(
@@ -354,7 +354,7 @@ class _Decisions:
             "f": partial(self._store, force=True),
             "r": self._reject,
             "e": self._edit,
-            "s": self._skip,
+            "s": partial(self._decide, "skipped", None),
             "u": self._undo,
         }
         try:
@@ -408,9 +408,6 @@ class _Decisions:
         before = self._memories.get(self._id).content
         if not edit_text(before, self._store, instead=f"memory review edit {self._id} CONTENT"):
             say("The text is unchanged; a accepts it.")
-
-    def _skip(self) -> None:
-        self._decide("skipped", None)
 
     def _undo(self) -> None:
         """Take back the last decision: the memory waits again."""

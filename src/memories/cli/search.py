@@ -9,8 +9,10 @@ import click
 from memories.answers import shapes
 from memories.cli.app import command, completing, option
 from memories.cli.options import (
+    Selection,
     as_of_option,
     compact,
+    cursor_option,
     dry_run_option,
     fields_option,
     filtered_by,
@@ -84,24 +86,16 @@ def search(
 @named_options
 @as_of_option
 @fields_option
-@in_session(reads=True)
-def get(
-    memories: "Memories",
-    ids: Sequence[str],
-    key: str | None,
-    project: str | None,
-    as_of: str | None,
-    fields: str | None,
-) -> int:
+@in_session(reads=True, selects=True)
+def get(memories: "Memories", selection: Selection, as_of: str | None, fields: str | None) -> int:
     """Show one memory, or several.
 
     ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give several ids, or -
     to read ids from standard input. Exits 1 if one of them does not exist; the others are still
     shown. A --key is looked up among current memories.
     """
-    from memories.cli.bulk import for_each, select
+    from memories.cli.bulk import for_each
 
-    selection = select(memories, ids, key, project)
     read = partial(memories.get, as_of=as_of)
     names = field_names(fields)
     if names is None:
@@ -128,12 +122,10 @@ def get(
     "--diff", is_flag=True, section="Output", help="Show the changes in each version, word by word."
 )
 @fields_option
-@in_session(reads=True)
+@in_session(reads=True, selects=True)
 def history(
     memories: "Memories",
-    ids: Sequence[str],
-    key: str | None,
-    project: str | None,
+    selection: Selection,
     as_of: str | None,
     diff: bool,
     fields: str | None,
@@ -143,12 +135,9 @@ def history(
     Deleted memories have a history too. --as-of ends it at that time. --diff shows the words that
     each version kept, removed and added.
     """
-    from memories.cli.bulk import select
-
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields can't be combined; omit one of them")
     names = field_names(fields)
-    selection = select(memories, ids, key, project)
     if selection.is_list:
         raise InvalidInput("history shows one memory at a time; give one ID")
     record = memories.history(selection.ids[0], as_of=as_of)
@@ -203,36 +192,30 @@ def emit_fields(
     "memory list --where 'type = fact and not by = claude-code'",
 )
 @filtered_by(*(name for name, row in FILTERS.items() if row.lists))
-@option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
 @option(
-    "--sort", metavar="BY", values=ORDERS, section="Output",
+    "--deleted", is_flag=True, section="Filters", group="filters",
+    help="List deleted memories instead.",
+)  # fmt: skip
+@option(
+    "--sort", metavar="BY", values=ORDERS, section="Output", group="filters",
     help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
 )  # fmt: skip
 @option(
-    "--reverse", is_flag=True, section="Output",
+    "--reverse", is_flag=True, section="Output", group="filters",
     help="Reverse the order: oldest or smallest first.",
 )  # fmt: skip
-@option(
-    "--cursor", metavar="CURSOR", section="Output",
-    help="Continue after a page; its next_cursor.",
-)  # fmt: skip
+@cursor_option
 @fields_option
 @in_session(reads=True)
 def list_(
-    memories: "Memories",
-    deleted: bool,
-    sort: str | None,
-    reverse: bool,
-    cursor: str | None,
-    fields: str | None,
-    filters: Mapping[str, Any],
+    memories: "Memories", cursor: str | None, fields: str | None, filters: Mapping[str, Any]
 ) -> None:
     """List memories, newest first.
 
     They are sorted by creation, or as --sort says; --since and --until apply to the latest version.
     """
     names = field_names(fields)
-    page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
+    page = memories.list(cursor=cursor, **filters)
     emit_fields(
         shapes.page(page),
         partial(text.page, page),

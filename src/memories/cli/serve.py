@@ -59,26 +59,28 @@ class StartChat(NamedTuple):
     epilog="memory serve\nmemory serve --no-http\n"
     "memory serve --host 0.0.0.0 --host-name memory.example.org\nmemory serve --status"
 )
-@option("--host", metavar="ADDRESS", help="The address for HTTP. [default: 127.0.0.1]")
 @option(
-    "--port", metavar="N", parse=whole_number_or(_PORT), help=("The port for HTTP. [default: 8765]")
+    "--host", metavar="ADDRESS", group="http", help="The address for HTTP. [default: 127.0.0.1]"
 )
 @option(
-    "--host-name", "names", metavar="NAME", multiple=True,
+    "--port", metavar="N", parse=whole_number_or(_PORT), group="http",
+    help="The port for HTTP. [default: 8765]",
+)  # fmt: skip
+@option(
+    "--host-name", "names", metavar="NAME", multiple=True, group="http",
     help="A host name that browsers and proxies use for the server; may be repeated.",
 )  # fmt: skip
 @option("--no-http", is_flag=True, help="Only make the command faster; open no port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
 @option("--tls-key", metavar="FILE", help="The certificate's key.")
 @option(
-    "--issuer", metavar="URL",
+    "--issuer", metavar="URL", group="http",
     help="Also accept tokens from this OAuth issuer, for MCP clients on other machines.",
 )  # fmt: skip
 @option(
-    "--public-url",
-    metavar="URL",
-    help=("The URL at which clients on other machines reach the server."),
-)
+    "--public-url", metavar="URL", group="http",
+    help="The URL at which clients on other machines reach the server.",
+)  # fmt: skip
 @option(
     "--idle", metavar="MINUTES", parse=whole_number_or(_IDLE),
     help="Stop after this time without a request. [default: never]",
@@ -99,14 +101,10 @@ class StartChat(NamedTuple):
 @with_settings(store_option, format_option)
 def serve(
     config: Config,
-    host: str | None,
-    port: int | None,
-    names: tuple[str, ...],
+    http: dict[str, Any],
     no_http: bool,
     tls_cert: str | None,
     tls_key: str | None,
-    issuer: str | None,
-    public_url: str | None,
     idle: int | None,
     action: str | None,
     dry_run: bool,
@@ -119,7 +117,7 @@ def serve(
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
-    if no_http and (host or port or names or tls_cert or issuer or public_url):
+    if no_http and (tls_cert or any(http.values())):
         raise InvalidInput(
             "--no-http can't be combined with the HTTP options; omit one or the other"
         )
@@ -127,25 +125,18 @@ def serve(
         raise InvalidInput(
             "serve --install was removed: see docs/server.md for units for systemd and launchd"
         )
-    if port is not None and port > 65_535:
-        raise InvalidInput(f'{_PORT}, not "{port}"')
+    if http.get("port", 0) > 65_535:
+        raise InvalidInput(f'{_PORT}, not "{http["port"]}"')
     if idle == 0:
         raise InvalidInput(f'{_IDLE}, not "0"')
     if action is not None:
         return ManageServer(config, action)
     files = [file for file in (tls_cert, tls_key) if file is not None]
-    options = {
-        "host": host,
-        "port": port,
-        "http": not no_http,
-        "names": names,
-        "tls": tuple(str(Path(file).expanduser().absolute()) for file in files),
-        "issuer": issuer,
-        "public_url": public_url,
-        "idle_seconds": None if idle is None else idle * 60.0,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    return StartServer(config, given)
+    tls = tuple(str(Path(file).expanduser().absolute()) for file in files)
+    options = {**http, "http": not no_http, "tls": tls}
+    if idle is not None:
+        options["idle_seconds"] = idle * 60.0
+    return StartServer(config, options)
 
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memoriae mcp")

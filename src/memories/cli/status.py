@@ -12,13 +12,12 @@ import click
 from memories.answers import store_shapes
 from memories.cli.app import command, option
 from memories.cli.options import (
+    filtered_by,
     format_option,
     in_session,
-    limit_option,
     namespace_option,
     since_option,
     store_option,
-    until_option,
     with_settings,
 )
 from memories.cli.output import amount, confirm, emit, require_person, safe, unwatch
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Change, LogCheck, LogEntry, Status
     from memories.settings import Config
+    from memories.transfer.audit import LogFilters
     from memories.transfer.stats import Stats
 
 _ACTIONS = tuple(
@@ -57,7 +57,7 @@ def status(memories: "Memories") -> int:
     except SystemFault as exc:
         message = str(exc)
         answer = store_shapes.unreachable(memories.config.store, message)
-        emit(answer, partial(str, f"unhealthy: {message}"), stream=sys.stderr)
+        emit(answer, f"unhealthy: {message}", stream=sys.stderr)
         return 1
     problem = store_shapes.describe_problem(state) or _why_not_creatable(state.store)
     emit(store_shapes.status(state, problem), partial(_render_status, state, problem))
@@ -165,14 +165,14 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
     if lists:
         files = register.approved_files(registers())
         rows = [{"file": file, "sha256": digest} for file, digest in files.items()]
-        emit({"trusted": rows}, partial(str, "\n".join(files) or "No file is trusted."))
+        emit({"trusted": rows}, "\n".join(files) or "No file is trusted.")
         return
     path = Path(folder).expanduser()
     file = (path / ".env" if path.is_dir() else path).absolute()
     if revoke:
         if not register.revoke(file, registers()):
             raise NotFound(f"{file} is not trusted")
-        emit({"file": str(file), "trusted": False}, partial(str, f"{file} is no longer trusted."))
+        emit({"file": str(file), "trusted": False}, f"{file} is no longer trusted.")
         return
     if not file.exists():
         raise InvalidInput(f"{file} does not exist")
@@ -182,7 +182,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
     if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
         answer = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
-        emit(answer, partial(str, f"{file} is trusted in its current form."))
+        emit(answer, f"{file} is trusted in its current form.")
 
 
 # --- statistics ---
@@ -294,16 +294,14 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 )
 @click.argument("memory_id", metavar="[ID]", required=False)
 @option(
-    "--conversation", metavar="NAME", section="Filters",
+    "--conversation", metavar="NAME", section="Filters", group="filters",
     help="Only changes to this conversation, even if it was forgotten.",
 )  # fmt: skip
 @option(
-    "--action", metavar="ACTION", values=_ACTIONS, section="Filters",
+    "--action", metavar="ACTION", values=_ACTIONS, section="Filters", group="filters",
     help="Only changes of this kind, such as create, reinforce or forget.",
 )  # fmt: skip
-@since_option
-@until_option
-@limit_option
+@filtered_by("since", "until", "limit")
 @option(
     "--verify", is_flag=True, section="Check",
     help="Check that no entry was changed, moved or removed.",
@@ -319,13 +317,9 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 def log(
     memories: "Memories",
     memory_id: str | None,
-    conversation: str | None,
-    action: str | None,
-    since: str | None,
-    until: str | None,
-    limit: int | None,
     verify: bool,
     against: str | None,
+    filters: "LogFilters",
 ) -> int:
     """Show who changed what and when, and verify the log.
 
@@ -333,20 +327,13 @@ def log(
     memory stays in the log as a fact: its ID, its number of versions, who forgot it and when. With
     --verify, exits 1 if the log is incomplete.
     """
-    filters = {
-        "conversation": conversation,
-        "action": action,
-        "since": since,
-        "until": until,
-        "limit": limit,
-    }
     if not verify:
         if against is not None:
             raise InvalidInput("--against requires --verify")
-        entries = memories.log(memory_id, **filters)  # type: ignore[arg-type]
+        entries = memories.log(memory_id, **filters)
         emit(store_shapes.log_entries(entries), partial(_render_entries, entries))
         return 0
-    if memory_id is not None or any(value is not None for value in filters.values()):
+    if memory_id is not None or filters:
         raise InvalidInput("--verify checks the entire log; omit the filters")
     checks = memories.verify_log(against=against)
     emit(store_shapes.log_checks(checks), partial(_render_checks, checks))

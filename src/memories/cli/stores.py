@@ -209,7 +209,7 @@ def export(
     ):
         count = write(stream)
     record_change(f"{count} records were exported to {file}")
-    emit({"exported": count, "output": file}, partial(str, f"Exported {count} records to {file}."))
+    emit({"exported": count, "output": file}, f"Exported {count} records to {file}.")
 
 
 def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
@@ -224,7 +224,7 @@ def _write_markdown(write: Callable[[IO[bytes]], int], folder: Path) -> None:
         count = bundle.write(folder, (line.decode() for line in copy))
     record_change(f"{count} memories were exported to {folder}")
     answer = {"exported": count, "output": str(folder)}
-    emit(answer, partial(str, f"Exported {count} memories to {folder}/{bundle.INDEX}."))
+    emit(answer, f"Exported {count} memories to {folder}/{bundle.INDEX}.")
 
 
 def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
@@ -393,7 +393,7 @@ def _repartition(config: "Config", partitions: int) -> None:
         )
     emit(
         {"partitions": partitions, "before": before},
-        partial(str, f"The store has {partitions} partitions (before: {before})."),
+        f"The store has {partitions} partitions (before: {before}).",
     )
 
 
@@ -470,6 +470,8 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     The model e5 reads about 100 languages; --install installs it in the way in which this program
     was installed.
     """
+    from importlib.util import find_spec
+
     from memories.embedders import name_of, open_embedder, own_embedder
     from memories.transfer.migrate import reembed as run
 
@@ -480,7 +482,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
             '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words '
             "only"
         )
-    if install and not _has_model(name):
+    if install and name == "e5" and find_spec("memories_e5") is None:
         _install_model()
     begin_change()
     with open_store(config.store, None, config) as store, ProgressBar() as bar:
@@ -492,7 +494,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     answer = store_shapes.reembed_result(reembedded, name_of(reembedded.model) or name)
     if model is not None:
         answer |= _use_embedder(config, name)
-    emit(answer, partial(str, f"Embedded {embedded} with {reembedded.model}."))
+    emit(answer, f"Embedded {embedded} with {reembedded.model}.")
 
 
 def _use_embedder(config: "Config", name: str) -> dict[str, str]:
@@ -511,12 +513,6 @@ def _use_embedder(config: "Config", name: str) -> dict[str, str]:
     file = str(save_setting("embedder", name))
     note(f"Saved in {file}: embedder = {name}")
     return {"saved": file}
-
-
-def _has_model(name: str) -> bool:
-    from importlib.util import find_spec
-
-    return name != "e5" or find_spec("memories_e5") is not None
 
 
 def _install_model() -> None:

@@ -198,7 +198,8 @@ def _import_source(
         if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
             for _ in reading.items(partial(bar, "checking")):
                 pass
-        undo = _undo(config.namespace, import_id)
+        where = shlex.quote(f"import = {import_id}")
+        undo = f"memory forget{_namespace(config.namespace)} --where {where} --in all"
 
         def begin() -> None:
             begin_change()
@@ -227,11 +228,6 @@ def _import_source(
 
 def _namespace(name: str) -> str:
     return "" if name == SHARED else f" -n {name}"
-
-
-def _undo(name: str, import_id: str) -> str:
-    where = shlex.quote(f"import = {import_id}")
-    return f"memory forget{_namespace(name)} --where {where} --in all"
 
 
 def _render_result(answer: Mapping[str, Any]) -> str:

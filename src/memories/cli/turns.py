@@ -10,12 +10,15 @@ import click
 from memories.answers import shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
+    cursor_option,
     dry_run_option,
     filtered_by,
     in_session,
     no_redact_option,
     read_argument,
+    remove_tag_option,
     text,
+    unasked_option,
     whole_number_or,
 )
 from memories.cli.output import (
@@ -49,17 +52,13 @@ _tags_option = partial(option, "--tag", "-t", "tag", metavar="KEY=VALUE", multip
 
 @click.group(
     cls=Group,
-    invoke_without_command=True,
     epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns tail standup',
 )
-@click.pass_context
-def turns(context: click.Context) -> None:
+def turns() -> None:
     """Add, read and erase the turns of conversations.
 
     To search conversations: memory search QUERY --in history.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
 
 
 # --- add ---
@@ -264,26 +263,22 @@ def _render_turns(
     "memory turns list --title release --tag project=shop",
 )
 @option(
-    "--title", metavar="TEXT", section="Filters",
+    "--title", metavar="TEXT", section="Filters", group="filters",
     help="Only conversations whose title contains this text.",
 )  # fmt: skip
-@option("--user", metavar="NAME", section="Filters", help="Only conversations with this user.")
+@option(
+    "--user", metavar="NAME", section="Filters", group="filters",
+    help="Only conversations with this user.",
+)  # fmt: skip
 @_tags_option(
     section="Filters",
     help="Only conversations with this tag; may be repeated, and all must match.",
 )
 @_turn_filters
-@option(
-    "--cursor", metavar="CURSOR", section="Output", help="Continue after a page; its next_cursor."
-)
+@cursor_option
 @in_session(reads=True)
 def list_(
-    memories: "Memories",
-    title: str | None,
-    user: str | None,
-    tag: Sequence[str],
-    cursor: str | None,
-    filters: Mapping[str, Any],
+    memories: "Memories", tag: Sequence[str], cursor: str | None, filters: Mapping[str, Any]
 ) -> int:
     """List conversations, newest first.
 
@@ -293,9 +288,7 @@ def list_(
     tags = dict(parse_tag(pair) for pair in tag) or None
     problem = None
     try:
-        page = memories.list_conversations(
-            cursor=cursor, title=title, user=user, tags=tags, **filters
-        )
+        page = memories.list_conversations(cursor=cursor, tags=tags, **filters)
     except SystemFault as exc:
         from memories.read.conversations import ConversationPage
         from memories.write.waiting import with_waiting
@@ -318,23 +311,21 @@ def list_(
     'memory turns update standup --title "" --remove-tag project'
 )
 @click.argument("conversation")
-@option("--title", metavar="TEXT", help="Its title; empty to remove it.")
-@option("--user", metavar="NAME", help="The user who takes part; empty to remove the user.")
-@_tags_option(section="Tags", help="A tag; may be repeated.")
+@option("--title", metavar="TEXT", group="changes", help="Its title; empty to remove it.")
 @option(
-    "--remove-tag", metavar="KEY", multiple=True, section="Tags",
-    help="A tag to remove; may be repeated.",
+    "--user", metavar="NAME", group="changes",
+    help="The user who takes part; empty to remove the user.",
 )  # fmt: skip
+@_tags_option(section="Tags", help="A tag; may be repeated.")
+@remove_tag_option
 @no_redact_option
 @in_session(reads=True)
 def update(
     memories: "Memories",
     conversation: str,
-    title: str | None,
-    user: str | None,
     tag: Sequence[str],
-    remove_tag: Sequence[str],
     no_redact: bool,
+    changes: Mapping[str, Any],
 ) -> None:
     """Set a conversation's title, user and tags.
 
@@ -342,14 +333,7 @@ def update(
     """
     tags = dict(parse_tag(pair) for pair in tag)
     begin_change()
-    record = memories.update_conversation(
-        conversation,
-        title=title,
-        user=user,
-        tags=tags,
-        remove_tags=remove_tag,
-        redact=not no_redact,
-    )
+    record = memories.update_conversation(conversation, tags=tags, redact=not no_redact, **changes)
     record_change(f"{record.id} was updated")
     emit(shapes.conversation(record), partial(text.conversation, record))
 
@@ -365,7 +349,7 @@ def update(
 )  # fmt: skip
 @option("--with-memories", is_flag=True, help="Also erase the memories that were made from it.")
 @dry_run_option
-@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@unasked_option
 @in_session(reads=False)
 def forget(
     memories: "Memories",
@@ -399,7 +383,7 @@ def forget(
     if with_memories:
         count = forgotten.memories
         answer += f", and {count} memories made from them"
-    emit(shapes.forget_turns_result(forgotten, count, dry_run=dry_run), partial(str, answer))
+    emit(shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
     note_copies(forgotten.also_in)
     return 0
 
@@ -418,24 +402,24 @@ def forget(
     help="Maximum number of tokens in the prompt. [default: no limit]",
 )  # fmt: skip
 @option(
-    "--include-suspicious", is_flag=True,
+    "--include-suspicious", is_flag=True, group="include",
     help="Include texts that look like instructions to a model, with a mark.",
 )  # fmt: skip
 @option(
-    "--include-corrected",
-    is_flag=True,
+    "--include-corrected", is_flag=True, group="include",
     help="Also show memories that another memory in the answer corrects.",
-)
-@option("--include-tool-turns", is_flag=True, help="Include turns with the roles tool and system.")
+)  # fmt: skip
+@option(
+    "--include-tool-turns", is_flag=True, group="include",
+    help="Include turns with the roles tool and system.",
+)  # fmt: skip
 @in_session(reads=True)
 def context(
     memories: "Memories",
     query: str,
     conversation: str | None,
     budget: int | None,
-    include_suspicious: bool,
-    include_tool_turns: bool,
-    include_corrected: bool,
+    include: Mapping[str, bool],
 ) -> int:
     """Build the prompt with which a model answers a message.
 
@@ -451,13 +435,7 @@ def context(
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
     message = read_argument(query, "query")
-    builder = _context_builder(
-        memories,
-        budget,
-        include_corrected=include_corrected,
-        include_suspicious=include_suspicious,
-        include_tool_turns=include_tool_turns,
-    )
+    builder = _context_builder(memories, budget, **include)
     gateway = WithScratchpad(builder.gateway, memories)
     builder.gateway = gateway  # type: ignore[assignment] # it delegates the other methods
     with contextlib.closing(gateway):
@@ -472,8 +450,8 @@ def context(
         note(f"{error['part']} {outcome}: {error['error']}")
     if remark := describe_left_out(built["metadata"]["left_out"]):
         note(remark)
-    escaped_lines = map(safe, prompt.split("\n"))
-    emit(shapes.context(built, prompt), partial("\n".join, escaped_lines))
+    escaped = "\n".join(map(safe, prompt.split("\n")))
+    emit(shapes.context(built, prompt), escaped)
     if not gateway.degraded:
         return 0
     memories.abandon()  # a call that timed out may still use the store
