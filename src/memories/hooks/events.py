@@ -60,19 +60,6 @@ class HookCall:
         send_interim: Sends what the host gets if the hook does not answer in time.
     """
 
-    __slots__ = (
-        "ask_server",
-        "capture",
-        "deadline",
-        "event",
-        "host",
-        "namespace",
-        "seconds",
-        "send_interim",
-        "start_server",
-        "started_at",
-    )
-
     def __init__(self) -> None:
         """Create a call without arguments."""
         self.event = self.host = self.seconds = ""
@@ -96,8 +83,6 @@ class Reply:
         probe_seconds: How long the probe may take.
     """
 
-    __slots__ = ("context", "error", "probe", "probe_seconds", "text")
-
     def __init__(self, text: str = "") -> None:
         """Create a reply without recalled context."""
         self.text, self.error = text, ""
@@ -108,8 +93,6 @@ class Reply:
 
 class FollowUp:
     """Follow-up work after the host has its answer: figures, a server to start, a probe."""
-
-    __slots__ = ("call", "folder", "ms", "reply", "result")
 
     def __init__(self, call: HookCall, folder: str | None, reply: Reply, result: str) -> None:
         """Create the follow-up; `result` is the outcome that `memory stats` counts."""
@@ -140,8 +123,6 @@ class Outcome:
         failed: Whether it failed; the failure is already recorded.
     """
 
-    __slots__ = ("_follow_up", "answer", "failed")
-
     def __init__(
         self, answer: bytes = b"", *, failed: bool = False, follow_up: FollowUp | None = None
     ) -> None:
@@ -159,7 +140,7 @@ def handle(call: HookCall) -> Outcome:
     home = ""
     event = None
     try:
-        event = HostEvent(call.host, _parse(_read_input(0)))
+        event = HostEvent(call.host, _read_event(0))
         if CHECK in event.fields:
             return Outcome(_answer_check(call, event))
         call.host = event.host
@@ -227,8 +208,6 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
 class EventHandler:
     """Handles one event in a session, for which the switch has been read."""
-
-    __slots__ = ("call", "event", "home", "state")
 
     def __init__(self, call: HookCall, event: HostEvent, home: str, state: switch.State) -> None:
         """Create a handler."""
@@ -478,12 +457,12 @@ def _start_detached(command: list[str], folder: str) -> None:
     )
 
 
-def _read_input(fd: int) -> bytes:
+def _read_event(fd: int) -> "dict[str, object]":
     """Return the event. An oversized event is also read to its end, so that its pipe does not
     break.
 
     Raises:
-        ValueError: The event is too long.
+        ValueError: The event is too long, or is not a JSON object.
     """
     parts, size = [], 0
     while part := os.read(fd, 1_048_576):
@@ -492,11 +471,7 @@ def _read_input(fd: int) -> bytes:
             parts.append(part)
     if size > MAX_EVENT_BYTES:
         raise ValueError(f"the event has {size} bytes; at most {MAX_EVENT_BYTES} are read")
-    return b"".join(parts)
-
-
-def _parse(data: bytes) -> "dict[str, object]":
-    fields = json.loads(data)
+    fields = json.loads(b"".join(parts))
     if not isinstance(fields, dict):
         raise ValueError("the event is not a JSON object")  # noqa: TRY004 - wrong input, no wrong call
     return fields

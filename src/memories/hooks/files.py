@@ -8,6 +8,11 @@ import os
 import stat
 import sys
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +119,15 @@ def open_private(path: str, flags: int) -> int:
         os.close(fd)
         raise OSError(f"{path} is not a file")
     return fd
+
+
+def lock(fd: int) -> None:
+    """Wait for the lock of an open file, which closing the file releases.
+
+    On Windows there is none: writing each line in a single call is the only protection.
+    """
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def session_name(host: str, session: str) -> str:

@@ -100,7 +100,9 @@ class Gate:
         """
         if meaning is None and words <= 0:
             return -math.inf
-        relevance = self._base + _WORDS * words + _SPELLING * self._spelling(text)
+        shared_groups = self._groups & _groups(text)
+        spelling = len(shared_groups) / max(1, len(self._groups))
+        relevance = self._base + _WORDS * words + _SPELLING * spelling
         if meaning is not None:
             relevance += _MEANING * meaning + _RELATION * relation
             if best is not None:
@@ -108,11 +110,6 @@ class Gate:
         if is_global:
             relevance += _EVERYWHERE
         return relevance
-
-    def _spelling(self, text: str) -> float:
-        if not self._groups:
-            return 0.0
-        return len(self._groups & _groups(text)) / len(self._groups)
 
 
 def admits(relevance: float, rank: int) -> bool:

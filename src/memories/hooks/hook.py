@@ -103,21 +103,26 @@ def _run(
         signal.signal(number, _stop)
     try:
         call = parse_arguments(arguments)
-        seconds = _parse_seconds(call.seconds) if call.seconds else limit_seconds(call.event, age)
+        seconds = float(call.seconds or limit_seconds(call.event, age))
+        if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
+            raise UsageError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
     except (UsageError, ValueError) as exc:
         if os.isatty(0):  # a person; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
-        _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
+        _run_in_child("record_failure", (None, str(exc)), SECONDS, kill_late=False)
         return
     call.started_at, call.deadline = started_at, started_at + seconds
     call.ask_server, call.start_server = ask_server, start_server
     call.send_interim = _send_interim
     late_seconds = min(age, _MAX_LATE_SECONDS)
-    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), late_seconds)
+    answer, error = _run_in_child("handle", (call,), _seconds_left(call), late_seconds)
     if error:
-        _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
+        _run_in_child("record_failure", (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
-        _print(answer, _seconds_left(call))
+        if hasattr(signal, "setitimer"):  # a host may not read it
+            signal.signal(signal.SIGALRM, _stop)
+            signal.setitimer(signal.ITIMER_REAL, _seconds_left(call))
+        _write_all(1, answer)
 
 
 def _process_age() -> float:
@@ -146,23 +151,8 @@ def limit_seconds(event: str, age: float) -> float:
     return min(SECONDS * busy, _LONGEST.get(event, _LONGEST_OTHERS))
 
 
-def _parse_seconds(text: str) -> float:
-    seconds = float(text)
-    if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
-        raise ValueError(f"--seconds must be a number from {_MIN_SECONDS} to {MAX_SECONDS:g}")
-    return seconds
-
-
 def _seconds_left(call: "HookCall") -> float:
     return max(_MIN_SECONDS, call.deadline - time.monotonic())
-
-
-def _print(answer: bytes, seconds: float) -> None:
-    """Write the answer to standard output, without waiting for a host that does not read it."""
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-    _write_all(1, answer)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -170,34 +160,29 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _handle(call: "HookCall") -> "Outcome":
-    from memories.hooks import events
+def _call(name: str, arguments: "tuple[Any, ...]") -> "Outcome":
+    from memories.hooks import events  # in the child, since it may take long on a busy machine
 
-    return events.handle(call)
-
-
-def _record_failure(call: "HookCall | None", reason: str) -> "Outcome":
-    from memories.hooks import events
-
-    return events.record_failure(call, reason)
+    outcome: Outcome = getattr(events, name)(*arguments)
+    return outcome
 
 
 def _run_in_child(
-    work: "Callable[..., Outcome]",
+    name: str,
     arguments: "tuple[Any, ...]",
     seconds: float,
     late_seconds: float = 0.0,
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Run a function in a child process; return its answer and an error to record, each empty if
-    there is none.
+    """Run a function of `events` in a child process; return its answer and an error to record, each
+    empty if there is none.
 
     The child sends the answer first; the host does not wait for the follow-up work after it. If
     there is no answer, the last interim answer takes its place.
 
     Args:
-        work: The function.
+        name: The name of the function.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
         late_seconds: How much longer to wait while there is no interim answer either.
@@ -205,13 +190,13 @@ def _run_in_child(
             moment.
     """
     if not hasattr(os, "fork"):
-        return _run_with_timer(work, arguments, seconds)
+        return _run_with_timer(name, arguments, seconds)
     deadline = time.monotonic() + seconds
     source, target = os.pipe()
     child = os.fork()
     if not child:
         limit = seconds + late_seconds if kill_late else seconds + _MAX_REPORT_SECONDS
-        _work_as_child(work, arguments, target, limit)
+        _work_as_child(name, arguments, target, limit)
     _children.append(child)
     os.close(target)
     interim, message = b"", b""
@@ -244,9 +229,7 @@ def _send_interim(answer: bytes) -> None:
         _interim[:] = [answer]
 
 
-def _work_as_child(
-    work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", target: int, seconds: float
-) -> None:
+def _work_as_child(name: str, arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
     """Do the work in this child process, send the answer, follow up, and exit."""
     code = 1
     try:
@@ -258,7 +241,7 @@ def _work_as_child(
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         _pipes[:] = [target]
-        outcome = work(*arguments)
+        outcome = _call(name, arguments)
         _write_all(target, outcome.answer + (_FAILED if outcome.failed else _SUCCEEDED))
         os.close(target)
         if hasattr(signal, "setitimer"):
@@ -269,9 +252,7 @@ def _work_as_child(
         os._exit(code)
 
 
-def _run_with_timer(
-    work: "Callable[..., Outcome]", arguments: "tuple[Any, ...]", seconds: float
-) -> tuple[bytes, str]:
+def _run_with_timer(name: str, arguments: "tuple[Any, ...]", seconds: float) -> tuple[bytes, str]:
     """Call a function on systems where processes cannot fork; a timer ends the process when the
     time is up.
     """
@@ -284,7 +265,7 @@ def _run_with_timer(
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
-    outcome = work(*arguments)
+    outcome = _call(name, arguments)
     timer.cancel()
     outcome.follow_up()
     return outcome.answer, ""

@@ -52,8 +52,6 @@ class HostEvent:
         fields: All fields of the event.
     """
 
-    __slots__ = ("fields", "folder", "host", "session_id", "session_name", "turn_id")
-
     def __init__(self, host: str, fields: "dict[str, object]") -> None:
         """Read the fields that all hosts have.
 
@@ -64,22 +62,16 @@ class HostEvent:
         self.host = CURSOR if any(name in fields for name in _CURSOR_FIELDS) else host
         self.session_id = self.first_text("conversation_id", "session_id", "sessionId")[:_MAX_ID]
         self.turn_id = self.first_text("prompt_id", "turn_id", "generation_id")[:_MAX_ID]
-        self.folder = self._workspace_root() or self.text("cwd") or working_folder()
+        roots = fields.get("workspace_roots")  # Cursor runs hooks in the folder of their config
+        root = roots[0] if isinstance(roots, list) and roots else ""
+        self.folder = root if isinstance(root, str) else ""
+        self.folder = self.folder or self.text("cwd") or working_folder()
         if not os.path.isabs(self.folder):
             self.folder = os.path.abspath(self.folder)
         session = self.session_id
         if not session:  # such events are grouped by day and folder
             session = f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
         self.session_name = files.session_name(self.host, session)
-
-    def _workspace_root(self) -> str:
-        """Return the workspace's first folder, because Cursor runs hooks in the folder of their
-        config.
-        """
-        roots = self.fields.get("workspace_roots")
-        if isinstance(roots, list) and roots and isinstance(roots[0], str):
-            return roots[0]
-        return ""
 
     def text(self, name: str) -> str:
         """Return a text field; empty if there is none with this name."""

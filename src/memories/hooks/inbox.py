@@ -11,11 +11,6 @@ import os
 
 from memories.hooks import files
 
-try:
-    import fcntl
-except ImportError:  # Windows: writing each line in a single call is the only protection
-    fcntl = None  # type: ignore[assignment]
-
 MAX_TEXT = 200_000  # characters of one text
 MAX_FILE_BYTES = 16 * 1_048_576
 MAX_BYTES = 64 * 1_048_576  # bytes in all files
@@ -157,12 +152,11 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
             fd = files.open_private(path, flags)
         else:
             fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
-        if fcntl is not None:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            except OSError:
-                os.close(fd)
-                raise
+        try:
+            files.lock(fd)
+        except OSError:
+            os.close(fd)
+            raise
         if _is_current(fd, path):
             return fd
         os.close(fd)  # another process removed or replaced the file while we waited

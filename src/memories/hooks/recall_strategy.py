@@ -51,17 +51,6 @@ class RecallRequest:
         started_at: When the hook's process started, on the clock of `time.monotonic`.
     """
 
-    __slots__ = (
-        "counts",
-        "deadline",
-        "folder",
-        "home",
-        "namespace",
-        "prompt",
-        "session",
-        "started_at",
-    )
-
     def __init__(
         self,
         place: tuple[str, str, str, str | None],
@@ -115,17 +104,6 @@ class HookContext:
         wanted_store: The URL of the store for which the settings ask for a server; empty if none.
     """
 
-    __slots__ = (
-        "error",
-        "figures",
-        "is_noted",
-        "marks",
-        "namespace",
-        "shown",
-        "text",
-        "wanted_store",
-    )
-
     def __init__(self, text: str, namespace: str) -> None:
         """Create a context without memories."""
         self.text, self.namespace, self.error, self.wanted_store = text, namespace, "", ""
@@ -136,22 +114,18 @@ class HookContext:
 
     def encode(self) -> str:
         """Return the context as JSON."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+        return json.dumps(vars(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "HookContext":
         """Read the output of `encode`."""
-        fields: dict[str, Any] = json.loads(data)
-        context = cls(fields["text"], fields["namespace"])
-        for name in cls.__slots__:
-            setattr(context, name, fields[name])
+        context = cls("", "")
+        vars(context).update(json.loads(data))
         return context
 
 
 class Recall:
     """The context for the model, and whether to probe the store once the host has it."""
-
-    __slots__ = ("context", "probe_store")
 
     def __init__(self, context: HookContext, *, probe_store: bool = False) -> None:
         """Create a result."""

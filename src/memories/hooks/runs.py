@@ -11,11 +11,6 @@ import time
 
 from memories.hooks import files, inbox
 
-try:
-    import fcntl
-except ImportError:  # Windows: two simultaneous hooks may count as one
-    fcntl = None  # type: ignore[assignment]
-
 TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
     from typing import Any
@@ -40,8 +35,6 @@ class Run:
         failed_ms: When it last failed; 0 for never.
         error: The reason of its last failure; empty if it never failed.
     """
-
-    __slots__ = ("error", "event", "failed_ms", "failures", "host", "ran_ms", "runs")
 
     def __init__(self, host: str, event: str, data: bytes) -> None:
         """Read a hook's file; a damaged one counts as empty."""
@@ -89,8 +82,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
     path = os.path.join(files.private_folder(home, files.HOOKS), f"{host}.{event}")
     fd = files.open_private(path, os.O_RDWR)
     try:
-        if fcntl is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        files.lock(fd)
         run = Run(host, event, os.read(fd, _MAX_RUN_BYTES))
         run.ran_ms = int(time.time() * 1000)
         run.runs += 1
@@ -258,8 +250,5 @@ def figures_of_silence(folder: str, namespace: str | None) -> "dict[str, Any]":
 
     flags = {"namespace": namespace} if namespace else {}
     settings_from = Path(folder) if Path(folder).is_dir() else None
-    return figures(load_config(flags, folder=settings_from, tell=_ignore), folder)
-
-
-def _ignore(_: str) -> None:
-    """Ignore a message about the settings, because the hook has already reported it."""
+    config = load_config(flags, folder=settings_from, tell=lambda _: None)  # already reported
+    return figures(config, folder)

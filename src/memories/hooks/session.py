@@ -10,11 +10,6 @@ import time
 
 from memories.hooks import files
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
 # Keys of the lines, with the names used by earlier versions.
@@ -50,19 +45,6 @@ class Session:
         probed_at: When the store was last probed, in milliseconds since 1970.
         miss_reported: The `suspect_since` of which the agent was last informed.
     """
-
-    __slots__ = (
-        "ended",
-        "folder",
-        "in_context",
-        "miss_reported",
-        "namespace",
-        "off",
-        "probed_at",
-        "seen",
-        "sentences",
-        "suspect_since",
-    )
 
     def __init__(self) -> None:
         """Create an empty state."""
@@ -135,7 +117,7 @@ def note(home: str, name: str, **facts: object) -> None:
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
-        _lock(fd)  # a namespace and its facts may be erased at the same time
+        files.lock(fd)  # a namespace and its facts may be erased at the same time
         is_full = os.fstat(fd).st_size > MAX_BYTES
         if is_full and not facts.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
@@ -161,7 +143,7 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_RDWR | os.O_APPEND)
     try:
-        _lock(fd)
+        files.lock(fd)
         data = os.read(fd, 2 * MAX_BYTES)
         _, earlier, line = data.rpartition(b"\n" + start)
         if earlier:
@@ -173,11 +155,6 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
     finally:
         os.close(fd)
     return True
-
-
-def _lock(fd: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:

@@ -64,8 +64,6 @@ class State:
         namespace: The namespace to which the session switched; None if it did not.
     """
 
-    __slots__ = ("capture", "namespace", "off_for_session", "on", "why")
-
     def __init__(
         self,
         *,
@@ -235,8 +233,6 @@ def _with_parents(folder: str) -> "Iterator[str]":
 
 class Wish:
     """A prompt that switches memory on or off for its session, perhaps to another namespace."""
-
-    __slots__ = ("namespace", "on")
 
     def __init__(self, on: bool, namespace: str | None) -> None:
         """Create a request."""

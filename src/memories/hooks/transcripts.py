@@ -306,15 +306,10 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
             if isinstance(fields, dict):
                 at = _parse_time(fields.get("timestamp"))
                 for role, raw in parse(fields):
-                    text = _clean(role, raw)
-                    if text:
+                    text = clean_prompt(raw) if role == USER else remove_frames(raw)
+                    limit = MAX_TOOL if role == TOOL else MAX_TEXT
+                    if text := remove_private(text)[:limit].strip():
                         yield Line(role, text, at, end)
-
-
-def _clean(role: str, text: str) -> str:
-    text = clean_prompt(text) if role == USER else remove_frames(text)
-    limit = MAX_TOOL if role == TOOL else MAX_TEXT
-    return remove_private(text)[:limit].strip()
 
 
 def _open_transcript(host: str, path: str, environment: Mapping[str, str]) -> int:
