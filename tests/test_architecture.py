@@ -66,7 +66,7 @@ ORDER = {
         scratchpads""",
     "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
         backup < doctor""",
-    "memories.transfer.sources": """items database < fields reader < sample < markdown < anthropic
+    "memories.transfer.sources": """items database < reader < sample < markdown < anthropic
         basic_memory chatgpt chroma claude claude_code claude_mem codex csv_rows cursor engram
         gemini jsonl lines mcp_memory_service mem0 mempalace okf omega opencode server_memory""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine

@@ -295,7 +295,11 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
     else:
         copy = _copy(path, now)
         if missing:
-            repaired.append(_accept_loss(path))
+            from memories.stores.sqlite.connection import SQLiteFile
+
+            with contextlib.closing(SQLiteFile(path)) as file:
+                lost = file.accept_loss()
+            repaired.append(f"the store goes on without {lost} missing commits")
     with contextlib.closing(open_store(config.store, None, config)) as store:
         return Fixed([*repaired, *store.repair()], copy)
 
@@ -312,13 +316,6 @@ def _copy(path: Path, now: datetime) -> Path:
     except OSError as exc:
         raise write_error(copy, exc) from exc
     return copy
-
-
-def _accept_loss(path: Path) -> str:
-    from memories.stores.sqlite.connection import SQLiteFile
-
-    with contextlib.closing(SQLiteFile(path)) as file:
-        return f"the store goes on without {file.accept_loss()} missing commits"
 
 
 def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:

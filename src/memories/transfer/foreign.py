@@ -21,8 +21,7 @@ from memories.read.turns import KNOWN, REFUSED, STORED, TurnDraft, scoped_key
 from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, Message, one_line
+from memories.transfer.sources.items import Item, Message, add_tag, one_line
 from memories.write.create import Batch, Created, Prepared, prepare
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
@@ -174,7 +173,9 @@ class Importer:
         drafts: list[Draft] = []
         for item in items:
             if isinstance(item, Message):
-                if messages and self._is_full(messages, item):
+                is_other = messages and item.conversation != messages[0].conversation
+                characters = sum(len(message.turn.content) for message in messages)
+                if is_other or len(messages) >= _BATCH or characters >= _BATCH_CHARACTERS:
                     yield self._store_messages(messages)
                     messages = []
                 messages.append(self._with_time(item))
@@ -187,11 +188,6 @@ class Importer:
             yield self._store_messages(messages)
         if drafts:
             yield self._store_drafts(drafts)
-
-    def _is_full(self, messages: Sequence[Message], item: Message) -> bool:
-        if item.conversation != messages[0].conversation or len(messages) >= _BATCH:
-            return True
-        return sum(len(message.turn.content) for message in messages) >= _BATCH_CHARACTERS
 
     def _is_repeated(self, name: str | None, reason: str) -> bool:
         """Return whether this import has met an item with this name; then count it as left out."""

@@ -3,7 +3,7 @@
 Each module is one source. The first line of its docstring names what it reads. It has
 
 - `FILES`, the patterns of its files in a folder;
-- `locate(home)`, which returns where its program keeps them on a machine;
+- `locate(home)`, which returns where its program keeps them on a machine, if it has a usual place;
 - `recognize(sample)`, which returns whether a file or folder is one of its own;
 - `read(reader)`, which yields messages (`items.Message`) and statements (`Draft`) in order, and
   calls `reader.skip` for everything else. A second call must yield the same items.
@@ -60,9 +60,6 @@ class Source(Protocol):
 
     FILES: tuple[str, ...]
 
-    def locate(self, home: Path) -> Iterable[Path]:
-        """Return where the program keeps its files below a home folder, if it is installed."""
-
     def recognize(self, sample: "Sample") -> bool:
         """Return whether a file or folder is of this source."""
 
@@ -98,7 +95,8 @@ def recognize(path: Path) -> str | None:
 def locate(home: Path) -> Iterator[tuple[str, Path]]:
     """Yield the sources that exist on this machine, with their paths."""
     for name in SOURCES:
-        for path in load(name).locate(home):
+        find: Callable[[Path], Iterable[Path]] | None = getattr(load(name), "locate", None)
+        for path in () if find is None else find(home):
             if path.exists():
                 yield name, path
 

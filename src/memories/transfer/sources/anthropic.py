@@ -1,7 +1,6 @@
 """The folder of Anthropic's memory tool: text files that a model writes for itself."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from memories.transfer.sources import markdown
 from memories.transfer.sources.items import Item
@@ -9,11 +8,6 @@ from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
 FILES = ("*.md", "*.txt", "*.xml", "*.json", "*.yaml")
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - each application chooses the folder
-    """Return nothing: each application chooses the folder."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 from memories.models import Draft
 from memories.transfer.sources import markdown
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, one_line
+from memories.transfer.sources.items import Item, add_tag, one_line
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 

@@ -1,8 +1,7 @@
 """ChatGPT's export: `conversations.json`, in its ZIP archive or unpacked."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memories.models import Draft
@@ -29,11 +28,6 @@ _HIDDEN_TYPES = (
 )  # fmt: skip
 _INSTRUCTIONS = ("user_profile", "user_instructions")
 _MARKS = re.compile("\ue200[^\ue201]*\ue201|[\ue200-\ue202]|【\\d+†[^】]*】")
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - an export may be anywhere
-    """Return nothing: an export can be downloaded anywhere."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:
@@ -104,7 +98,10 @@ def _read_message(
     if metadata.get("is_user_system_message") or content.get("content_type") == (
         "user_editable_context"
     ):
-        yield from _read_instructions(content, moment(message.get("create_time")))
+        at = moment(message.get("create_time"))
+        for name in _INSTRUCTIONS:  # which the user wrote for every conversation
+            if text := clean(content.get(name)):
+                yield Draft(text, tags={"type": "preference"}, key=name, created_at=at)
         return
     if message.get("recipient") == "bio" and (text := _text(reader, content)):
         # The call by which the model saves a memory about the user.
@@ -153,10 +150,3 @@ def _text(reader: Reader, content: Mapping[str, Any]) -> str:
         elif "asset_pointer" in str(part.get("content_type")):
             reader.skip("images and sounds")
     return clean(_MARKS.sub("", "\n\n".join(filter(None, texts))))
-
-
-def _read_instructions(content: Mapping[str, Any], at: Any) -> Iterator[Draft]:
-    """Yield the custom instructions, which the user wrote for every conversation."""
-    for name in _INSTRUCTIONS:
-        if text := clean(content.get(name)):
-            yield Draft(text, tags={"type": "preference"}, key=name, created_at=at)

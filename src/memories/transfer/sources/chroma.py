@@ -6,9 +6,8 @@ other metadata become tags.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,8 +16,7 @@ from memories.errors import InvalidInput, SystemFault
 from memories.guard.validate import shown
 from memories.models import Draft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.fields import add_tag, to_draft
-from memories.transfer.sources.items import Item
+from memories.transfer.sources.items import Item, add_tag, to_draft
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -36,11 +34,6 @@ _DOCUMENTS = (
     "WHERE segment_id IN (SELECT id FROM segments WHERE scope = 'METADATA' AND collection = ?) "
     "ORDER BY id"
 )
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - a server may keep it anywhere
-    """Return nothing: a server keeps its folder anywhere."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

@@ -1,7 +1,6 @@
 """Claude's export: conversations, projects and memories, in ZIP archives or unpacked."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memories.models import Draft
@@ -17,11 +16,6 @@ _MEMORIES = ("memories.json", "memories/*.json")
 FILES = (*_CONVERSATIONS, *_PROJECTS, *_MEMORIES)
 _ROLES = {"human": "user", "assistant": "assistant"}
 _PLACEHOLDER = "This block is not supported on your current device yet."
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - an export may be anywhere
-    """Return nothing: an export is downloaded to any place."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:
@@ -46,7 +40,9 @@ def read(reader: Reader) -> Iterator[Item]:
     for conversation in _objects(reader, _CONVERSATIONS):
         yield from _read_conversation(reader, conversation, projects)
     for memories in _objects(reader, _MEMORIES):
-        yield from _read_memories(memories, projects)
+        yield from _split(memories.get("conversations_memory"), {})
+        for name, text in mapping(memories.get("project_memories")).items():
+            yield from _split(text, {"project": projects.get(name) or name})
 
 
 def _objects(reader: Reader, patterns: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
@@ -61,7 +57,7 @@ def _objects(reader: Reader, patterns: tuple[str, ...]) -> Iterator[Mapping[str,
 def _read_project(reader: Reader, project: Mapping[str, Any], name: str) -> Iterator[Item]:
     """Yield the instructions of a project, and its documents if the user asked for them."""
     tags = {"project": name} if name else {}
-    at = moment(project.get("updated_at")) or moment(project.get("created_at"))
+    at = moment(project.get("updated_at"), project.get("created_at"))
     if text := clean(project.get("prompt_template")):
         key = f"project/{project.get('uuid')}/instructions"
         yield Draft(text, tags={**tags, "type": "preference"}, key=key, created_at=at)
@@ -138,13 +134,6 @@ def _read_attachments(reader: Reader, message: Mapping[str, Any]) -> Iterator[It
             name = one_line(attachment.get("file_name"), 200)
             at = moment(message.get("created_at"))
             yield Draft(f"{name}\n\n{text}", created_at=at)
-
-
-def _read_memories(memories: Mapping[str, Any], projects: Mapping[str, str]) -> Iterator[Item]:
-    """Yield the statements of the memories that Claude wrote about the user, and of projects."""
-    yield from _split(memories.get("conversations_memory"), {})
-    for project, text in mapping(memories.get("project_memories")).items():
-        yield from _split(text, {"project": projects.get(project) or project})
 
 
 def _split(text: object, tags: Mapping[str, str]) -> Iterator[Item]:

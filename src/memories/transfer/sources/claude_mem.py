@@ -8,10 +8,10 @@ from typing import Any
 from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import open_copy
-from memories.transfer.sources.fields import add_tag
 from memories.transfer.sources.items import (
     Item,
     Message,
+    add_tag,
     clean,
     moment,
     one_line,

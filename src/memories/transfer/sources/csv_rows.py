@@ -1,13 +1,12 @@
 """CSV files with one memory a row, under the column names that most programs use."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
-from memories.transfer.sources.fields import TEXT_NAMES, to_draft
-from memories.transfer.sources.items import Item
+from memories.transfer.sources.items import TEXT_NAMES, Item, to_draft
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -15,11 +14,6 @@ FILES = ("*.csv", "*.tsv")
 _DELIMITERS = ",;\t|"
 _MAX_FIELD = 1_048_576
 _MAX_HEADER = 65_536  # characters of the first line
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - no program keeps such a file
-    """Return nothing: no program keeps such a file."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

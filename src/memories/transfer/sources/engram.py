@@ -12,8 +12,16 @@ from memories.guard.validate import shown
 from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import open_copy
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, name_of, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    add_tag,
+    clean,
+    dicts,
+    moment,
+    name_of,
+    one_line,
+)
 from memories.transfer.sources.reader import MAX_VALUE_BYTES, Reader
 from memories.transfer.sources.sample import Sample
 
@@ -96,7 +104,7 @@ def _read_observation(reader: Reader, row: Mapping[str, Any]) -> Iterator[Item]:
     yield Draft(
         text if not title or text.startswith(title) else f"{title}: {text}",
         tags=tags,
-        created_at=moment(row.get("updated_at")) or moment(row.get("created_at")),
+        created_at=moment(row.get("updated_at"), row.get("created_at")),
         key=one_line(row.get("sync_id")) or None,
     )
 

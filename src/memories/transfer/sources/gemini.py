@@ -72,7 +72,10 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
     """
     session = file.stem
     messages: dict[object, Mapping[str, Any]] = {}
-    for line in _lines(reader, file):
+    lines: Iterator[Mapping[str, Any]] = reader.json_lines(file)
+    if file.suffix == ".json":
+        lines = filter(None, map(mapping, reader.values(file)))
+    for line in lines:
         session = one_line(line.get("sessionId")) or session
         patch = line.get("$set")
         replaced = patch.get("messages") if isinstance(patch, dict) else line.get("messages")
@@ -83,13 +86,6 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
                 key = message.get("id") or len(messages)
                 messages[str(key)] = _without_tools(message, reader)
     return session, list(messages.values())
-
-
-def _lines(reader: Reader, file: Path) -> Iterator[Mapping[str, Any]]:
-    if file.suffix == ".json":
-        yield from filter(None, map(mapping, reader.values(file)))
-    else:
-        yield from reader.json_lines(file)
 
 
 def _without_tools(message: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:

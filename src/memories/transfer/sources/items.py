@@ -1,4 +1,7 @@
-"""Items of a source: messages of conversations, and drafts of memories."""
+"""Items of a source: messages of conversations, drafts of memories, and the values in them.
+
+Drafts are also made of fields with the names that most programs use, for CSV files and JSON lines.
+"""
 
 import hashlib
 import json
@@ -6,7 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memories.models import Draft
+from memories.errors import InvalidInput
+from memories.guard import validate
+from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
 _EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # a zero or a count of days is earlier
@@ -14,6 +19,11 @@ _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # numbers from here on count these si
 # Control characters except tab and line feed, and halves of characters, which no store keeps.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 _UNSTORABLE |= dict.fromkeys(range(0xD800, 0xE000))
+
+TEXT_NAMES = ("content", "text", "memory", "note", "fact", "data", "value")
+TIME_NAMES = ("created_at", "created", "timestamp", "date", "time", "ts")
+_TAGS = ("agent", "personality", "project", "type", "kind", "category", "user", "user_id")
+_RENAMED = {"kind": "type", "category": "type", "user_id": "user"}
 
 
 class Message(NamedTuple):
@@ -53,15 +63,19 @@ def one_line(text: object, longest: int = 256) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
-def moment(value: object) -> datetime | None:
-    """Return a time as other programs write it: ISO 8601, or a number since 1970.
+def moment(*values: object) -> datetime | None:
+    """Return the first of these values that is a time: ISO 8601, or a number since 1970.
 
     Seconds, milliseconds and microseconds are distinguished by their size. A time without a zone is
     in UTC.
 
     Returns:
-        None if it isn't a time, or is before 1990.
+        None if none is a time since 1990.
     """
+    return next(filter(None, map(_parse_time, values)), None)
+
+
+def _parse_time(value: object) -> datetime | None:
     try:
         if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
             time = datetime.fromisoformat(value.strip())
@@ -125,3 +139,65 @@ def strings(value: object) -> list[str]:
     if not isinstance(value, list):
         return []
     return [part for part in value if isinstance(part, str)]
+
+
+# --- fields
+
+
+def to_draft(fields: Mapping[str, Any]) -> Draft | None:
+    """Return the draft in some fields; None if they have no text.
+
+    Args:
+        fields: Values by their names, which may be written in any case.
+    """
+    by_name = {str(name).strip().lower(): value for name, value in fields.items()}
+    texts = [clean(by_name.get(name)) for name in TEXT_NAMES]
+    text = next(filter(None, texts), "")
+    if not text:
+        return None
+    decay = by_name.get("decay_policy") or by_name.get("decay")
+    return Draft(
+        text,
+        tags=to_tags(by_name),
+        created_at=moment(*map(by_name.get, TIME_NAMES)),
+        decay=decay if decay in tuple(DecayPolicy) else None,
+    )
+
+
+def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags in some fields: known names, and those under `tags`.
+
+    Tags are an object, an array or a list separated by commas, of words or of `key=value`.
+    """
+    tags: dict[str, str] = {}
+    for name in _TAGS:
+        add_tag(tags, _RENAMED.get(name, name), by_name.get(name))
+    if str(by_name.get("global")).lower() in ("true", "1", "yes"):
+        add_tag(tags, "global", "true")
+    value = by_name.get("tags")
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return tags
+    if isinstance(value, dict):
+        for name, text in value.items():
+            add_tag(tags, name, text)
+        return tags
+    words = value.split(",") if isinstance(value, str) else value
+    for word in words if isinstance(words, list) else ():
+        key, separator, text = str(word).partition("=")
+        add_tag(tags, key, text if separator else "true")
+    return tags
+
+
+def add_tag(tags: dict[str, str], key: object, value: object) -> None:
+    """Add a tag, unless its key is there already or one of them is invalid."""
+    name = "-".join(str(key).split())
+    text = one_line("" if value is None else str(value), validate.MAX_TAG_VALUE)
+    if name in tags or not text or len(tags) >= validate.MAX_TAGS // 2:
+        return
+    try:
+        tags |= validate.tags({name: text})
+    except InvalidInput:
+        return  # another program may use any key

@@ -1,20 +1,14 @@
 """JSON lines with one memory each, under the field names that most programs use."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memories.transfer.sources.fields import TEXT_NAMES, to_draft
-from memories.transfer.sources.items import Item, mapping
+from memories.transfer.sources.items import TEXT_NAMES, Item, mapping, to_draft
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
 FILES = ("*.jsonl", "*.ndjson", "*.json")
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - no program keeps such a file
-    """Return nothing: no program keeps such a file."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

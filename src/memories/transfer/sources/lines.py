@@ -1,7 +1,6 @@
 """Plain text with one statement a line, such as memories copied from a settings page."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from memories.models import Draft
 from memories.transfer.sources.items import Item, clean
@@ -10,11 +9,6 @@ from memories.transfer.sources.sample import Sample
 
 FILES = ("*.txt",)
 _BULLETS = ("- ", "* ", "• ", "+ ")
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - no program keeps such a file
-    """Return nothing: no program keeps such a file."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.models import Draft
-from memories.transfer.sources.fields import TIME_NAMES, add_tag, to_tags
-from memories.transfer.sources.items import Item, clean, moment, one_line
+from memories.transfer.sources.items import (
+    TIME_NAMES,
+    Item,
+    add_tag,
+    clean,
+    moment,
+    one_line,
+    to_tags,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -90,7 +97,9 @@ def read_file(reader: Reader, file: Path) -> Iterator[Item]:
     if text is None:
         return
     is_vault = (reader.path / ".obsidian").is_dir()
-    page = parse(_without_notation(text) if is_vault else text)
+    if is_vault:  # without the notation of Obsidian, which means nothing elsewhere
+        text = _BLOCK_ID.sub("", _NOTE_LINK.sub(r"\1", _EMBED.sub("", text)))
+    page = parse(text)
     time = find_time(page.fields, file)
     tags = page_tags(reader, page.fields, file)
     cited = find_cited(page.fields)
@@ -128,12 +137,9 @@ def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str
 
 def find_time(fields: Mapping[str, Any], file: Path) -> datetime | None:
     """Return the time of a page: as it says, or of the day that is its name."""
-    for name in ("modified", "updated", *TIME_NAMES):
-        if time := moment(str(fields[name]) if name in fields else None):
-            return time
-    if _DAY.fullmatch(file.stem):
-        return moment(file.stem)
-    return None
+    names = ("modified", "updated", *TIME_NAMES)
+    day = file.stem if _DAY.fullmatch(file.stem) else None
+    return moment(*(str(fields[name]) for name in names if name in fields), day)
 
 
 def with_headings(passage: Passage) -> str:
@@ -252,8 +258,3 @@ def _find_reason_to_skip(text: str) -> str:
     if not re.search(r"\w", _LINK.sub("", text)):
         return "links, pictures and rules"
     return ""
-
-
-def _without_notation(text: str) -> str:
-    """Return a page without the notation of Obsidian that means nothing elsewhere."""
-    return _BLOCK_ID.sub("", _NOTE_LINK.sub(r"\1", _EMBED.sub("", text)))

@@ -8,16 +8,17 @@ from typing import Any
 from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.fields import add_tag, to_tags
 from memories.transfer.sources.items import (
     Item,
     Message,
+    add_tag,
     clean,
     dicts,
     mapping,
     moment,
     one_line,
     strings,
+    to_tags,
 )
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
@@ -67,7 +68,7 @@ def _read_changes(reader: Reader, database: Database) -> Iterator[Item]:
         if row["event"] == "DELETE" or row["is_deleted"] or not text:
             reader.skip("deleted memories")
             continue
-        time = moment(row["updated_at"]) or moment(row["created_at"])
+        time = moment(row["updated_at"], row["created_at"])
         yield Draft(text, created_at=time, key=one_line(identifier) or None)
 
 
@@ -95,5 +96,5 @@ def _read_memory(reader: Reader, memory: Mapping[str, Any]) -> Iterator[Item]:
         add_tag(tags, name.removesuffix("_id"), memory.get(name))
     for category in strings(memory.get("categories")):
         add_tag(tags, category, "true")
-    time = moment(memory.get("updated_at")) or moment(memory.get("created_at"))
+    time = moment(memory.get("updated_at"), memory.get("created_at"))
     yield Draft(text, tags=tags, created_at=time, key=one_line(memory.get("id")) or None)

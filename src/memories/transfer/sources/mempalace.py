@@ -7,8 +7,7 @@ from typing import Any
 
 from memories.models import Draft
 from memories.transfer.sources.database import Database, open_copy
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, moment, one_line, parse_object
+from memories.transfer.sources.items import Item, add_tag, clean, moment, one_line, parse_object
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -68,7 +67,7 @@ def _read_drawer(identifier: str, text: object, metadata: Mapping[str, Any]) -> 
         tags: dict[str, str] = {}
         for key, name in (("wing", "project"), ("room", "room"), ("source_file", "file")):
             add_tag(tags, name, metadata.get(key))
-        time = moment(metadata.get("authored_at")) or moment(metadata.get("filed_at"))
+        time = moment(metadata.get("authored_at"), metadata.get("filed_at"))
         yield Draft(content, tags=tags, created_at=time, key=one_line(identifier) or None)
 
 
@@ -82,7 +81,7 @@ def _read_facts(reader: Reader, database: Database) -> Iterator[Item]:
             continue
         subject, target = (names.get(row[end], row[end]) for end in ("subject", "object"))
         text = one_line(f"{subject} {str(row['predicate']).replace('_', ' ')} {target}", 2_000)
-        time = moment(row["valid_from"]) or moment(row["extracted_at"])
+        time = moment(row["valid_from"], row["extracted_at"])
         yield Draft(
             text, tags={"type": "relation"}, created_at=time, key=one_line(row["id"]) or None
         )

@@ -1,8 +1,7 @@
 """Bundles in the Open Knowledge Format: Markdown files with a type in their frontmatter."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 from memories.models import Draft
 from memories.transfer.sources import markdown
@@ -13,11 +12,6 @@ from memories.transfer.sources.sample import Sample
 FILES = ("*.md",)
 _RESERVED = ("index.md", "log.md")
 _LOOKED_AT = 20  # files of a folder
-
-
-def locate(home: Path) -> Iterable[Path]:  # noqa: ARG001 - a bundle may be anywhere
-    """Return nothing: a bundle may be anywhere."""
-    return ()
 
 
 def recognize(sample: Sample) -> bool:

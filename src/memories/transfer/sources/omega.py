@@ -7,8 +7,15 @@ from typing import Any
 
 from memories.models import Draft
 from memories.transfer.sources.database import open_copy
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, moment, one_line, parse_object, strings
+from memories.transfer.sources.items import (
+    Item,
+    add_tag,
+    clean,
+    moment,
+    one_line,
+    parse_object,
+    strings,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -38,7 +45,7 @@ def read(reader: Reader) -> Iterator[Item]:
                 if row["status"] not in (None, "active"):
                     reader.skip("memories that are no longer active")
                 elif text:
-                    time = moment(row["updated_at"]) or moment(row["created_at"])
+                    time = moment(row["updated_at"], row["created_at"])
                     key = one_line(row["node_id"]) or None
                     yield Draft(text, tags=_tags(reader, row), created_at=time, key=key)
 

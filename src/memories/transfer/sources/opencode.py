@@ -1,6 +1,7 @@
 """Sessions of opencode, in its SQLite database or, in older versions, in JSON files."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,7 +127,9 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
     title = "" if session.title.startswith(_NO_TITLE) else session.title
     for message in messages:
         role = message.data.get("role")
-        shown = [part for part in message.parts if not _is_hidden(part)]
+        # Without those that the program wrote.
+        own = [part for part in message.parts if not (part.get("synthetic") or part.get("ignored"))]
+        shown = [part for part in own if clean(part.get("text"))]
         text = "\n\n".join(clean(part["text"]) for part in shown)
         if not text or role not in ("user", "assistant"):
             continue
@@ -134,9 +137,11 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
             reader.skip("unfinished answers")
             continue
         title = title or one_line(text, 100)
+        if role == "user" and re.fullmatch(r'"[^"]+"', text):  # by `opencode run`
+            text = text[1:-1]
         model = one_line(message.data.get("modelID"))
         turn = TurnDraft(
-            _unquoted(text) if role == "user" else text,
+            text,
             role,
             created_at=moment(message.created_at),
             message_id=f"opencode:{shown[0].get('id')}",
@@ -146,20 +151,9 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
         yield Message(f"opencode:{session.session_id}", turn, title, project)
 
 
-def _is_hidden(part: Mapping[str, Any]) -> bool:
-    """Return whether the program wrote a part of a prompt, or the part contains no text."""
-    return bool(part.get("synthetic") or part.get("ignored") or not clean(part.get("text")))
-
-
 def _has_ended(data: Mapping[str, Any]) -> bool:
     """Return whether an answer or a part of one is complete; one that is being written changes."""
     times = data.get("time")
     if not isinstance(times, dict) or "error" in data:
         return True
     return times.get("completed") is not None or times.get("end") is not None
-
-
-def _unquoted(text: str) -> str:
-    """Return a prompt without the quotes that `opencode run` puts around it."""
-    is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
-    return text[1:-1] if is_quoted and '"' not in text[1:-1] else text

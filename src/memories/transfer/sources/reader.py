@@ -101,11 +101,19 @@ class Reader:
             self._total += self.path.stat().st_size
             return [self.path]
         files: list[Path] = []
-        for folder, folders, names in os.walk(self.path, onerror=self._skip_folder):
+
+        def skip(_error: OSError) -> None:
+            self.skip("folders that can't be read")
+
+        for folder, folders, names in os.walk(self.path, onerror=skip):
             folders.sort()
             for name in sorted(names):
                 file = Path(folder, name)
-                if self._matches(file, patterns) and self._is_inside(file):
+                below = self.below(file)
+                is_match = any(
+                    fnmatch(below if "/" in pattern else name, pattern) for pattern in patterns
+                )
+                if is_match and self._is_inside(file):
                     files.append(file)
                     if len(files) > MAX_FILES:
                         raise InvalidInput(
@@ -114,13 +122,6 @@ class Reader:
                         )
         self._total += sum(file.stat().st_size for file in files)
         return files
-
-    def _skip_folder(self, _error: OSError) -> None:
-        self.skip("folders that can't be read")
-
-    def _matches(self, file: Path, patterns: tuple[str, ...]) -> bool:
-        below = file.relative_to(self.path).as_posix()
-        return any(fnmatch(below if "/" in pattern else file.name, pattern) for pattern in patterns)
 
     def _is_inside(self, file: Path) -> bool:
         """Return whether a file is a regular one; a link to another file in the folder is not

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memories.models import Draft
-from memories.transfer.sources.fields import add_tag
-from memories.transfer.sources.items import Item, clean, one_line, strings
+from memories.transfer.sources.items import Item, add_tag, clean, one_line, strings
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
