@@ -62,7 +62,7 @@ ORDER = {
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary < reading < grammar < constructions word_order < duplicates "
     "< corrections",
-    "memories.scratchpad": """entries text < layout < file < hot_tier metadata < matching refresh < mirror <
+    "memories.scratchpad": """entries text < layout < file < hot_tier < matching refresh < mirror <
         scratchpads""",
     "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
         backup < doctor""",

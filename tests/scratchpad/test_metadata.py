@@ -13,7 +13,7 @@ from memories import Memories
 from memories.config import load_config
 from memories.core.disk import try_lock
 from memories.identity import namespaces
-from memories.scratchpad import metadata
+from memories.scratchpad import file
 from memories.stores import open_store
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read_metadata(home: Path, namespace: str) -> Any:
     """Return the metadata of a namespace."""
-    return json.loads((home / namespace / metadata.FILE).read_text())
+    return json.loads((home / namespace / file.METADATA).read_text())
 
 
 def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_first_write_makes_it_and_it_is_current_when_a_process_ends(home: Pa
         "2026-05-01",
         "2026-05-03",
     )
-    assert stat.S_IMODE((home / "bob" / metadata.FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((home / "bob" / file.METADATA).stat().st_mode) == 0o600
     with Memories(namespace="bob") as bob:
         bob.forget_turns("talk")
     assert read_metadata(home, "bob")["turn_count"] == 0
@@ -65,11 +65,11 @@ def test_turns_make_it_and_reads_do_not(home: Path) -> None:
     with Memories(namespace="ann") as ann:
         ann.add_turns("talk", ["hello"])
     assert read_metadata(home, "ann")["turn_count"] == 1
-    before = (home / "ann" / metadata.FILE).stat().st_mtime_ns
+    before = (home / "ann" / file.METADATA).stat().st_mtime_ns
     with Memories(namespace="ann") as ann:
         ann.search("hello", scope="all")
         ann.tail_turns("talk")
-    assert (home / "ann" / metadata.FILE).stat().st_mtime_ns == before
+    assert (home / "ann" / file.METADATA).stat().st_mtime_ns == before
 
 
 def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> None:
@@ -92,7 +92,7 @@ def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> 
     namespaces.move(store, config, "ann", "robert", merge=True)
     metadata_now = read_metadata(home, "robert")
     assert (metadata_now["memory_count"], metadata_now["created_at"][:10]) == (2, "2026-05-02")
-    assert str(home / "robert" / metadata.FILE) in namespaces.delete(store, config, "robert").files
+    assert str(home / "robert" / file.METADATA) in namespaces.delete(store, config, "robert").files
     assert not (home / "robert").exists()
     store.close()
 
@@ -100,14 +100,14 @@ def test_it_follows_renames_and_merges_and_a_deletion_removes_it(home: Path) -> 
 def test_a_rename_writes_it_under_the_lock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("bob likes tea")
-    write, free = metadata.write, []
+    write, free = file.write_metadata, []
 
     def write_and_check(folder: Path, *given: Any) -> None:
         with try_lock(folder / ".scratchpad.lock", 0) as held:
             free.append(held)
         write(folder, *given)
 
-    monkeypatch.setattr(metadata, "write", write_and_check)
+    monkeypatch.setattr(file, "write_metadata", write_and_check)
     config = load_config()
     with contextlib.closing(open_store(config.store, None, config)) as store:
         namespaces.move(store, config, "bob", "robert", merge=False)
@@ -130,7 +130,7 @@ UNREADABLE = [
 def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:
         bob.create("Deploys happen on Tuesdays")
-        (home / "bob" / metadata.FILE).write_text(content)
+        (home / "bob" / file.METADATA).write_text(content)
         bob.create("Lunch is at noon", force=True)
     metadata_now = read_metadata(home, "bob")
     assert (
@@ -143,15 +143,15 @@ def test_spoiled_metadata_is_ignored(home: Path, tmp_path: Path, content: str) -
         "2026-05-01",
     )
     (tmp_path / "mine").write_text("mine")
-    (home / "bob" / metadata.FILE).unlink()
-    (home / "bob" / metadata.FILE).symlink_to(tmp_path / "mine")
+    (home / "bob" / file.METADATA).unlink()
+    (home / "bob" / file.METADATA).symlink_to(tmp_path / "mine")
     with Memories(namespace="bob") as bob:
         bob.create("Tea is at five", force=True)
     assert (tmp_path / "mine").read_text() == "mine"
     assert read_metadata(home, "bob")["memory_count"] == 3
-    (home / "bob" / metadata.FILE).unlink()
+    (home / "bob" / file.METADATA).unlink()
     (
-        home / "bob" / metadata.FILE
+        home / "bob" / file.METADATA
     ).mkdir()  # nothing can be written there, and no memory fails for it
     with Memories(namespace="bob") as bob:
         assert bob.create("Dinner is at eight", force=True).stored
@@ -166,4 +166,4 @@ def test_an_erased_namespace_gets_no_new_metadata(home: Path) -> None:
     namespaces.delete(store, config, "bob")
     store.close()
     bob.close()
-    assert not (home / "bob" / metadata.FILE).exists()
+    assert not (home / "bob" / file.METADATA).exists()

@@ -112,10 +112,6 @@ def _zoned(name: str) -> Callable[[Any], str]:
     return read
 
 
-def _decay_policy(memory: "Memory") -> str:
-    return str(memory.decay_policy)
-
-
 KNOWN_TAGS = (
     Field("agent", "text", "The agent in its tags.", read=_tag("agent")),
     Field(
@@ -148,7 +144,7 @@ MEMORY = (
     *KNOWN_TAGS,
     Field("tags", "tags", "All tags.", read=_tags, label="tags"),
     Field("namespace", "text", "The namespace that it belongs to.", label="namespace"),
-    Field("decay_policy", "text", "How its confidence ages.", read=_decay_policy, label="decay"),
+    Field("decay_policy", "text", "How its confidence ages.", label="decay"),
     Field("confidence", "number", "How current it is, 0 to 1."),
     Field("created_at", "time", "When its first version was written.", label="created"),
     Field("updated_at", "time", "When its latest version was written.", label="updated"),

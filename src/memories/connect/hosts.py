@@ -80,8 +80,8 @@ class Host(NamedTuple):
         programs: Its programs; if one is on PATH, it is installed.
         folders: Templates for its own folder; if one exists, it is installed, and the first is
             used.
-        windows_folders: The same for Windows; empty if they don't differ.
         user: Templates of its files for all projects of a user, by their purpose.
+        windows_folders: The folders on Windows; empty if they don't differ.
         project: Its files in a project, by their purpose; empty if it has none.
         servers: Where the MCP servers are in its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.
@@ -95,16 +95,16 @@ class Host(NamedTuple):
     title: str
     programs: Sequence[str]
     folders: Sequence[str]
-    windows_folders: Sequence[str]
     user: Mapping[str, Sequence[str]]
-    project: Mapping[str, Sequence[str]]
-    servers: tuple[str, ...]
-    entry: Mapping[str, Mapping[str, Any]]
-    command: str
-    comments: bool
-    hooks: Mapping[str, Hook]
-    flat: bool
-    notes: Sequence[str]
+    windows_folders: Sequence[str] = ()
+    project: Mapping[str, Sequence[str]] = {}
+    servers: tuple[str, ...] = ("mcpServers",)
+    entry: Mapping[str, Mapping[str, Any]] = {}
+    command: str = ""
+    comments: bool = False
+    hooks: Mapping[str, Hook] = {}
+    flat: bool = False
+    notes: Sequence[str] = ()
 
     def folder(self, where: Where) -> Path:
         """Return the folder of its own files."""
@@ -161,22 +161,9 @@ def _read_table() -> dict[str, Any]:
 @functools.cache
 def load_hosts() -> Mapping[str, Host]:
     """Return the hosts by name, in the order of `hosts.toml`."""
-    return {name: _host(row) for name, row in _read_table()["hosts"].items()}
-
-
-def _host(row: Mapping[str, Any]) -> Host:
-    return Host(
-        title=row["title"],
-        programs=row["programs"],
-        folders=row["folder"],
-        windows_folders=row.get("windows_folder", ()),
-        user=row["user"],
-        project=row.get("project", {}),
-        servers=tuple(row.get("servers", ("mcpServers",))),
-        entry=row.get("entry", {}),
-        command=row.get("command", ""),
-        comments=row.get("comments", False),
-        hooks={event: Hook(**hook) for event, hook in row.get("hooks", {}).items()},
-        flat=row.get("flat", False),
-        notes=row.get("notes", ()),
-    )
+    hosts = {}
+    for name, row in _read_table()["hosts"].items():
+        host = Host(**row)
+        hooks = {event: Hook(**hook) for event, hook in row.get("hooks", {}).items()}
+        hosts[name] = host._replace(servers=tuple(host.servers), hooks=hooks)
+    return hosts

@@ -176,7 +176,9 @@ class Document:
         for length in range(1, len(path)):
             parent = self._find(path[:length])
             if parent is None:
-                self._add(path[: length - 1], path[length - 1], _nest(path[length:], value))
+                for step in reversed(path[length:]):
+                    value = {step: value}
+                self._add(path[: length - 1], path[length - 1], value)
                 return
             self._check(parent, "{", path[:length])
         node = self._find(path)
@@ -305,9 +307,3 @@ class Document:
         return json.dumps(value, ensure_ascii=False, indent=self._unit).replace(
             "\n", self._newline + indent
         )
-
-
-def _nest(path: Path, value: Any) -> Any:
-    for step in reversed(path):
-        value = {step: value}
-    return value

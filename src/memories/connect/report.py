@@ -105,8 +105,10 @@ def _describe_capture(target: Target, has_hooks: bool) -> str:
 
 
 def _describe_store(check: Check) -> str:
-    path = local_path(check.store)
-    place = check.store if path is None else _short(path)
+    path, place = local_path(check.store), check.store
+    if path is not None:
+        is_in_home = path.is_relative_to(Path.home())
+        place = f"~/{path.relative_to(Path.home())}" if is_in_home else str(path)
     noun = "memory" if check.memories == 1 else "memories"
     return f"{place} ({check.memories} {noun})"
 
@@ -117,14 +119,6 @@ def _describe_server(config: Config, has_hooks: bool) -> str:
     return (
         "hooks start a small server on a socket of yours; it ends when idle (memory serve --stop)"
     )
-
-
-def _short(path: Path) -> str:
-    """Return a path, with ~ for the user's home."""
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)
 
 
 def _describe_network(config: Config, target: Target) -> str:

@@ -22,7 +22,7 @@ from memories.identity import captured
 from memories.models import SHARED
 from memories.read.lookup import check_namespace
 from memories.read.versions import is_unaccepted
-from memories.scratchpad import file, metadata
+from memories.scratchpad import file
 from memories.settings import Config
 from memories.stores.chain import (
     CHAIN,
@@ -34,7 +34,7 @@ from memories.stores.chain import (
     record_of,
 )
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
-from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.moves import append_copies, describe_taken_keys, find_copies
 from memories.transfer.pages import Place, pages
@@ -472,7 +472,7 @@ def _own_files(config: Config, name: str) -> list[Path]:
     if folder.is_dir() and not folder.is_symlink():
         for path in sorted(folder.iterdir()):
             is_scratchpad = path.name.lstrip(".").startswith("scratchpad")
-            if is_scratchpad or path.name in (metadata.FILE, metadata.SCRATCH):
+            if is_scratchpad or path.name in (file.METADATA, file.METADATA_SCRATCH):
                 paths.append(path)
     return paths
 
@@ -485,20 +485,16 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
     old, new = config.home / name, config.home / into
-    created = [metadata.read_created(old), metadata.read_created(new)]
+    created = [file.read_created(old), file.read_created(new)]
     times = [created_at for created_at in created if created_at is not None]
     for copy in file.copies_of(file.Place(config.home, name, "")):
         file.keep_copy(file.Place(config.home, into, ""), copy.read_text(encoding="utf-8"))
     _remove_files(config, name)
     if not times or is_own_name(into, config):
         return
-
-    def count(collection: Collection) -> int:
-        return store.count(Filter(collection, (into,)))
-
     with contextlib.suppress(OSError), locked(new / ".scratchpad.lock"):
-        (new / metadata.FILE).unlink(missing_ok=True)
-        metadata.write(new, into, count, datetime.now(UTC), min(times))
+        (new / file.METADATA).unlink(missing_ok=True)
+        file.write_metadata(new, into, store, datetime.now(UTC), min(times))
 
 
 def _remove_files(config: Config, name: str) -> None:

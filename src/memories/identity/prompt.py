@@ -139,9 +139,11 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
     omitted: dict[str, list[Entry]] = {}
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
-    ordered = _order_entries(admitted, {request.project, *names})
-    if request.project is not None:
-        ordered = _leave_out_far(ordered, {request.project, *names}, omitted)
+    ordered, far = _order_entries(admitted, {request.project, *names})
+    if request.project is None:
+        ordered += far
+    elif far:
+        omitted["other_project"] = far
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
     page = _Page(
@@ -192,7 +194,7 @@ def _admit(
             reason = "recall_off"
         elif _is_undecided(entry) and not (is_note and is_own):
             reason = "untrusted"
-        elif _is_suspicious(entry):
+        elif entry.suspicious or any(map(find_marks, (entry.content, *entry.tags.values()))):
             reason = "suspicious"
         elif not is_own:
             limit = request.max_per_writer
@@ -211,12 +213,6 @@ def _is_undecided(entry: Entry) -> bool:
     return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
 
 
-def _is_suspicious(entry: Entry) -> bool:
-    if entry.suspicious:
-        return True
-    return any(find_marks(text) for text in (entry.content, *entry.tags.values()))
-
-
 def _is_session(entry: Entry) -> bool:
     """Return whether a memory belongs only in the section of sessions, in its own project.
 
@@ -225,12 +221,14 @@ def _is_session(entry: Entry) -> bool:
     return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
 
-def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list[Entry]:
-    """Return the memories in the order of the block, each group in that of the scratchpad.
+def _order_entries(
+    admitted: Sequence[Entry], projects: set[str | None]
+) -> tuple[list[Entry], list[Entry]]:
+    """Return the memories in the order of the block, and separately those of other projects.
 
     Pinned ones come first, then preferences whatever their age, then other memories of the project,
-    then those of every project or of none, and last those of other projects. What is no longer
-    true stands behind its group.
+    then those of every project or of none; each group is in the order of the scratchpad. What is no
+    longer true stands behind its group.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -249,19 +247,10 @@ def _order_entries(admitted: Sequence[Entry], projects: set[str | None]) -> list
             own.append(entry)
         elif group != "session":
             near.append(entry)
-    groups = (pinned, preferences, own, near, far)
-    return [entry for group in groups for entry in sorted(group, key=attrgetter("is_doubtful"))]
-
-
-def _leave_out_far(
-    ordered: Sequence[Entry], projects: set[str | None], omitted: dict[str, list[Entry]]
-) -> list[Entry]:
-    """Return the memories that a session in a project may see: none of other projects."""
-    groups = [group_of(entry, projects) for entry in ordered]
-    far = [entry for entry, group in zip(ordered, groups, strict=True) if group == "other_project"]
-    if far:
-        omitted["other_project"] = far
-    return [entry for entry in ordered if entry not in far]
+    ordered: list[Entry] = []
+    for entries in (pinned, preferences, own, near):
+        ordered += sorted(entries, key=attrgetter("is_doubtful"))
+    return ordered, sorted(far, key=attrgetter("is_doubtful"))
 
 
 def group_of(entry: Entry, projects: Collection[str | None]) -> str:

@@ -36,7 +36,7 @@ from memories.guard.validate import read_json
 from memories.hooks import files, session
 from memories.identity.place import here
 from memories.mcp.server import UNREADABLE, serve_tools
-from memories.mcp.tools import MAX_SEEN, Caller, Tools
+from memories.mcp.tools import MAX_SEEN, Tools
 from memories.memories import Memories
 from memories.settings import Config
 
@@ -170,13 +170,6 @@ class SessionTools(Tools):
     def memories(self) -> Memories:  # type: ignore[override]
         """The memory of the session's namespace."""
         return self._loading().memories
-
-    def _written_by(self, caller: Caller) -> Memories:
-        """Return the memory that records the calling client as the writer."""
-        client = caller.session.client_params
-        if client is None:
-            return self.memories
-        return self.memories.of_client(client.client_info.name, client.client_info.version)
 
 
 class Waiting:

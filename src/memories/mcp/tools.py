@@ -1,6 +1,5 @@
 """Agents' tools: each calls one method of `Memories`, and `answers` renders the result."""
 
-import functools
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -147,7 +146,6 @@ class Tools:
         """
         self.memories = memories
         self.ready = ready
-        self._of_client = functools.lru_cache(maxsize=32)(memories.of_client)
         # The memories that the latest searches returned.
         self._seen: deque[str] = deque(maxlen=MAX_SEEN)
 
@@ -156,7 +154,7 @@ class Tools:
         client = caller.session.client_params
         if client is None:
             return self.memories
-        return self._of_client(client.client_info.name, client.client_info.version)
+        return self.memories.of_client(client.client_info.name, client.client_info.version)
 
     def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
         """Return the result of a read, and a hint for the model.

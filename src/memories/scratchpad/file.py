@@ -3,22 +3,31 @@
 A person may save the file at any moment. Before a program replaces it, the program checks that it
 is still the file that was read; otherwise it reads it again. A person's edits are never lost:
 `refresh` applies them, or keeps them in a file next to it.
+
+Beside it is the namespace's `metadata.json`, for people and other programs: its name, creation
+time, counts and last use. Memories itself reads only the creation time from it.
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from memories.core.disk import locked, make_folder, replacing, try_lock
+from memories.core.disk import CREATING, locked, make_folder, replacing, try_lock, write_all
 from memories.errors import InvalidInput, StoreBusy
 from memories.scratchpad.entries import Entry, EntryRules, choose, sort_entries
 from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
 from memories.search.relevance import Relevance
 
+if TYPE_CHECKING:
+    from memories.stores.protocol import Store
+
+METADATA = "metadata.json"
+METADATA_SCRATCH = f".{METADATA}.new"
 _MAX_WRITTEN = 131_072  # characters of a file that a program writes; a person may add as many again
 _MAX_GONE = 64
 _NO_TIMES: Mapping[str, str] = {}
@@ -439,3 +448,50 @@ def remove(place: Place) -> None:
             file.unlink(missing_ok=True)
         for name in (_STALE, _REFRESHING):
             (place.folder / name).unlink(missing_ok=True)
+
+
+# --- metadata
+
+
+def write_metadata(
+    folder: Path, name: str, store: "Store", now: datetime, created_at: datetime | None = None
+) -> None:
+    """Write a namespace's metadata; the caller holds the lock of its folder.
+
+    The file is not flushed to disk, which would cost as much as storing a memory: after a power
+    failure the next write recreates it.
+
+    Args:
+        folder: The folder of the namespace.
+        name: The namespace.
+        store: The store whose current memories and turns are counted.
+        now: The time of the write.
+        created_at: When it was created, unless an earlier file records that; now by default.
+    """
+    from memories.core.times import to_iso
+    from memories.stores.records import Collection, Filter
+
+    metadata = {
+        "name": name,
+        "created_at": to_iso(read_created(folder) or created_at or now),
+        "last_used_at": to_iso(now),
+        "memory_count": store.count(Filter(Collection.MEMORY, (name,))),
+        "turn_count": store.count(Filter(Collection.HISTORY, (name,))),
+    }
+    make_folder(folder)
+    scratch = folder / METADATA_SCRATCH
+    fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
+    try:
+        write_all(fd, json.dumps(metadata, indent=1).encode() + b"\n")
+    finally:
+        os.close(fd)
+    scratch.replace(folder / METADATA)
+
+
+def read_created(folder: Path) -> datetime | None:
+    """Return when a namespace was created; None if its metadata are missing or damaged."""
+    with contextlib.suppress(InvalidInput, ValueError, KeyError, TypeError, RecursionError):
+        metadata = json.loads(read_text(folder / METADATA) or "{}")
+        created_at = datetime.fromisoformat(metadata["created_at"])
+        return created_at if created_at.tzinfo is not None else None
+    return None

@@ -35,6 +35,11 @@ _TEXTS = (
     "anchored",
 )
 _OPTIONAL_TEXTS = ("key", "decay")
+_ALWAYS = ("id", "content", "pinned", "written", "version")
+_WRITTEN = tuple(  # in this order
+    """id content pinned by written created version uses trust key tags decay aging_from reinforced
+    suspicious cut accepted anchors valid_until recheck anchored confidence""".split()
+)
 _BOOLEANS = {
     "true": True,
     "yes": True,
@@ -110,33 +115,14 @@ def render(pad: Pad) -> str:
 
 
 def _render_entry(entry: Entry) -> str:
-    values: dict[str, Any] = {
-        "id": entry.id,
-        "content": entry.content,
-        "pinned": entry.pinned,
-        "by": entry.by or None,
-        "written": entry.written,
-        "created": None if entry.created == entry.written else entry.created,
-        "version": entry.version,
-        "uses": entry.uses or None,
-        "trust": entry.trust or None,
-        "key": entry.key or None,
-        "tags": entry.tags or None,
-        "decay": entry.decay or None,
-        "aging_from": entry.aging_from or None,
-        "reinforced": entry.reinforced or None,
-        "suspicious": entry.suspicious or None,
-        "cut": entry.cut or None,
-        "accepted": entry.accepted or None,
-        "anchors": entry.anchors or None,
-        "valid_until": entry.valid_until or None,
-        "recheck": entry.recheck or None,
-        "anchored": entry.anchored or None,
-        "confidence": None if entry.confidence == 1.0 else entry.confidence,
-    }
-    rows = [
-        f"{name}: {_render_value(value)}\n" for name, value in values.items() if value is not None
-    ]
+    """Return an entry's lines; values that are the default of `Entry` are left out."""
+    if entry.created == entry.written:
+        entry = entry._replace(created="")
+    rows = []
+    for name in _WRITTEN:
+        value = getattr(entry, name)
+        if name in _ALWAYS or value != Entry._field_defaults[name]:
+            rows.append(f"{name}: {_render_value(value)}\n")
     return "- " + "  ".join(rows)
 
 

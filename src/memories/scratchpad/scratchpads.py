@@ -348,24 +348,21 @@ class Scratchpads:
 
     def _write_metadata(self, place: "Place") -> None:
         """Write a namespace's `metadata.json`; if that fails, the next write does it."""
-        from memories.scratchpad import file, metadata
+        from memories.scratchpad import file
 
-        memories = Filter(Collection.MEMORY, (place.namespace,))
         # The memories are already stored, so a failure here must not fail the command.
         with contextlib.suppress(OSError, StoreError):
-            has_metadata = (place.folder / metadata.FILE).exists()
+            has_metadata = (place.folder / file.METADATA).exists()
             if not has_metadata and not self._has_records(place):
                 return  # the namespace was erased in the meantime
             with file.exclusive(place):
                 first: Sequence[Record] = ()
-                if metadata.read_created(place.folder) is None:
-                    first = self._store.scan(memories._replace(state="any"), limit=1)
-                metadata.write(
-                    place.folder,
-                    place.namespace,
-                    lambda collection: self._store.count(memories._replace(collection=collection)),
-                    self._clock(),
-                    first[0].created_at if first else None,
+                if file.read_created(place.folder) is None:
+                    memories = Filter(Collection.MEMORY, (place.namespace,), state="any")
+                    first = self._store.scan(memories, limit=1)
+                created_at = first[0].created_at if first else None
+                file.write_metadata(
+                    place.folder, place.namespace, self._store, self._clock(), created_at
                 )
 
     def _has_records(self, place: "Place") -> bool:
