@@ -213,7 +213,7 @@ class Access:
                 # the message contains a path, which an unknown sender must not see
                 _logger.warning("%s", exc)
                 raise Refused(
-                    503, ("the server can't read its tokens; see the server's log")
+                    503, "the server can't read its tokens; see the server's log"
                 ) from exc
         return self._tokens
 
@@ -315,7 +315,7 @@ class Access:
         if level < 1:
             raise Refused(
                 429,
-                ("too many requests; wait a second and try again"),
+                "too many requests; wait a second and try again",
                 headers={"retry-after": "1"},
             )
 

@@ -18,7 +18,15 @@ from memories.identity.prompt import CLIENTS, build
 from memories.identity.prompt import shape as prompt_shape
 from memories.read.turns import TurnDraft
 from memories.search.filters import ROLES
-from memories.server.api.routes import Answer, Call, Field, Fields, Route
+from memories.server.api.routes import (
+    Answer,
+    Call,
+    Field,
+    Fields,
+    Route,
+    read_route,
+    write_route,
+)
 from memories.server.api.search_routes import AS_OF, CURSOR, FILTERED, LIMIT
 
 MAX_TURNS = 1_000
@@ -42,7 +50,7 @@ _DRY_RUN = Field("flag", "Erase nothing; only report how much would be erased.")
 
 
 def conversations(call: Call) -> Any:
-    """Return a page of conversations."""
+    """List conversations, newest first."""
     arguments = dict(call.arguments)
     if "tag" in arguments:
         arguments["tags"] = arguments.pop("tag")
@@ -67,7 +75,7 @@ def name(call: Call) -> Any:
 
 
 def turns(call: Call) -> Any:
-    """Return a conversation's last turns, or its turns from an index on."""
+    """Return a conversation's last turns, or its turns from start on."""
     arguments = dict(call.arguments)
     conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:
@@ -99,7 +107,7 @@ def add(call: Call) -> Answer:
 
 
 def forget(call: Call) -> Any:
-    """Erase a conversation, or one of its turns."""
+    """Permanently erase a conversation, or one of its turns."""
     arguments = dict(call.arguments)
     with_memories, dry_run = arguments.get("with_memories", False), arguments.get("dry_run", False)
     forgotten = call.memories.forget_turns(arguments.pop("conversation"), **arguments)
@@ -114,7 +122,7 @@ def waiting(call: Call) -> Any:
 
 
 def build_context(call: Call) -> Any:
-    """Build the context in which a model answers a message."""
+    """Build the context that a model needs to answer a message."""
     arguments = dict(call.arguments)
     query, conversation_id, budget = (
         arguments.pop("query"),
@@ -142,8 +150,9 @@ def build_context(call: Call) -> Any:
 
 
 def scratchpad(call: Call) -> Any:
-    """Return the scratchpad for the start of a session; only managers of the entire store see its
-    path.
+    """Return the start of a session: its memories, pinned ones first.
+
+    Only managers of the entire store see its path.
     """
     shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
@@ -170,13 +179,10 @@ def prompt(call: Call) -> Any:
 
 _ONE = "/api/conversations/{conversation}"
 ROUTES = (
-    Route(
-        "GET",
+    read_route(
         "/api/conversations",
         conversations,
-        "read",
-        "List conversations, newest first.",
-        {200: "Conversations"},
+        "Conversations",
         {
             "title": Field("text", "Only conversations whose title contains this text."),
             "user": Field("text", "Only conversations with this user."),
@@ -186,77 +192,59 @@ ROUTES = (
         | LIMIT
         | CURSOR,
     ),
-    Route(
-        "GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, AS_OF
-    ),
-    Route(
+    read_route(_ONE, conversation, "Conversation", AS_OF),
+    write_route(
         "PATCH",
         _ONE,
         name,
-        "write",
-        "Set a conversation's title, user and tags.",
-        {200: "Conversation"},
-        body={
+        "Conversation",
+        {
             "title": Field("text", "Its title; empty to remove it."),
             "user": Field("text", "The user who takes part; empty to remove the user."),
             "tags": Field("tags", "Tags to add or change."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "redact": _REDACT,
         },
-        kind="write",
     ),
-    Route(
-        "GET",
+    read_route(
         f"{_ONE}/turns",
         turns,
-        "read",
-        "Return a conversation's last turns, or its turns from start on.",
-        {200: "Turns"},
+        "Turns",
         {"start": Field("whole", "The index of the first turn.")} | _SAID | LIMIT,
     ),
-    Route(
+    write_route(
         "POST",
         f"{_ONE}/turns",
         add,
-        "write",
-        "Append turns to a conversation.",
-        {201: "Added", 200: "Added", 409: "Added"},
-        body={
+        "Added",
+        {
             "turns": Field("objects", "The turns, in order.", required=True, of=_TURN),
             "redact": _REDACT,
         },
-        kind="write",
-    ),
-    Route(
+    )._replace(statuses=(201, 200, 409)),
+    write_route(
         "POST",
         f"{_ONE}/forget",
         forget,
-        "admin",
-        "Permanently erase a conversation, or one of its turns.",
-        {200: "ForgottenTurns"},
-        body={
+        "ForgottenTurns",
+        {
             "index": Field("whole", "Only this turn."),
             "with_memories": Field("flag", "Also erase the memories that were made from it."),
             "dry_run": _DRY_RUN,
         },
-        kind="write",
+        scope="admin",
     ),
-    Route(
-        "GET",
+    read_route(
         "/api/waiting-turns",
         waiting,
-        "read",
-        "Return the turns that wait to be stored.",
-        {200: "Turns"},
+        "Turns",
         {"conversation": Field("text", "Only turns of this conversation.")},
     ),
     Route(
         "POST",
         "/api/context",
         build_context,
-        "read",
-        "Build the context that a model needs to answer a message.",
-        {200: "Context"},
+        "Context",
         body={
             "query": Field("text", "The message.", required=True),
             "conversation": Field("text", "The conversation that the message belongs to."),
@@ -271,21 +259,11 @@ ROUTES = (
         },
         kind="search",
     ),
-    Route(
-        "GET",
-        "/api/scratchpad",
-        scratchpad,
-        "read",
-        "Return the start of a session: its memories, pinned ones first.",
-        {200: "Scratchpad"},
-    ),
-    Route(
-        "GET",
+    read_route("/api/scratchpad", scratchpad, "Scratchpad"),
+    read_route(
         "/api/prompt",
         prompt,
-        "read",
-        "Return the block that starts a session's prompt.",
-        {200: "Prompt"},
+        "Prompt",
         {
             "project": Field("text", "The project that the session works in."),
             "budget": Field("whole", "The maximum number of tokens, from 100 to 100,000."),

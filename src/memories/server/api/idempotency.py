@@ -330,7 +330,7 @@ class Once:
                 ) from None
             raise Refused(
                 409,
-                ("the same request is in progress; try again later"),
+                "the same request is in progress; try again later",
                 headers={"retry-after": "1"},
             ) from None
 

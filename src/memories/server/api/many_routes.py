@@ -8,7 +8,7 @@ from memories.answers import shapes
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_LIMIT, canonical_namespace
-from memories.server.api.routes import Call, Field, Fields, Route
+from memories.server.api.routes import Call, Field, Fields, Route, read_route, write_route
 from memories.server.api.search_routes import CURSOR, FILTERED, LIMIT
 from memories.write.many import Affected
 
@@ -26,7 +26,7 @@ _RULES: Fields = {
     "import_id": Field("text", "Only memories from this import."),
     "match": Field("text", "Only memories that contain this text."),
     "suspicious": Field(
-        "flag", ("Only memories that are marked as suspicious (true) or that are not (false).")
+        "flag", "Only memories that are marked as suspicious (true) or that are not (false)."
     ),
 }
 _DECIDE: Fields = {
@@ -50,19 +50,19 @@ def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
 
 
 def retag(call: Call) -> Any:
-    """Set, remove or rename tags."""
+    """Set, remove, rename or merge tags of many memories."""
     where = call.arguments.get("where")
     tag = functools.partial(call.memories.tag_where, where)
     return _change_many(call, tag, "tags", "remove_tags", "rename_tags")
 
 
 def delete_where(call: Call) -> Any:
-    """Delete the memories that match an expression."""
+    """Delete all memories that match an expression."""
     return _change_many(call, call.memories.delete_where, "where")
 
 
 def forget_where(call: Call) -> Any:
-    """Erase the memories or turns that match an expression."""
+    """Permanently erase all memories or turns that match an expression."""
     call.arguments["scope"] = call.arguments.pop("in", "memories")
     return _change_many(call, call.memories.forget_where, "where", "scope")
 
@@ -73,7 +73,7 @@ def rollback(call: Call) -> Any:
 
 
 def move(call: Call) -> Any:
-    """Move memories to another namespace, which the sender must manage too."""
+    """Move memories to another namespace: all of them, or none."""
     into = canonical_namespace(call.arguments["to"])
     call.who.require("admin", into)
     return shapes.move_result(call.memories.move(call.arguments["ids"], into))
@@ -99,7 +99,7 @@ def _select(call: Call) -> tuple[list[str], list[str]]:
 
 
 def accept(call: Call) -> Any:
-    """Accept memories that wait for review."""
+    """Accept memories that wait for review, so that searches find them."""
     named, selected = _select(call)
     force, dry_run = call.arguments.get("force", False), call.arguments.get("dry_run", False)
     content = call.arguments.get("content")
@@ -123,106 +123,69 @@ def reject(call: Call) -> Any:
 
 
 ROUTES = (
-    Route(
+    write_route(
         "POST",
         "/api/tags",
         retag,
-        "write",
-        "Set, remove, rename or merge tags of many memories.",
-        {200: "Affected"},
-        body={
+        "Affected",
+        {
             "where": Field("text", "Which memories; all memories in the namespace by default."),
             "tags": Field("tags", "Tags to set."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "rename_tags": Field(
                 "tags",
-                ("Old keys with their new keys, or old key=value pairs with their new pairs."),
+                "Old keys with their new keys, or old key=value pairs with their new pairs.",
             ),
             **_MANY,
         },
-        kind="write",
     ),
-    Route(
-        "POST",
-        "/api/delete",
-        delete_where,
-        "write",
-        "Delete all memories that match an expression.",
-        {200: "Affected"},
-        body={"where": _WHERE, **_MANY},
-        kind="write",
-    ),
-    Route(
+    write_route("POST", "/api/delete", delete_where, "Affected", {"where": _WHERE, **_MANY}),
+    write_route(
         "POST",
         "/api/forget",
         forget_where,
-        "admin",
-        "Permanently erase all memories or turns that match an expression.",
-        {200: "Affected"},
-        body={
+        "Affected",
+        {
             "where": _WHERE,
             "in": Field("text", "What to erase.", choices=("memories", "history", "all")),
             **_MANY,
         },
-        kind="write",
+        scope="admin",
     ),
     Route(
         "POST",
         "/api/move",
         move,
-        "admin",
-        "Move memories to another namespace: all of them, or none.",
-        {200: "Moved"},
+        "Moved",
         {"to": Field("text", "The other namespace; it requires admin too.", required=True)},
         {"ids": Field("texts", "The ids of the memories.", required=True)},
+        scope="admin",
         kind="write",
     ),
-    Route(
+    write_route(
         "POST",
         "/api/rollback",
         rollback,
-        "write",
-        "Restore memories to their state at an earlier time.",
-        {200: "Affected"},
-        body={
+        "Affected",
+        {
             "to": Field("text", "The time; a date means its first moment.", required=True),
             "where": Field("text", "Only memories that match this expression."),
             **_MANY,
         },
-        kind="write",
     ),
-    Route(
-        "GET",
-        "/api/review",
-        waiting,
-        "read",
-        "List the memories that wait for review, each with the current ones that resemble it.",
-        {200: "ReviewPage"},
-        _RULES | LIMIT | CURSOR,
-    ),
-    Route(
+    read_route("/api/review", waiting, "ReviewPage", _RULES | LIMIT | CURSOR),
+    write_route(
         "POST",
         "/api/review/accept",
         accept,
-        "admin",
-        "Accept memories that wait for review, so that searches find them.",
-        {200: "Accepted"},
-        body=_DECIDE
+        "Accepted",
+        _DECIDE
         | _RULES
         | {
             "content": Field("text", "Accept the memory with this text."),
             "force": Field("flag", "Accept without comparing with existing memories."),
         },
-        kind="write",
+        scope="admin",
     ),
-    Route(
-        "POST",
-        "/api/review/reject",
-        reject,
-        "admin",
-        "Delete memories that wait for review.",
-        {200: "Rejected"},
-        body=_DECIDE | _RULES,
-        kind="write",
-    ),
+    write_route("POST", "/api/review/reject", reject, "Rejected", _DECIDE | _RULES, scope="admin"),
 )

@@ -12,7 +12,15 @@ from memories.core.ids import same_id
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.models import Change, Draft, Forgotten
 from memories.server.api.problems import Refused
-from memories.server.api.routes import Answer, Call, Field, Fields, Later, Route
+from memories.server.api.routes import (
+    Answer,
+    Call,
+    Field,
+    Fields,
+    Later,
+    read_route,
+    write_route,
+)
 from memories.server.api.search_routes import AS_OF, memory_answer
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
@@ -24,7 +32,7 @@ DRAFT: Fields = {
     ),
     "decay": Field(
         "text",
-        ("How the memory's confidence decays."),
+        "How the memory's confidence decays.",
         choices=("stable", "contextual", "reinforceable"),
     ),
     "key": Field(
@@ -49,7 +57,7 @@ CHANGE: Fields = {
     "decay": DRAFT["decay"],
     "confidence": DRAFT["confidence"],
     "not_corrects": Field(
-        "text", ("The id of a memory that this one does not correct after all; both stay current.")
+        "text", "The id of a memory that this one does not correct after all; both stay current."
     ),
     "anchors": Field("texts", "New anchors, in place of the old ones; an empty list removes them."),
     "valid_until": Field("text", "New time until which it holds; empty for no end."),
@@ -63,7 +71,7 @@ WRITING: Fields = {
 
 
 def create(call: Call) -> Answer:
-    """Store a memory."""
+    """Store a memory, unless it is a duplicate."""
     draft, force, redact = _read_draft(call)
     [created] = _store(call, [draft], force, redact)
     return _created_answer(created)
@@ -105,13 +113,14 @@ def _store(
 
 
 def get(call: Call) -> Answer:
-    """Return a memory, with its version as the ETag."""
+    """Return one memory; its ETag is its version."""
     return memory_answer(call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of")))
 
 
 def create_many(call: Call) -> Answer:
-    """Store many memories, some hundreds per transaction; a refused memory does not affect the
-    others.
+    """Store many memories at once.
+
+    Some hundreds share a transaction; a refused memory does not affect the others.
     """
     drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
@@ -213,7 +222,7 @@ def _changed_meanwhile(detail: str) -> Refused:
 
 
 def update(call: Call) -> Answer:
-    """Add a version to a memory."""
+    """Add a version with new text or tags. If-Match: only if that is the current version."""
     if _is_updated(call):
         return memory_answer(call.own.get(call.arguments["id"]))
     arguments = dict(call.arguments)
@@ -235,7 +244,7 @@ def update(call: Call) -> Answer:
 
 
 def delete(call: Call) -> Any:
-    """Delete a memory."""
+    """Delete a memory; restore undoes this."""
     if change := _find_logged(call, "delete"):
         return {"id": change.id, "deleted": True}
     with _if_match(call):
@@ -243,7 +252,7 @@ def delete(call: Call) -> Any:
 
 
 def restore(call: Call) -> Answer:
-    """Restore a deleted memory."""
+    """Restore a deleted or superseded memory, or an earlier version."""
     if _find_logged(call, "restore"):
         return memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
@@ -253,7 +262,7 @@ def restore(call: Call) -> Answer:
 
 
 def reinforce(call: Call) -> Any:
-    """Restart the decay of a memory."""
+    """Restart a reinforceable memory's decay."""
     if _find_logged(call, "reinforce"):
         return shapes.reinforce_result(call.own.get(call.arguments["id"]))
     with _if_match(call):
@@ -261,7 +270,7 @@ def reinforce(call: Call) -> Any:
 
 
 def confirm(call: Call) -> Answer:
-    """Say that a memory is still true."""
+    """Say that a memory is still true, by a version with the same text."""
     if _find_logged(call, "confirm"):
         return memory_answer(call.own.get(call.arguments["id"]))
     with _if_match(call):
@@ -270,17 +279,17 @@ def confirm(call: Call) -> Answer:
 
 
 def pin(call: Call) -> Answer:
-    """Keep a memory in the scratchpad."""
+    """Keep a memory in its namespace's scratchpad."""
     return memory_answer(call.memories.pin(call.arguments["id"]))
 
 
 def unpin(call: Call) -> Answer:
-    """Remove a memory from the scratchpad."""
+    """Unpin a memory from the scratchpad."""
     return memory_answer(call.memories.unpin(call.arguments["id"]))
 
 
 def forget(call: Call) -> Any:
-    """Erase a memory."""
+    """Permanently erase a memory with all its versions."""
     try:
         forgotten = call.memories.forget(call.arguments["id"])
     except RequestError:  # erasing is logged before it happens, so the log alone does not prove it
@@ -292,7 +301,7 @@ def forget(call: Call) -> Any:
 
 
 def get_history(call: Call) -> Any:
-    """Return every version of a memory."""
+    """Return every version of a memory, oldest first."""
     history = call.memories.history(call.arguments["id"], as_of=call.arguments.get("as_of"))
     shape = shapes.history(history)
     if call.arguments.get("diff"):
@@ -304,123 +313,41 @@ def get_history(call: Call) -> Any:
 
 _ID = "/api/memories/{id}"
 ROUTES = (
-    Route(
-        "POST",
-        "/api/memories",
-        create,
-        "write",
-        "Store a memory, unless it is a duplicate.",
-        {201: "Created", 200: "Created", 409: "Created"},
-        body=DRAFT | WRITING,
-        kind="write",
-        submit=submit,
+    write_route("POST", "/api/memories", create, "Created", DRAFT | WRITING)._replace(
+        statuses=(201, 200, 409), submit=submit
     ),
-    Route(
+    write_route(
         "POST",
         "/api/memories/batch",
         create_many,
-        "write",
-        "Store many memories at once.",
-        {200: "CreatedMany"},
-        body={"memories": Field("objects", "The memories to store.", required=True, of=DRAFT)}
-        | WRITING,
-        kind="write",
+        "CreatedMany",
+        {"memories": Field("objects", "The memories to store.", required=True, of=DRAFT)} | WRITING,
     ),
-    Route(
-        "GET",
-        _ID,
-        get,
-        "read",
-        "Return one memory; its ETag is its version.",
-        {200: "Memory"},
-        AS_OF,
-    ),
-    Route(
-        "PATCH",
-        _ID,
-        update,
-        "write",
-        "Add a version with new text or tags. If-Match: only if that is the current version.",
-        {200: "Memory"},
-        body=CHANGE,
-        kind="write",
-    ),
-    Route(
-        "DELETE",
-        _ID,
-        delete,
-        "write",
-        "Delete a memory; restore undoes this.",
-        {200: "Deleted"},
-        kind="write",
-    ),
-    Route(
+    read_route(_ID, get, "Memory", AS_OF),
+    write_route("PATCH", _ID, update, "Memory", CHANGE),
+    write_route("DELETE", _ID, delete, "Deleted", None),
+    write_route(
         "POST",
         f"{_ID}/restore",
         restore,
-        "write",
-        "Restore a deleted or superseded memory, or an earlier version.",
-        {200: "Memory"},
-        body={"version": Field("whole", "The version to restore.")},
-        kind="write",
+        "Memory",
+        {"version": Field("whole", "The version to restore.")},
     ),
-    Route(
-        "POST",
-        f"{_ID}/reinforce",
-        reinforce,
-        "write",
-        "Restart a reinforceable memory's decay.",
-        {200: "Reinforced"},
-        body={},
-        kind="write",
-    ),
-    Route(
+    write_route("POST", f"{_ID}/reinforce", reinforce, "Reinforced", {}),
+    write_route(
         "POST",
         f"{_ID}/confirm",
         confirm,
-        "write",
-        "Say that a memory is still true, by a version with the same text.",
-        {200: "Memory"},
-        body={name: CHANGE[name] for name in ("anchors", "valid_until")},
-        kind="write",
+        "Memory",
+        {name: CHANGE[name] for name in ("anchors", "valid_until")},
     ),
-    Route(
-        "POST",
-        f"{_ID}/pin",
-        pin,
-        "write",
-        "Keep a memory in its namespace's scratchpad.",
-        {200: "Memory"},
-        body={},
-        kind="write",
-    ),
-    Route(
-        "POST",
-        f"{_ID}/unpin",
-        unpin,
-        "write",
-        "Unpin a memory from the scratchpad.",
-        {200: "Memory"},
-        body={},
-        kind="write",
-    ),
-    Route(
-        "POST",
-        f"{_ID}/forget",
-        forget,
-        "admin",
-        "Permanently erase a memory with all its versions.",
-        {200: "Forgotten"},
-        body={},
-        kind="write",
-    ),
-    Route(
-        "GET",
+    write_route("POST", f"{_ID}/pin", pin, "Memory", {}),
+    write_route("POST", f"{_ID}/unpin", unpin, "Memory", {}),
+    write_route("POST", f"{_ID}/forget", forget, "Forgotten", {}, scope="admin"),
+    read_route(
         f"{_ID}/history",
         get_history,
-        "read",
-        "Return every version of a memory, oldest first.",
-        {200: "History"},
+        "History",
         {"diff": Field("flag", "Include the changes in each version, word by word."), **AS_OF},
     ),
 )

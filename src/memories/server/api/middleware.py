@@ -234,7 +234,7 @@ class RequestRules(NamedTuple):
         if scope["method"] not in METHODS:
             raise Refused(
                 405,
-                ("this HTTP method is not supported"),
+                "this HTTP method is not supported",
                 headers={"allow": ", ".join(sorted(METHODS))},
             )
         _check_body(scope, headers)
@@ -350,7 +350,7 @@ def _path(scope: Scope) -> str:
     path = raw.partition(b"?")[0].decode("latin-1")
     if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
         raise Refused(
-            400, ("the path contains characters that no path here contains; percent-encode it")
+            400, "the path contains characters that no path here contains; percent-encode it"
         )
     return path
 

@@ -237,9 +237,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Memories",
             "version": __version__,
-            "description": (
-                "Persistent memory for agents: the same verbs and JSON as the memory command."
-            ),
+            "description": "Persistent memory for agents: the same verbs and JSON as the memory command.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -265,18 +263,16 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "description": f"Scope: {route.scope}.",
         "parameters": parameters,
-        "responses": {str(status): _answer(schema) for status, schema in route.answers.items()},
+        "responses": {str(status): _answer(route.schema) for status in route.statuses},
     }
     fields = dict(route.query)
-    if route.scope not in ("open", "signed", "store"):
+    if route.scope not in ("signed", "store"):
         fields |= SPACE
     parameters += [_parameter(name, field) for name, field in fields.items()]
     if route.repeatable:
         parameters.append(_header("Idempotency-Key"))
     if f"{route.method} {route.path}" in _TAKES_IF_MATCH:
         parameters.append(_header("If-Match"))
-    if route.scope == "open":
-        operation["security"] = []
     if route.body is not None:
         content = {"application/json": {"schema": _members(route.body)}}
         is_required = any(field.required for field in route.body.values())

@@ -5,6 +5,7 @@ generated from it.
 import asyncio
 import contextlib
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -243,12 +244,13 @@ class Route(NamedTuple):
     """One route.
 
     Attributes:
-        handle: The handler. It runs in a thread and returns JSON or an `Answer`; with `streams`, it
-            runs on the event loop and returns a response.
+        handle: The handler, whose docstring describes the route. It runs in a thread and returns
+            JSON or an `Answer`; with `streams`, it runs on the event loop and returns a response.
+        schema: The schema of successful answers; see `openapi`.
         scope: The right required in the request's namespace: `read`, `write` or `admin`. `store` is
-            `admin` for the entire store, `signed` accepts any token, and `open` requires none.
-        answers: The schema of each successful status; see `openapi`.
+            `admin` for the entire store, and `signed` accepts any token.
         kind: The limit that the request counts against; see `Server.limits`.
+        statuses: The statuses of answers with this schema.
         submit: Handler that does not wait for the result. It is used if the server supports it and
             the request has no idempotency key.
     """
@@ -256,12 +258,12 @@ class Route(NamedTuple):
     method: str
     path: str
     handle: Callable[[Call], Any]
-    scope: str
-    summary: str
-    answers: Mapping[int, str]
+    schema: str
     query: Fields = _NONE
     body: Fields | None = None
+    scope: str = "read"
     kind: str = "read"
+    statuses: tuple[int, ...] = (200,)
     streams: bool = False
     submit: Callable[[Call], Later] | None = None
 
@@ -270,7 +272,37 @@ class Route(NamedTuple):
         """Whether a retry with the same Idempotency-Key gets the same answer and is not applied
         again.
         """
-        return self.method != "GET" and self.scope != "open" and self.kind == "write"
+        return self.kind == "write"
+
+    @property
+    def summary(self) -> str:
+        """What the route does, in one sentence."""
+        first_paragraph = inspect.cleandoc(self.handle.__doc__ or "").partition("\n\n")[0]
+        return " ".join(first_paragraph.split())
+
+
+def read_route(
+    path: str,
+    handle: Callable[[Call], Any],
+    schema: str,
+    query: Fields = _NONE,
+    scope: str = "read",
+    kind: str = "read",
+) -> Route:
+    """Return a route that changes nothing."""
+    return Route("GET", path, handle, schema, query, scope=scope, kind=kind)
+
+
+def write_route(
+    method: str,
+    path: str,
+    handle: Callable[[Call], Any],
+    schema: str,
+    body: Fields | None,
+    scope: str = "write",
+) -> Route:
+    """Return a route that changes memories; `body` is None if its requests have none."""
+    return Route(method, path, handle, schema, body=body, scope=scope, kind="write")
 
 
 def endpoint(route: Route) -> Named:
@@ -358,7 +390,7 @@ def _submit(server: Server, route: Route, request: Request, arguments: dict[str,
 
 def _read_address(route: Route, request: Request) -> dict[str, Any]:
     """Return the values in the path and the query."""
-    fields = route.query if route.scope in ("open", "signed", "store") else route.query | SPACE
+    fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
     text = request.scope["query_string"].decode("latin-1")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
@@ -427,9 +459,8 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
             answer = _handle(route, call._replace(begun_at=keyed.begun_at, again=keyed.again))
             summary = None
             if answer.status < 300:
-                schema = route.answers[answer.status]
-                content_free = _without_content(schema, answer.shape)
-                summary = {"schema": schema, "status": answer.status, **content_free}
+                content_free = _without_content(route.schema, answer.shape)
+                summary = {"schema": route.schema, "status": answer.status, **content_free}
             keyed.end(answer, summary, len(encoded(answer.shape)))
     return answer
 

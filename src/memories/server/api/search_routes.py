@@ -7,7 +7,7 @@ from memories.errors import InvalidInput
 from memories.identity.place import find_project
 from memories.models import Memory
 from memories.search.filters import FILTERS
-from memories.server.api.routes import Answer, Call, Field, Fields, Route
+from memories.server.api.routes import Answer, Call, Field, Fields, read_route
 
 _KINDS = {"time": "text", "share": "number"}  # other kinds of filters have the same name here
 
@@ -21,7 +21,7 @@ CURSOR: Fields = {"cursor": Field("text", "Continue after a page; use its next_c
 AS_OF: Fields = {"as_of": FILTERED["as_of"]}
 SEARCH: Fields = {
     "q": Field(
-        "text", ("The question: search, best match first. Without it, list memories, newest first.")
+        "text", "The question: search, best match first. Without it, list memories, newest first."
     ),
     **FILTERED,
     "explain": Field("flag", "Also return every candidate, its scores, and why it was left out."),
@@ -40,7 +40,7 @@ LISTING: Fields = {
 
 
 def find(call: Call) -> Any:
-    """Search if there is a question, else list."""
+    """Search memories and turns with q, or list memories."""
     arguments = dict(call.arguments)
     if "q" not in arguments:
         _only(arguments, LISTING, "a list; add q to search")
@@ -78,7 +78,7 @@ def by_key(call: Call) -> Answer:
 
 
 def duplicates(call: Call) -> Any:
-    """Return memories that repeat older ones."""
+    """Find memories that repeat older ones."""
     groups = call.memories.duplicates(**call.arguments)
     results = [
         shapes.memory(group.memory) | {"duplicates": shapes.similar(group.of)} for group in groups
@@ -87,23 +87,23 @@ def duplicates(call: Call) -> Any:
 
 
 def ids(call: Call) -> Any:
-    """Return the ids that start with a prefix."""
+    """Return the memory ids that start with a prefix."""
     results = call.memories.ids(call.arguments["prefix"], limit=call.arguments.get("limit"))
     return {"results": results, "count": len(results)}
 
 
 def short_ids(call: Call) -> Any:
-    """Return the shortest unique prefix of each id."""
+    """Return the shortest unique prefix of each memory id."""
     return {"short_ids": call.memories.short_ids(call.arguments["id"])}
 
 
 def tags(call: Call) -> Any:
-    """Return tag keys with their counts."""
+    """List tag keys and the number of memories with each."""
     return shapes.tags(None, call.memories.tags(**call.arguments))
 
 
 def tag_values(call: Call) -> Any:
-    """Return the values of a tag with their counts."""
+    """List the values of a tag."""
     arguments = dict(call.arguments)
     key = arguments.pop("key")
     return shapes.tags(key, call.memories.tags(key, **arguments))
@@ -111,69 +111,32 @@ def tag_values(call: Call) -> Any:
 
 _COUNTED: Fields = {"written_by": FILTERED["written_by"], "trust": FILTERED["trust"], **AS_OF}
 ROUTES = (
-    Route(
-        "GET",
-        "/api/memories",
-        find,
-        "read",
-        "Search memories and turns with q, or list memories.",
-        {200: "Results"},
-        SEARCH | LISTING,
-        kind="search",
-    ),
-    Route(
-        "GET",
+    read_route("/api/memories", find, "Results", SEARCH | LISTING, kind="search"),
+    read_route(
         "/api/keys/{key}",
         by_key,
-        "read",
-        "Return the memory with this key.",
-        {200: "Memory"},
+        "Memory",
         {"project": Field("text", "The key's project; each project has its own keys."), **AS_OF},
     ),
-    Route(
-        "GET",
+    read_route(
         "/api/duplicates",
         duplicates,
-        "read",
-        "Find memories that repeat older ones.",
-        {200: "Duplicates"},
+        "Duplicates",
         {"where": FILTERED["where"], **LIMIT},
         kind="search",
     ),
-    Route(
-        "GET",
+    read_route(
         "/api/ids",
         ids,
-        "read",
-        "Return the memory ids that start with a prefix.",
-        {200: "Ids"},
+        "Ids",
         {"prefix": Field("text", "The prefix, at least 8 characters.", required=True), **LIMIT},
     ),
-    Route(
-        "GET",
+    read_route(
         "/api/short-ids",
         short_ids,
-        "read",
-        "Return the shortest unique prefix of each memory id.",
-        {200: "ShortIds"},
+        "ShortIds",
         {"id": Field("texts", "An id; may be repeated.", required=True)},
     ),
-    Route(
-        "GET",
-        "/api/tags",
-        tags,
-        "read",
-        "List tag keys and the number of memories with each.",
-        {200: "Tags"},
-        _COUNTED,
-    ),
-    Route(
-        "GET",
-        "/api/tags/{key}",
-        tag_values,
-        "read",
-        "List the values of a tag.",
-        {200: "Tags"},
-        _COUNTED,
-    ),
+    read_route("/api/tags", tags, "Tags", _COUNTED),
+    read_route("/api/tags/{key}", tag_values, "Tags", _COUNTED),
 )

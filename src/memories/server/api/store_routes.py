@@ -21,7 +21,7 @@ from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
 from memories.scratchpad.file import mark_all_stale
 from memories.server.api.problems import Refused
-from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer
+from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer, read_route
 from memories.server.api.search_routes import AS_OF, LIMIT
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
@@ -42,9 +42,7 @@ def me(call: Call) -> Any:
 
 
 def list_namespaces(call: Call) -> Any:
-    """List the namespaces that the token can read, with the number of memories and turns in
-    each.
-    """
+    """List the namespaces that the token can read."""
     namespaces = call.memories.namespaces(as_of=call.arguments.get("as_of"))
     rows = [
         shapes.without_none(namespace._asdict())
@@ -55,29 +53,32 @@ def list_namespaces(call: Call) -> Any:
 
 
 def status(call: Call) -> Any:
-    """Return the memory's status; only managers of the entire store see paths on the server."""
+    """Return the memory's state and size.
+
+    Only managers of the entire store see paths on the server.
+    """
     shape = store_shapes.status(call.memories.status())
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def stats(call: Call) -> Any:
-    """Return statistics about operations and use in the readable namespaces."""
+    """Return statistics about operations, their speed, and the use of memories."""
     return store_shapes.stats(call.memories.stats(**call.arguments))
 
 
 def log(call: Call) -> Any:
-    """Return entries of the audit log."""
+    """List changes, newest first: who changed what, and when."""
     arguments = dict(call.arguments)
     return store_shapes.log_entries(call.memories.log(arguments.pop("id", None), **arguments))
 
 
 def verify_log(call: Call) -> Any:
-    """Check the audit log."""
+    """Check that no log entry was changed or removed."""
     return store_shapes.log_checks(call.memories.verify_log(against=call.arguments.get("against")))
 
 
 def backup(call: Call) -> Any:
-    """Copy the entire store to a file in the backup folder."""
+    """Copy the entire store to a file on the server, and verify the copy."""
     config = call.server.config
     with noting(config, "backup", **call.memories.event_figures()):
         result = back_up(
@@ -91,8 +92,9 @@ def _silent(*_: object) -> None:
 
 
 async def export_lines(call: Call) -> Response:
-    """Stream an export. It is written to a temporary file first, so that a slow reader does not
-    block writers.
+    """Stream all memories and turns as JSON lines.
+
+    They are written to a temporary file first, so that a slow reader does not block writers.
     """
     names: tuple[str, ...] | None = call.readable
     if call.arguments.get("all_namespaces"):
@@ -138,7 +140,10 @@ async def export_lines(call: Call) -> Response:
 
 
 async def import_lines(call: Call) -> Response:
-    """Read an export into a temporary file, check all of it, then store it."""
+    """Import an export; records that are not provably yours wait for review.
+
+    All of it is read into a temporary file and checked before any record is stored.
+    """
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
         async for piece in call.request.stream():
             await anyio.to_thread.run_sync(spool.write, piece)
@@ -219,9 +224,7 @@ Seen = dict[str, int]  # the number of the last entry that was sent, for each na
 
 
 async def changes(call: Call) -> Response:
-    """Stream the changes in the request's namespaces, whether made by this server or another
-    process (SSE).
-    """
+    """Stream changes as they happen (server-sent events)."""
     server = call.server
     after = call.request.headers.get("last-event-id")
     seen = await _to_thread(server, _last_entries, server, call.readable)
@@ -367,51 +370,17 @@ _LOG: Fields = {
     "until": Field("text", "Only entries up to this time."),
 }
 ROUTES = (
-    Route(
-        "GET", "/api/me", me, "signed", "Return the sender and the sender's rights.", {200: "Me"}
+    read_route("/api/me", me, "Me", scope="signed"),
+    read_route("/api/namespaces", list_namespaces, "Namespaces", AS_OF, scope="signed"),
+    read_route("/api/status", status, "Status"),
+    read_route(
+        "/api/stats", stats, "Stats", {"since": Field("text", "Only operations from this time on.")}
     ),
-    Route(
-        "GET",
-        "/api/namespaces",
-        list_namespaces,
-        "signed",
-        "List the namespaces that the token can read.",
-        {200: "Namespaces"},
-        AS_OF,
-    ),
-    Route(
-        "GET",
-        "/api/status",
-        status,
-        "read",
-        "Return the memory's state and size.",
-        {200: "Status"},
-    ),
-    Route(
-        "GET",
-        "/api/stats",
-        stats,
-        "read",
-        "Return statistics about operations, their speed, and the use of memories.",
-        {200: "Stats"},
-        {"since": Field("text", "Only operations from this time on.")},
-    ),
-    Route(
-        "GET",
-        "/api/log",
-        log,
-        "read",
-        "List changes, newest first: who changed what, and when.",
-        {200: "Log"},
-        _LOG | LIMIT,
-    ),
-    Route(
-        "GET",
+    read_route("/api/log", log, "Log", _LOG | LIMIT),
+    read_route(
         "/api/log/verify",
         verify_log,
-        "read",
-        "Check that no log entry was changed or removed.",
-        {200: "LogChecks"},
+        "LogChecks",
         {"against": Field("text", "A head that an earlier check returned.")},
         kind="transfer",
     ),
@@ -419,19 +388,16 @@ ROUTES = (
         "POST",
         "/api/backup",
         backup,
-        "store",
-        "Copy the entire store to a file on the server, and verify the copy.",
-        {200: "BackedUp"},
+        "BackedUp",
         body={"keep": Field("whole", "Keep only this number of the newest backups.")},
+        scope="store",
         kind="transfer",
     ),
     Route(
         "GET",
         "/api/export",
         export_lines,
-        "read",
-        "Stream all memories and turns as JSON lines.",
-        {200: "Lines"},
+        "Lines",
         {
             "where": Field("text", "Only records that match this expression."),
             "in": _SCOPE,
@@ -445,9 +411,7 @@ ROUTES = (
         "POST",
         "/api/import",
         import_lines,
-        "write",
-        "Import an export; records that are not provably yours wait for review.",
-        {200: "Imported", 409: "Imported"},
+        "Imported",
         {
             "as": Field("text", "Namespace for the records of an export with a single namespace."),
             "dry_run": Field("flag", "Store nothing."),
@@ -455,16 +419,10 @@ ROUTES = (
             "redact": Field("flag", "Redact secrets; true by default."),
             "all_namespaces": _ALL,
         },
+        scope="write",
         kind="transfer",
+        statuses=(200, 409),
         streams=True,
     ),
-    Route(
-        "GET",
-        "/api/changes",
-        changes,
-        "read",
-        "Stream changes as they happen (server-sent events).",
-        {200: "Events"},
-        streams=True,
-    ),
+    Route("GET", "/api/changes", changes, "Events", streams=True),
 )

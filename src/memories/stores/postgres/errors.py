@@ -42,7 +42,7 @@ _REFUSED = (
     (("certificate",), "its certificate can't be trusted; check sslmode and sslrootcert"),
     (
         ("unsupported startup parameter",),
-        ("its connection pooler refuses an option; remove it from the URL ({detail})"),
+        "its connection pooler refuses an option; remove it from the URL ({detail})",
     ),
 )
 _FULL = (  # waiting for another connection to be closed helps
