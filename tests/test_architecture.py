@@ -48,11 +48,11 @@ ORDER = {
     "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver url < transaction < connection query < counts < rewrite vectors <
-        search listen claims < store""",
+        search servers < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
         store""",
-    "memories.stores.chroma": "driver < store",
-    "memories.stores.qdrant": "driver < local rest < folder < store",
+    "memories.stores.chroma": "store",
+    "memories.stores.qdrant": "driver < folder rest < store",
     "memories.stores.files": "connection schema < log < index < local < move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "providers < client < embedder",
@@ -87,7 +87,7 @@ ORDER = {
     "memories.integrations.hermes": "provider __main__",
     "memories.integrations.openclaw": "__main__",
     "memories.integrations.chat": "settings < memory < agent demo < loop",
-    "memories.server": "api sockets writers < pages warm mcp_http < app < http < serve",
+    "memories.server": "sockets writers < api < pages warm mcp_http < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
         search_routes openapi < memory_routes conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",

@@ -91,7 +91,7 @@ def test_what_shares_transactions_is_answered_as_what_has_its_own(
         store = open_store(f"sqlite:///{tmp_path}/{name}.db", FakeEmbedder().space, config)
         writers = Writers(store)
         options = Options(port=8765, store=store, embedder=FakeEmbedder())
-        shared = options._replace(create=writers.create, submit=writers.submit)
+        shared = options._replace(writers=writers)
         headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
         app = build(config, shared if name == "shared" else options)
         with TestClient(app, base_url=BASE, headers=headers) as api:
@@ -160,8 +160,10 @@ def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None
     )
 
 
-def test_a_duplicate_is_a_conflict_that_tells_what_there_is(config: Config) -> None:
-    def refused(*_: object) -> list[Created]:
+def test_a_duplicate_is_a_conflict_that_tells_what_there_is(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> list[Created]:
         return [
             Created(
                 False,
@@ -171,8 +173,8 @@ def test_a_duplicate_is_a_conflict_that_tells_what_there_is(config: Config) -> N
         ]
 
     headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
-    app = build(config, Options(port=8765, create=refused))
-    with TestClient(app, base_url=BASE, headers=headers) as api:
+    monkeypatch.setattr(Memories, "create_many", refused)
+    with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
         answer = create(api, "Ann loves tea")
     assert (answer.status_code, answer.json()["duplicates"][0]["id"]) == (409, "01a1fdf1")
 
@@ -318,19 +320,23 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("force", [True, False])
 def test_a_server_that_was_killed_in_the_middle_stores_once(
-    config: Config, stored: bool, force: bool
+    config: Config, monkeypatch: pytest.MonkeyPatch, stored: bool, force: bool
 ) -> None:
     """It wrote down that the request was begun, and then the memory or not; then it was gone."""
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
 
-    def create_and_die(memories: Memories, drafts: Any, forced: bool, redact: bool) -> Any:
+    create_many = Memories.create_many
+
+    def create_and_die(memories: Memories, drafts: Any, **options: bool) -> Any:
         if stored:
-            memories.create_many(drafts, force=forced, redact=redact)
+            create_many(memories, drafts, **options)
         raise RuntimeError  # of which it does not know how far it came
 
-    app = build(config, Options(port=8765, create=create_and_die))
-    with TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False) as api:
-        assert create(api, force=force).status_code == 500
+    app = build(config, Options(port=8765))
+    with monkeypatch.context() as patched:
+        patched.setattr(Memories, "create_many", create_and_die)
+        with TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False) as api:
+            assert create(api, force=force).status_code == 500
     with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
         answer = create(api, force=force)
         assert answer.status_code in (200, 201)
@@ -736,19 +742,22 @@ def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
     assert found == {401, 429}
 
 
-def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
+def test_a_wrong_token_is_told_while_all_writes_wait(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody waits for others to learn that they may not; nor for a free place that a stranger has
     taken.
     """
     go, begun = threading.Event(), threading.Semaphore(0)
 
-    def waiting(*_: object) -> Sequence[Created]:
+    def waiting(*_: object, **__: object) -> Sequence[Created]:
         begun.release()
         go.wait(60)
         raise StoreBusy("later")
 
     most = 64
-    app = build(config, Options(port=8765, create=waiting))
+    monkeypatch.setattr(Memories, "create_many", waiting)
+    app = build(config, Options(port=8765))
     right = {"authorization": f"Bearer {tokens.own(config.home)}"}
     wrong = {"authorization": "Bearer mem_guess_guess"}
     with (

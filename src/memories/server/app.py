@@ -1,9 +1,10 @@
 """The server as one ASGI application with guard, API and sign-in; `serve` runs it in a process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -22,14 +23,15 @@ from memories.server.api import (
     store_routes,
 )
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
-from memories.server.api.middleware import Guard, Named, RequestRules
+from memories.server.api.middleware import Guard, Named
 from memories.server.api.openapi import document
-from memories.server.api.problems import Refused, encoded, failed, problem
+from memories.server.api.problems import Refused, failed, json_response, problem
 from memories.server.api.records import Records
 from memories.server.api.records import route as store_route
 from memories.server.api.routes import Field, Route, endpoint, from_body
-from memories.server.api.server import Create, Handles, Server, Submit, create_at_once
+from memories.server.api.server import Handles, Server
 from memories.server.mcp_http import PATH, McpOverHttp
+from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import Store
 
@@ -51,8 +53,8 @@ class Options(NamedTuple):
         hosts: Host names that are accepted in addition to the loopback ones.
         store: Used instead of the store in the settings; it is not closed.
         embedder: The model of `store`; None searches by words only.
-        create: Stores drafts, for example in transactions that several requests share.
-        submit: Stores one draft without waiting; None to use `create`.
+        writers: Stores new memories in transactions that several requests share; by default, each
+            request has its own.
         routes: Additional routes, such as those of the page.
         secure: Whether browsers reach the server over TLS only.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
@@ -63,8 +65,7 @@ class Options(NamedTuple):
     hosts: Sequence[str] = ()
     store: Store | None = None
     embedder: Embedder | None = None
-    create: Create = create_at_once
-    submit: Submit | None = None
+    writers: Writers | None = None
     routes: Sequence[BaseRoute] = ()
     secure: bool = False
     issuer: str | None = None
@@ -90,7 +91,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         challenge="" if issuer is None else issuer.challenge(),
     )
     handles = Handles(config, store=options.store, embedder=options.embedder)
-    server = Server(config, access, handles, options.create, options.submit)
+    server = Server(config, access, handles, options.writers)
     records, mcp = Records(server), McpOverHttp(server)
 
     @asynccontextmanager
@@ -107,26 +108,23 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             await anyio.to_thread.run_sync(records.close)
             await anyio.to_thread.run_sync(server.close)
 
-    async def login(request: Request) -> Response:
-        return await _login(request, access, secure=options.secure)
-
+    metadata: list[BaseRoute] = []
+    if issuer is not None:  # these tell OAuth clients where to sign in
+        paths = WELL_KNOWN, WELL_KNOWN + PATH
+        metadata = [_public_route(path, issuer.metadata) for path in paths]
     app = Starlette(
         routes=[
-            Named("/health", _health, methods=["GET"]),
-            Named("/openapi.json", _openapi, methods=["GET"]),
-            Named("/login", login, methods=["POST"]),
+            _public_route("/health", lambda: {"ok": True}),
+            _public_route("/openapi.json", lambda: document(ROUTES)),
+            Named("/login", partial(_login, secure=options.secure), methods=["POST"]),
             Named("/logout", _logout, methods=["POST"]),
             *map(endpoint, ROUTES),
             store_route(),
             Named(PATH, mcp, methods=["GET", "POST", "DELETE"]),
-            *(_metadata(issuer) if issuer is not None else ()),
+            *metadata,
             *options.routes,
         ],
-        middleware=[
-            Middleware(
-                Guard, rules=RequestRules.of([*options.hosts, urlsplit(public).hostname or ""])
-            )
-        ],
+        middleware=[Middleware(Guard, [*options.hosts, urlsplit(public).hostname or ""])],
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,
     )
@@ -148,25 +146,18 @@ async def principal(request: Request) -> Principal:
     )
 
 
-def _metadata(issuer: Issuer) -> list[BaseRoute]:
-    """Return the routes that tell OAuth clients where to sign in."""
+def _public_route(path: str, make_shape: Callable[[], Any]) -> Named:
+    """Return a route that answers everyone with JSON."""
 
-    async def metadata(_: Request) -> Response:
-        return Response(encoded(issuer.metadata()), media_type="application/json")
+    async def answer(_: Request) -> Response:
+        return json_response(make_shape())
 
-    return [Named(f"{WELL_KNOWN}{path}", metadata, methods=["GET"]) for path in ("", PATH)]
-
-
-async def _health(_: Request) -> Response:
-    return Response(encoded({"ok": True}), media_type="application/json")
+    return Named(path, answer, methods=["GET"])
 
 
-async def _openapi(_: Request) -> Response:
-    return Response(encoded(document(ROUTES)), media_type="application/json")
-
-
-async def _login(request: Request, access: Access, *, secure: bool) -> Response:
+async def _login(request: Request, *, secure: bool) -> Response:
     """Give a browser a cookie in exchange for a token."""
+    access: Access = request.app.state.server.access
     try:
         token = from_body(await request.body(), _TOKEN)["token"]
         value = await anyio.to_thread.run_sync(access.session, token)
@@ -175,7 +166,7 @@ async def _login(request: Request, access: Access, *, secure: bool) -> Response:
             raise Refused(401, "this token is unknown; create one with: memory tokens create")
     except Exception as exc:  # noqa: BLE001 - as for every route
         return failed(exc)
-    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer = json_response({"ok": True})
     answer.set_cookie(
         access.cookie,
         value,
@@ -196,7 +187,7 @@ async def _logout(request: Request) -> Response:
         )
     except Exception as exc:  # noqa: BLE001 - as for every route
         return failed(exc)
-    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer = json_response({"ok": True})
     answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
     return answer
 

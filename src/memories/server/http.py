@@ -18,15 +18,14 @@ import jinja2  # noqa: F401 - pages need it, and its absence is reported before 
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from memories.core.urls import is_loopback
 from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.identity import tokens
-from memories.server.api.middleware import LOG, Gauge, Logged, Metrics
-from memories.server.api.problems import TITLES, encoded, failed
+from memories.server.api.middleware import Gauge, Logged, Metrics, Named
+from memories.server.api.problems import failed, json_response, problem
 from memories.server.app import Options, build, principal
 from memories.server.pages import routes as pages
 from memories.server.sockets import ServeOptions
@@ -127,14 +126,9 @@ class HttpProtocol(HttpToolsProtocol):
         elif not self.url.startswith(b"/"):
             self._refuse(400, "the request must contain a path on this server, not a URL")
         elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
-            self._refuse(
-                431,
-                (
-                    f"the head is larger than {MAX_HEAD} bytes, or contains more than "
-                    f"{MAX_HEADERS} headers"
-                ),
-            )
-        elif len(self.tasks) >= MOST_REQUESTS and self._is_full() and self.url != b"/health":
+            most = f"{MAX_HEAD} bytes, or contains more than {MAX_HEADERS} headers"
+            self._refuse(431, f"the head is larger than {most}")
+        elif self._is_full() and self.url != b"/health":
             self._refuse(503, f"{MOST_REQUESTS} requests are being answered; try again in a second")
         elif not self._refused:
             super().on_headers_complete()
@@ -163,6 +157,9 @@ class HttpProtocol(HttpToolsProtocol):
         return waiting
 
     def _is_full(self) -> bool:
+        """Return whether too many requests are being answered; counting the tasks is quicker."""
+        if len(self.tasks) < MOST_REQUESTS:
+            return False
         return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
 
     @property
@@ -185,13 +182,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, detail: str) -> None:
         self._stop()
         self._refused = True
-        shape: dict[str, Any] = {
-            "type": "about:blank",
-            "title": TITLES[status],
-            "status": status,
-            "detail": detail,
-        }
-        body = encoded(shape | {"error": detail})
+        body = bytes(problem(status, detail).body)
         wait = b"retry-after: 1\r\n" if status == 503 else b""
         kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
         head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
@@ -269,11 +260,10 @@ class Web:
             hosts=options.names,
             store=process.store,
             embedder=process.embedder,
-            create=process.writers.create,
-            submit=process.writers.submit,
+            writers=process.writers,
             routes=(
-                Route("/ready", self._ready),
-                Route("/metrics", self._metrics),
+                Named("/ready", self._ready),
+                Named("/metrics", self._metrics),
                 *pages.routes(),
             ),
             secure=self._tls or (options.public_url or "").startswith("https:"),
@@ -360,16 +350,14 @@ class Web:
         finally:
             self._looked_at = time.monotonic()
 
-    async def _ready(self, request: Request) -> Response:
-        request.scope[LOG]["route"] = "/ready"
+    async def _ready(self, _: Request) -> Response:
         problem = await self._known_problem()
         shape: dict[str, Any] = {"ready": not problem}
         if problem:
             shape["problem"] = problem
-        return Response(encoded(shape), 503 if problem else 200, media_type="application/json")
+        return json_response(shape, 503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
-        request.scope[LOG]["route"] = "/metrics"
         try:
             (await principal(request)).require("admin")
         except Exception as exc:  # noqa: BLE001 - as for every route

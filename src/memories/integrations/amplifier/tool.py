@@ -59,7 +59,8 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     },
     "key": {
         **_TEXT,
-        "description": "for create, such as user/editor; creating the same key again replaces the statement",
+        "description": "for create, such as user/editor; creating the same key again replaces the "
+        "statement",
     },
     "force": {"type": "boolean", "description": "for create: store even if it is already known"},
     "since": {**_TEXT, "description": 'a date, or "7d" for the last seven days'},

@@ -63,7 +63,7 @@ class Principal(NamedTuple):
     @property
     def everywhere(self) -> int:
         """The access level in the entire store."""
-        return tokens.LEVELS.get(self.grants.get(tokens.ALL, ""), 0)
+        return self.level(tokens.ALL)
 
     def home(self, default: str) -> str:
         """Return the namespace for requests that don't name one.

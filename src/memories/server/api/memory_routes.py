@@ -80,8 +80,8 @@ def create(call: Call) -> Answer:
 def submit(call: Call) -> Later:
     """Store a memory without blocking a thread until it is stored."""
     draft, force, redact = _read_draft(call)
-    assert call.server.submit is not None
-    future = call.server.submit(call.memories, draft, force, redact)
+    assert call.server.writers is not None
+    future = call.server.writers.submit(call.memories, draft, force, redact)
     return Later(future, lambda results: _created_answer(results[0]))
 
 
@@ -109,7 +109,9 @@ def _store(
             replace(draft, id=id_, fresh=not call.again)
             for draft, id_ in zip(drafts, ids, strict=True)
         ]
-    return call.server.create(call.memories, drafts, force, redact)
+    if call.server.writers is None:
+        return call.memories.create_many(drafts, force=force, redact=redact)
+    return call.server.writers.create(call.memories, drafts, force, redact)
 
 
 def get(call: Call) -> Answer:

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from memories.server.api.problems import Refused, failed, stopped
 # scope key for values that routes add to the log: the path and the token's id
 LOG = "memories.log"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gauge(NamedTuple):
@@ -57,7 +57,7 @@ class Metrics:
         if self._on_request is not None:
             self._on_request()
         with self._lock:
-            key = method if method in _METHODS else "other", route, status
+            key = method if method in METHODS else "other", route, status
             self._counts[key] = self._counts.get(key, 0) + 1
             histogram = self._seconds.setdefault(route, [0.0] * (len(_BUCKETS) + 2))
             for index, bound in enumerate(_BUCKETS):
@@ -140,7 +140,7 @@ class Logged:
             seconds = time.perf_counter() - start
             route = str(entries.get("route", "other"))
             self._metrics.note(scope["method"], route, status, seconds)
-            method = scope["method"] if scope["method"] in _METHODS else "other"
+            method = scope["method"] if scope["method"] in METHODS else "other"
             line = {
                 "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 "method": method,
@@ -174,7 +174,6 @@ MAX_BODY = 1_048_576
 MAX_IMPORT = 268_435_456
 MAX_STORE = 67_108_864  # a batch of records with their vectors
 BODY_SECONDS = 10.0  # seconds: for an entire body; for a streamed one, for each chunk
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 SAFE = frozenset({"GET", "HEAD"})
 READS = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs".split()
@@ -197,47 +196,34 @@ HEADERS = (
 )
 
 
-class RequestRules(NamedTuple):
-    """The requests that a server accepts.
+def _check_request(scope: Scope, hosts: Container[str]) -> None:
+    """Refuse a request that our clients would never send.
 
-    Attributes:
+    Args:
+        scope: The request.
         hosts: The accepted host names, without a port.
+
+    Raises:
+        Refused: 400, 403, 405, 413, 415 or 421.
     """
-
-    hosts: frozenset[str]
-
-    @classmethod
-    def of(cls, hosts: Iterable[str] = ()) -> "RequestRules":
-        """Return rules for the loopback names and for more names."""
-        return cls(frozenset({*LOOPBACK, *(name.lower() for name in hosts)}))
-
-    def check(self, scope: Scope) -> None:
-        """Refuse a request that our clients would never send.
-
-        Raises:
-            Refused: 400, 403, 405, 413, 415 or 421.
-        """
-        headers = _single(scope["headers"])
-        host = headers.get(b"host", "").lower()
-        match = _HOST.fullmatch(host)
-        if match is None:
-            raise Refused(400, "the request needs exactly one Host header that names this server")
-        if match[1] not in self.hosts:
-            raise Refused(
-                421, "this server does not answer to that host name; allow it with --host-name"
-            )
-        if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
-            raise Refused(403, "this request comes from another site; open this server's own page")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            raise Refused(403, "this request comes from another site (Origin)")
-        if scope["method"] not in METHODS:
-            raise Refused(
-                405,
-                "this HTTP method is not supported",
-                headers={"allow": ", ".join(sorted(METHODS))},
-            )
-        _check_body(scope, headers)
+    headers = _single(scope["headers"])
+    host = headers.get(b"host", "").lower()
+    match = _HOST.fullmatch(host)
+    if match is None:
+        raise Refused(400, "the request needs exactly one Host header that names this server")
+    if match[1] not in hosts:
+        raise Refused(
+            421, "this server does not answer to that host name; allow it with --host-name"
+        )
+    if headers.get(b"sec-fetch-site", "same-origin").lower() not in ("same-origin", "none"):
+        raise Refused(403, "this request comes from another site; open this server's own page")
+    origin = headers.get(b"origin")
+    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        raise Refused(403, "this request comes from another site (Origin)")
+    if scope["method"] not in METHODS:
+        allowed = ", ".join(sorted(METHODS))
+        raise Refused(405, "this HTTP method is not supported", headers={"allow": allowed})
+    _check_body(scope, headers)
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
@@ -294,15 +280,17 @@ def _too_large(limit: int) -> Refused:
 
 
 class Guard:
-    """Passes on the requests that `RequestRules` allow, limits the size and duration of bodies, and
+    """Passes on the requests that our clients may send, limits the size and duration of bodies, and
     adds headers to every answer.
 
     The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
     in an id does not separate segments. `access` checks rights.
     """
 
-    def __init__(self, app: ASGIApp, rules: RequestRules) -> None:
-        self._app, self._rules = app, rules
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        """Wrap an application; it answers to the loopback names and to `hosts`, without ports."""
+        self._app = app
+        self._hosts = frozenset({*LOOPBACK, *map(str.lower, hosts)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -324,7 +312,7 @@ class Guard:
 
         try:
             scope = {**scope, "path": _path(scope)}
-            self._rules.check(scope)
+            _check_request(scope, self._hosts)
             await self._app(scope, _bound_body(receive, scope), answer)
         except asyncio.CancelledError:  # the server is stopping and does not wait any longer
             if not started:

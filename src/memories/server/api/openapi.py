@@ -237,7 +237,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Memories",
             "version": __version__,
-            "description": "Persistent memory for agents: the same verbs and JSON as the memory command.",
+            "description": (
+                "Persistent memory for agents: the same verbs and JSON as the memory command."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -83,6 +83,13 @@ def encoded(value: Any) -> bytes:
     return _json(value).encode("utf-8", "backslashreplace")
 
 
+def json_response(
+    shape: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an answer with JSON."""
+    return Response(encoded(shape), status, headers, media_type="application/json")
+
+
 def problem(
     status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str
 ) -> Response:

@@ -24,7 +24,7 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
 from memories.server.api.middleware import Named
-from memories.server.api.problems import encoded, failed
+from memories.server.api.problems import encoded, failed, json_response
 from memories.server.api.server import Server
 from memories.write.create import Created
 from memories.write.review import Reviewed
@@ -319,16 +319,17 @@ def endpoint(route: Route) -> Named:
 
 async def _answer(route: Route, request: Request) -> Response:
     server: Server = request.app.state.server
-    arguments = _read_address(route, request)
+    fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
+    arguments = from_query(query_pairs(request), fields) | path_values(request)
     if route.body is not None and not route.streams:
         arguments |= from_body(await request.body(), route.body)
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request must not have a body")
     async with server.limit(route.kind) as limiter:
-        can_submit = route.submit and server.submit and server.access.is_quick
+        can_submit = route.submit and server.writers and server.access.is_quick
         if can_submit and "idempotency-key" not in request.headers:
             submit = functools.partial(_submit, server, route, request, arguments)
-            return json_answer(await _await_later(server, submit))
+            return json_response(*await _await_later(server, submit))
         # Use one thread if authorizing never blocks: starting a second one takes a fifth of a
         # create's time.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
@@ -388,17 +389,19 @@ def _submit(server: Server, route: Route, request: Request, arguments: dict[str,
     return Later(later.future, answer)
 
 
-def _read_address(route: Route, request: Request) -> dict[str, Any]:
-    """Return the values in the path and the query."""
-    fields = route.query if route.scope in ("signed", "store") else route.query | SPACE
+def query_pairs(request: Request) -> list[tuple[str, str]]:
+    """Return the names and values in a query.
+
+    Raises:
+        InvalidInput: The query is not UTF-8, or too long.
+    """
     text = request.scope["query_string"].decode("latin-1")
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise InvalidInput(
             "the query is invalid; percent-encode it as UTF-8, and keep it short"
         ) from None
-    return from_query(pairs, fields) | path_values(request)
 
 
 def path_values(request: Request) -> dict[str, Any]:
@@ -441,8 +444,8 @@ def _authorize(server: Server, route: Route, request: Request, arguments: dict[s
 def _run(route: Route, call: Call) -> Response:
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
-        return json_answer(_handle(route, call))
-    return json_answer(_handle_once(route, call, key))
+        return json_response(*_handle(route, call))
+    return json_response(*_handle_once(route, call, key))
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:
@@ -550,10 +553,3 @@ def _revive_added(route: Route, call: Call, results: Sequence[Any]) -> Any:
 
 
 _REVIVERS = {"CreatedMany": _revive_created, "Accepted": _revive_accepted, "Added": _revive_added}
-
-
-def json_answer(answer: Answer) -> Response:
-    """Return an answer in the form that Starlette sends."""
-    return Response(
-        encoded(answer.shape), answer.status, dict(answer.headers), media_type="application/json"
-    )

@@ -6,39 +6,22 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from memories.embedders import Embedder, open_embedder
 from memories.identity.place import remembered_root
 from memories.memories import Memories
-from memories.models import Draft
 from memories.server.api.access import OWNER, Access, Principal
 from memories.server.api.idempotency import FileClaims, Once, file_of
 from memories.server.api.problems import Refused
+from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import Store, open_store
-from memories.write.create import Created
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-# Stores drafts. The arguments: the memory, the drafts, whether to store duplicates, and whether to
-# redact.
-Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
-# Does the same with one draft, and returns before the draft is stored.
-Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]
-
-
-def create_at_once(
-    memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
-) -> Sequence[Created]:
-    """Store drafts in a separate transaction."""
-    return memories.create_many(drafts, force=force, redact=redact)
 
 
 class Handles:
@@ -192,8 +175,7 @@ class Server:
     Attributes:
         limits: The number of requests of each kind that may run concurrently. For streams, the
             number of open ones.
-        create: Stores drafts; see `handles.Create`.
-        submit: Submits a draft without waiting; see `handles.Submit`.
+        writers: The queue for new memories; None to store each request's in its own transaction.
         preparers: The threads that prepare submitted drafts.
         closing: Set when streams must end.
         once: The used idempotency keys.
@@ -203,15 +185,9 @@ class Server:
     closing: anyio.Event
 
     def __init__(
-        self,
-        config: Config,
-        access: Access,
-        handles: Handles,
-        create: Create,
-        submit: Submit | None = None,
+        self, config: Config, access: Access, handles: Handles, writers: Writers | None
     ) -> None:
-        self.config, self.access, self.handles = config, access, handles
-        self.create, self.submit = create, submit
+        self.config, self.access, self.handles, self.writers = config, access, handles, writers
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
         # The table is in a store that servers on several machines share.
         shared_claims = getattr(handles.store, "claims", None)

@@ -20,8 +20,8 @@ from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
 from memories.scratchpad.file import mark_all_stale
-from memories.server.api.problems import Refused
-from memories.server.api.routes import Answer, Call, Field, Fields, Route, json_answer, read_route
+from memories.server.api.problems import Refused, json_response
+from memories.server.api.routes import Call, Field, Fields, Route, read_route
 from memories.server.api.search_routes import AS_OF, LIMIT
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
@@ -160,7 +160,7 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
         result, import_id = _store(call, spool, names, trusted=trusted, dry_run=dry_run)
         figures["written"] = 0 if dry_run else result.imported
     shape = store_shapes.import_result(result, import_id, dry_run=dry_run)
-    return json_answer(Answer(shape, 409 if result.conflict_count else 200))
+    return json_response(shape, 409 if result.conflict_count else 200)
 
 
 def _store(

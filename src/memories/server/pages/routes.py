@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 import anyio
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from memories import __version__
 from memories.core.times import describe_age
-from memories.errors import InvalidInput, MemoriesError
+from memories.errors import MemoriesError
 from memories.guard.validate import canonical_namespace
 from memories.languages.unseen import make_visible
 from memories.memories import Memories
@@ -26,8 +26,8 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named
-from memories.server.api.problems import Refused, encoded, failed, problem
-from memories.server.api.routes import path_values
+from memories.server.api.problems import Refused, failed, json_response, problem
+from memories.server.api.routes import path_values, query_pairs
 from memories.server.api.server import Server
 from memories.server.api.store_routes import position
 from memories.server.pages import agents, picture, views
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 CHANGES = "/api/changes"
-_MAX_FIELDS = 100
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOST = (
     "/{name}",
@@ -123,7 +122,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
-        _pairs(request),
+        query_pairs(request),
         reads=lambda name: who.level(name) > 0,
         writes=lambda name: who.level(name) > 1,
         manages=who.everywhere >= 3,
@@ -131,7 +130,8 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         open_memories=_opener(server, who),
     )
     as_json = page_request.text("format") == "json"
-    accepted, namespace = list[str](), who.home(server.config.namespace)
+    accepted: list[str] = []
+    namespace = who.home(server.config.namespace)
     try:
         page_request = page_request._replace(path=path_values(request))
         namespace = canonical_namespace(page_request.text("namespace") or namespace)
@@ -156,18 +156,13 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         if isinstance(exc, NotThen):
             shape |= {"title": exc.title, "detail": exc.sentence, "links": exc.links}
         view = View("error.html", shape, status=answer.status_code)
-        about = {
-            "namespace": namespace if accepted else "",
-            "pending_count": 0,
-            "path": page.path,
-            "seen": "",
-        }
+        about = {"namespace": namespace if accepted else "", "path": page.path}
         # No link on the error page repeats the invalid parameters.
         page_request = page_request._replace(
             params=[pair for pair in page_request.params if pair[0] in accepted]
         )
     if as_json:
-        return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
+        return json_response(view.data, view.status, HEADERS)
     changes = page_request.call(CHANGES) if view.status < 400 else ""  # an error does not change
     return _html(view, page_request, changes=changes, **about)
 
@@ -182,20 +177,10 @@ def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memor
     return open_memories
 
 
-def _pairs(request: Request) -> list[tuple[str, str]]:
-    text = request.scope["query_string"].decode("latin-1")
-    try:
-        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
-    except ValueError:
-        raise InvalidInput(
-            "the address is invalid; percent-encode it as UTF-8, and keep it short"
-        ) from None
-
-
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
     """Return a page; missing values in `about` are empty, as for readers who are not signed in."""
     defaults = {"changes": "", "seen": "", "namespace": "", "pending_count": 0}
-    text = html(view, page_request, **{**defaults, **about})
+    text = html(view, page_request, **(defaults | about))
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 
@@ -226,17 +211,12 @@ def _static(name: str) -> Callable[[Request], object]:
     return answer
 
 
-HEADERS = {  # every page runs only its own script, and can't be framed
+HEADERS = {  # every page runs only its own script, and can't be framed; the guard adds others
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    )
 }
 
 
@@ -275,7 +255,6 @@ def _environment() -> "Environment":
         "moment": moment,
         "ago": _ago,
         "day": _day,
-        "short": _short,
         "shown": _make_visible,
         "cut": excerpt,
         "project": short_project,
@@ -290,10 +269,6 @@ def _ago(iso: str) -> str:
 
 def _day(date: str) -> str:
     return datetime.fromisoformat(date).strftime("%A, %d %B %Y").replace(" 0", " ")
-
-
-def _short(name: str) -> str:
-    return name[:8]
 
 
 def _make_visible(text: str) -> str:
