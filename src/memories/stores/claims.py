@@ -1,7 +1,7 @@
 """Requests with an idempotency key: which server is processing each, and how it ended.
 
 If a store's servers share a database, the claims are in the database and the store has a method
-`claims`; see `postgres.claims`. For other stores see `server.api.idempotency`.
+`claims`; see `postgres.servers`. For other stores see `server.api.idempotency`.
 """
 
 from typing import Any, NamedTuple, Protocol

@@ -1,15 +1,488 @@
-"""The store on a Chroma server."""
+"""The store on a Chroma server: its URL, and a driver that uses REST.
 
+The embedded client would lose concurrent writes.
+"""
+
+import functools
+import hashlib
+import json
 import re
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
-from memories.core.http import Address
+from memories.core.batches import by_count, by_weight
+from memories.core.http import Address, Answer
 from memories.core.urls import without_password
-from memories.errors import ConfigError
-from memories.stores.chroma.driver import ChromaDriver
-from memories.stores.documents.client import check_key, parse_tls
+from memories.errors import ConfigError, StoreDamaged, StoreError
+from memories.languages.text import is_latin
+from memories.stores.documents.client import StoreClient, check_key, parse_tls
+from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.documents.store import RemoteStore
-from memories.stores.records import Space
+from memories.stores.records import Collection, Space
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.stores.words import Term
+
+_COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
+_MARK = "memories.store"  # key in our collections' metadata that names their store
+_BATCH = 1_000  # ids per request: the SQLite in the server allows up to 32,766 values
+# A list of more than 5,461 texts makes the server refuse all later writes to the collection.
+_MAX_WORDS, _MAX_LABELS = 4_000, 1_000
+# The fields of the points that contain the words: the words, whether the record has more such
+# points, and the record's id.
+_WORDS, _LONG, _OF = "words", "long", "of"
+_SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
+_PREFIX_LENGTH = 4  # letters by which a word is found from its beginning
+_BATCH_BYTES = 16_000_000  # bytes; the server accepts 40 MB per request
+
+# For a recall@10 of 0.99. Chroma's defaults, and even an ef of 128, stay below it on 100,000
+# sentences.
+_VECTORS = {
+    "hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}
+}
+# Records are found by their metadata. The server requires a vector: one number, which is never
+# searched.
+_RECORDS = {"hnsw": {"space": "l2", "ef_construction": 4, "ef_search": 4, "max_neighbors": 4}}
+
+_RELATIONS = {
+    "<": "$lt",
+    "<=": "$lte",
+    ">": "$gt",
+    ">=": "$gte",
+    "has": "$contains",
+    "in": "$in",
+    "=": "$eq",
+}
+
+
+class ChromaDriver:
+    """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
+
+    A filter that most points match costs the server 4 ms for a thousand of them, more than the
+    search itself. The metadata of the collection with the store's name is the state. Only one
+    client can create it, in one step. Its points list the parts.
+
+    The words of a record are a list in a second collection, which is written before the record.
+    Such lists in the record would make reading slow. The server's own document search scans the
+    documents in all collections, 50 ms for 100,000.
+
+    The rules of the protocol hold: the server writes a request to its log completely or not at all.
+    What is removed stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
+    server is stopped. Words and vectors of an interrupted write stay until its record is written
+    and removed.
+    """
+
+    def __init__(self, address: Address, name: str) -> None:
+        """Initialize; no request is sent yet.
+
+        Args:
+            address: The server.
+            name: The store's name: the prefix of its collections' names.
+        """
+        self.url = f"chroma://{address.url_host}:{address.port}/{name}"
+        self.collection = name
+        self.remains = (f"the files of {address}, until `chroma vacuum` is run on them",)
+        self._client = StoreClient(address)
+        self._ids: dict[str, str] = {}  # the ids of collections by name
+
+    @functools.cached_property
+    def max_batch(self) -> int:
+        """See `Driver.max_batch`."""
+        answer = self._client.ask("GET", "/api/v2/pre-flight-checks")
+        limits = self._value(answer, "a request for its limits")
+        return int(limits["max_batch_size"])
+
+    def state(self) -> Mapping[str, str]:
+        """See `Driver.state`."""
+        collection = self._describe(self.collection)
+        if collection is None:
+            return {}
+        metadata = collection.get("metadata") or {}
+        if metadata.get(_MARK) != self.collection:
+            raise StoreError(
+                f'the collection "{self.collection}" of {self._client.address} belongs to another '
+                "program and is left unchanged; set COLLECTION_NAME to another name"
+            )
+        return {name: value for name, value in metadata.items() if name != _MARK}
+
+    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """See `Driver.claim`."""
+        answer = self._client.ask("POST", _COLLECTIONS, self._base(values), writes=True)
+        if answer.status == 409:
+            state = self.state()
+            if values.keys() - state.keys():
+                self.set_state({**values, **state})
+            return self.state()
+        self._value(answer, "creating a collection")
+        return dict(values)
+
+    def set_state(self, values: Mapping[str, str]) -> None:
+        """See `Driver.set_state`."""
+        collection = self._describe(self.collection)
+        if collection is None:
+            self.claim(values)
+            return
+        body = {"new_metadata": self._base(values)["metadata"]}
+        answer = self._client.ask("PUT", f"{_COLLECTIONS}/{collection['id']}", body, writes=True)
+        self._value(answer, "changing its state")
+
+    def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
+        return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
+
+    def parts(self) -> list[Part]:
+        """See `Driver.parts`."""
+        collection = self._describe(self.collection)
+        if collection is None:
+            return []
+        path = f"{_COLLECTIONS}/{collection['id']}/get"
+        answer = self._client.ask("POST", path, {"include": []})
+        points = self._value(answer, "a request for its parts")
+        parts: list[Part] = []
+        try:
+            for name in points["ids"]:
+                kind, collection_name, namespace, space = json.loads(name)
+                parts.append(Part(Kind(kind), Collection(collection_name), namespace, space))
+        except ValueError as exc:
+            raise StoreDamaged(
+                f'the collection "{self.collection}" of {self._client.address} is damaged; '
+                "restore a backup of the server"
+            ) from exc
+        return parts
+
+    def drop(self, part: Part) -> None:
+        """See `Driver.drop`."""
+        names = [self._collection_name(part)]
+        if part.kind is Kind.RECORDS:
+            names.insert(0, self._collection_name(part, "words"))
+        for name in names:
+            self._ids.pop(name, None)
+            answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
+            if not _is_missing(answer):
+                self._value(answer, "removing a collection")
+        self._change_parts("delete", {"ids": [json.dumps(part)]})
+
+    def _change_parts(self, action: str, body: Any) -> None:
+        """Change the list of parts: the points in the collection with the store's name."""
+        collection = self._describe(self.collection)
+        if collection is not None:
+            path = f"{_COLLECTIONS}/{collection['id']}/{action}"
+            answer = self._client.ask("POST", path, body, writes=True)
+            self._value(answer, "listing a part")
+
+    def _collection_name(self, part: Part, contents: str = "") -> str:
+        """Return the name of a part's collection.
+
+        The name contains a hash, since a namespace may contain characters that the server doesn't
+        allow.
+
+        Args:
+            part: The part.
+            contents: `words` for the collection of its words; empty for that of its points.
+        """
+        return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
+
+    def _scope(self, part: Part) -> str:
+        """Return the suffix for the names of a part's collections and their fields."""
+        scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
+        return hashlib.sha256(scope.encode()).hexdigest()[:32]
+
+    def _describe(self, name: str) -> Mapping[str, Any] | None:
+        answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
+        if _is_missing(answer):
+            return None
+        description: Mapping[str, Any] = self._value(answer, "describing a collection")
+        return description
+
+    def _find_id(self, part: Part, contents: str) -> str | None:
+        """Return the id of a part's collection; None if it doesn't exist."""
+        name = self._collection_name(part, contents)
+        if name not in self._ids:
+            collection = self._describe(name)
+            if collection is None:
+                return None
+            self._ids[name] = collection["id"]
+        return self._ids[name]
+
+    def _create(self, part: Part, contents: str) -> str:
+        """List a part, create a collection for it, and return the collection's id."""
+        name = self._collection_name(part, contents)
+        self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
+        body = {
+            "name": name,
+            "get_or_create": True,
+            "metadata": {_MARK: self.collection, "part": " ".join(part)},
+            "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
+        }
+        answer = self._client.ask("POST", _COLLECTIONS, body, writes=True)
+        self._ids[name] = self._value(answer, "creating a collection")["id"]
+        return self._ids[name]
+
+    def add(self, part: Part, points: Sequence[Point]) -> None:
+        """See `Driver.add`."""
+        if part.kind is Kind.RECORDS:
+            word_points: list[Point] = []
+            for point in points:
+                lists = [value for value in point.payload.values() if isinstance(value, list)]
+                if sum(map(len, lists)) > _MAX_LABELS:
+                    raise StoreError(
+                        f"a record has more than {_MAX_LABELS} labels, the maximum in ChromaDB; "
+                        "give it fewer"
+                    )
+                word_points += _word_points(point)
+            self._add(part, word_points, "words")
+        self._add(part, points)
+
+    def _add(self, part: Part, points: Sequence[Point], contents: str = "") -> None:
+        scope, max_count = self._scope(part), self._batch_size(len(points))
+        for batch in by_weight(points, _weight, most=max_count, heaviest=_BATCH_BYTES):
+            body: dict[str, Any] = {
+                "ids": [point.id for point in batch],
+                "embeddings": [_pack_vector(point) for point in batch],
+            }
+            if part.kind is Kind.RECORDS:
+                body["metadatas"] = [_to_metadata(scope, point.payload) for point in batch]
+            self._write(part, "add", body, contents)
+
+    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+        """See `Driver.update`."""
+        scope = self._scope(part)
+        for names in by_count(list(changes), self._batch_size(len(changes))):
+            metadatas = [_to_metadata(scope, changes[name]) for name in names]
+            self._write(part, "update", {"ids": names, "metadatas": metadatas})
+
+    def delete(self, part: Part, ids: Iterable[str]) -> None:
+        """See `Driver.delete`."""
+        of_record = _field_name(self._scope(part), _OF)
+        for names in by_count(list(ids), _BATCH):
+            self._read(part, "delete", {"ids": names})
+            if part.kind is Kind.RECORDS:
+                self._read(part, "delete", {"where": {of_record: {"$in": names}}}, "words")
+
+    def _write(self, part: Part, action: str, body: Any, contents: str = "") -> None:
+        for _ in range(2):
+            collection_id = self._find_id(part, contents) or self._create(part, contents)
+            path = f"{_COLLECTIONS}/{collection_id}/{action}"
+            answer = self._client.ask("POST", path, body, writes=True)
+            if not _is_missing(answer):
+                break
+            self._ids.pop(self._collection_name(part, contents), None)  # it was removed
+        self._value(answer, "a write")
+
+    def _batch_size(self, count: int) -> int:
+        """Return how many points fit into one request. If there are few points, the server isn't
+        asked.
+        """
+        return _BATCH if count <= _BATCH else self.max_batch
+
+    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+        """See `Driver.get`."""
+        points: list[Point] = []
+        for names in by_count(ids, _BATCH):
+            answer = self._read(part, "get", {"ids": names, "include": ["metadatas"]})
+            points += _to_points(self._scope(part), answer)
+        return points
+
+    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+        """See `Driver.find`."""
+        scope = self._scope(part)
+        page_size = _BATCH + 1 if limit is None else limit
+        body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
+        points = _to_points(scope, self._read(part, "get", body))
+        if limit is None and len(points) == page_size:
+            # There are more points. Pages shift when others write, so all are read by id.
+            points = self.get(part, self.ids(part, where))
+        return points
+
+    def ids(self, part: Part, where: Where) -> list[str]:
+        """See `Driver.ids`."""
+        answer = self._read(part, "get", {"include": [], **_to_where(self._scope(part), where)})
+        return [] if answer is None else list(answer["ids"])
+
+    def count(self, part: Part) -> int:
+        """See `Driver.count`."""
+        return int(self._read(part, "count", None) or 0)
+
+    def holders(self, part: Part, term: "Term") -> list[str]:
+        """See `Driver.holders`."""
+        body = {"include": [], **_has_term(self._scope(part), term)}
+        answer = self._read(part, "get", body, "words")
+        if answer is None:
+            return []
+        return list(dict.fromkeys(name.split("/", 1)[1] for name in answer["ids"]))
+
+    def nearest(
+        self, part: Part, vector: "NDArray[np.float32]", *, k: int
+    ) -> list[tuple[str, float]]:
+        """See `Driver.nearest`."""
+        body = {"query_embeddings": [vector.tolist()], "n_results": k, "include": ["distances"]}
+        answer = self._read(part, "query", body)
+        if answer is None:
+            return []
+        hits = zip(answer["ids"][0], answer["distances"][0], strict=True)
+        return [(name, 1.0 - distance) for name, distance in hits]
+
+    def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
+        """See `Driver.vectors`."""
+        import numpy as np
+
+        vectors: dict[str, NDArray[np.float32]] = {}
+        for names in by_count(ids, _BATCH):
+            answer = self._read(part, "get", {"ids": names, "include": ["embeddings"]})
+            if answer is not None:
+                for name, vector in zip(answer["ids"], answer["embeddings"], strict=True):
+                    vectors[name] = np.array(vector, dtype=np.float32)
+        return vectors
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        self._client.close()
+
+    def _read(self, part: Part, action: str, body: Any, contents: str = "") -> Any:
+        """Return the answer from a part's collection; None if the collection doesn't exist."""
+        method = "GET" if body is None else "POST"
+        for _ in range(2):
+            collection_id = self._find_id(part, contents)
+            if collection_id is None:
+                return None
+            path = f"{_COLLECTIONS}/{collection_id}/{action}"
+            answer = self._client.ask(method, path, body, writes=action == "delete")
+            if not _is_missing(answer):
+                return self._value(answer, "a request")
+            # It was removed, and perhaps created again.
+            self._ids.pop(self._collection_name(part, contents), None)
+        return None
+
+    def _value(self, answer: Answer, action: str) -> Any:
+        if 200 <= answer.status < 300 and not isinstance(answer.value, str):
+            return answer.value
+        if answer.status in (404, 405, 410) and not _is_missing(answer):
+            raise StoreError(
+                f"{self._client.address} does not provide the API of ChromaDB 1.0 or newer; "
+                "update the server, or check the address"
+            )
+        if answer.status in (401, 403):
+            raise StoreError(
+                f"{self._client.address} refused the key; put it into the URL, "
+                "as in chroma://:KEY@host:port"
+            )
+        raise self._client.refusal(answer, action)
+
+
+def _is_missing(answer: Answer) -> bool:
+    """Return whether the server answers that a collection doesn't exist."""
+    value = answer.value if isinstance(answer.value, dict) else {}
+    return answer.status == 404 and value.get("error") == "NotFoundError"
+
+
+def _field_name(scope: str, field: str) -> str:
+    """Return a field's name in one part.
+
+    The server looks up conditions in an index over all its collections, by the name of the field
+    and then by its value. With different names in each part, the cost depends on the size of the
+    part and not on the size of the server.
+    """
+    return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
+
+
+def _to_metadata(scope: str, payload: Mapping[str, Value | None]) -> dict[str, Value | None]:
+    return {_field_name(scope, field): value for field, value in payload.items()}
+
+
+def _to_where(scope: str, where: Where) -> dict[str, Any]:
+    """Return conditions in the server's format."""
+    conditions = [
+        {_field_name(scope, field): {_RELATIONS[relation]: value}}
+        for field, relation, value in where
+    ]
+    if not conditions:
+        return {}
+    if len(conditions) == 1:
+        return {"where": conditions[0]}
+    return {"where": {"$and": conditions}}
+
+
+def _to_points(scope: str, answer: Any) -> list[Point]:
+    if answer is None:
+        return []
+    fields = {_field_name(scope, field): field for field in _SEARCHED_FIELDS}
+    points: list[Point] = []
+    for name, metadata in zip(answer["ids"], answer["metadatas"], strict=True):
+        payload = {fields.get(field, field): value for field, value in (metadata or {}).items()}
+        points.append(Point(name, payload))
+    return points
+
+
+def _has_term(scope: str, term: "Term") -> dict[str, Any]:
+    """Return the condition that a record contains the words of a term.
+
+    A long record's words are in several points, so one of them is enough.
+    """
+    *words, last = term.tokens
+    words += _prefix(last) if term.open_ended else [last]
+    if not words:
+        return {}
+    field = _field_name(scope, _WORDS)
+    conditions = [{field: {"$contains": word}} for word in dict.fromkeys(words)]
+    if len(conditions) == 1:
+        return {"where": conditions[0]}
+    is_long = {_field_name(scope, _LONG): 1}
+    in_one_point = {"$and": conditions}
+    in_several_points = {"$and": [is_long, {"$or": conditions}]}
+    return {"where": {"$or": [in_one_point, in_several_points]}}
+
+
+def _prefix(word: str) -> list[str]:
+    """Return the entry in the word list by which a word is found from its beginning.
+
+    Queries search by the beginning of a word only in scripts other than Latin; Latin words have no
+    such entry.
+    """
+    if len(word) < _PREFIX_LENGTH or is_latin(word):
+        return []
+    return [f"^{word[:_PREFIX_LENGTH]}"]
+
+
+def _word_points(point: Point) -> list[Point]:
+    """Return points with a record's words: several if there are too many words for one list.
+
+    Their ids begin with a hash of this write of the record, so that the words of a failed write
+    don't block the next one.
+    """
+    words = set(point.words or ())
+    entries = words.union(*map(_prefix, words))
+    lists = list(by_count(sorted(entries), _MAX_WORDS))
+    write_hash = hashlib.sha256(str(point.payload.get("body")).encode()).hexdigest()[:16]
+    points: list[Point] = []
+    for number, part in enumerate(lists):
+        payload: dict[str, Value] = {_WORDS: list(part), _OF: point.id}
+        if len(lists) > 1:
+            payload[_LONG] = 1
+        points.append(Point(f"{write_hash}.{number}/{point.id}", payload))
+    return points
+
+
+def _pack_vector(point: Point) -> Any:
+    """Return a vector in base64, the shortest format that the server accepts.
+
+    For a point without a vector, returns a number that depends on its id.
+    """
+    if point.vector is None:
+        return [int.from_bytes(hashlib.sha256(point.id.encode()).digest()[:3]) / 1000]
+    import base64
+
+    return base64.b64encode(point.vector.astype("<f4").tobytes()).decode()
+
+
+def _weight(point: Point) -> int:
+    """Return approximately how many bytes a point takes in a request."""
+    text_length = sum(len(value) for value in point.payload.values() if isinstance(value, str))
+    vector_bytes = 0 if point.vector is None else 6 * len(point.vector)
+    return 500 + 2 * text_length + vector_bytes
+
 
 _PORT = 8000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,99}")

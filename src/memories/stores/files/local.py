@@ -31,7 +31,7 @@ from memories.stores.files.log import (
     parse,
     removal_event,
 )
-from memories.stores.files.schema import Event, file_name, namespace_of, to_line
+from memories.stores.files.schema import Event, file_name, namespace_of, place_of, to_line
 from memories.stores.records import (
     SEARCHED,
     Collection,
@@ -169,7 +169,7 @@ class LocalFiles:
             if work.removed_ids:
                 self._after_commit(set())
                 return
-            self._after_commit({_collection_and_namespace(name)[1] for name, _ in work.lines})
+            self._after_commit({place_of(name)[1] for name, _ in work.lines})
             with contextlib.suppress(StoreError):  # the next removal erases it
                 if self.index.is_erasing():
                     self.index.remove([])
@@ -199,7 +199,7 @@ class LocalFiles:
             )
             self._recover()
         elif added:
-            logs = [name for name in added if _collection_and_namespace(name)[0] is Collection.LOG]
+            logs = [name for name in added if place_of(name)[0] is Collection.LOG]
             sizes = {name: work.states[name].size for name in added}
             self.folder.commit(added, sizes, first=logs)
             # The lines are stored. If this fails, the next read reads the files again.
@@ -220,7 +220,7 @@ class LocalFiles:
         plan = self.folder.read_journal()
         for name, step in plan.items():
             data = self.folder.read(name)[1]
-            parsed = parse(data, *_collection_and_namespace(name))
+            parsed = parse(data, *place_of(name))
             if parsed.damage:
                 raise self._damage_error(name, parsed.damage)
             lines = {b"", *data.split(b"\n")}
@@ -234,7 +234,7 @@ class LocalFiles:
         if any("drop" in step for step in plan.values()):
             with self.working():
                 for name in plan:
-                    self.sync(*_collection_and_namespace(name))
+                    self.sync(*place_of(name))
             self.folder.discard()
         if self.folder.has_pending_commit():
             self.folder.write_journal({})
@@ -274,7 +274,7 @@ class LocalFiles:
 
     def read_file(self, name: str, index: Index) -> FileState:
         """Read a file into the index, in a transaction; return the file's new state."""
-        collection, namespace = _collection_and_namespace(name)
+        collection, namespace = place_of(name)
         stamp, data = self.folder.read(name)
         parsed = parse(data, collection, namespace)
         state = FileState(stamp, parsed.size, damage=parsed.damage)
@@ -486,19 +486,10 @@ class LocalFiles:
         work = self.work
         assert work is not None
         for name in work.index.list_files():
-            work.index.replace_file(*_collection_and_namespace(name), fold([]))
+            work.index.replace_file(*place_of(name), fold([]))
             work.index.save_state(name, FileState())
 
     def close(self) -> None:
         """Close the index."""
         if self._opened:
             self._opened[1].close()
-
-
-def _collection_and_namespace(name: str) -> tuple[Collection, str]:
-    """Return a file's collection and namespace."""
-    for collection in Collection:
-        namespace = namespace_of(name, collection)
-        if namespace is not None:
-            return collection, namespace
-    raise AssertionError(f"{name} is not a file of records")

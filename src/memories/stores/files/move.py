@@ -14,11 +14,12 @@ folder is moved completely on first use.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -30,8 +31,8 @@ from memories.settings import Config
 from memories.stores.files.connection import MARKER, Folder, Stamp
 from memories.stores.files.index import Index
 from memories.stores.files.local import LocalFiles
-from memories.stores.files.schema import file_name, namespace_of, stem
-from memories.stores.protocol import Store
+from memories.stores.files.schema import file_name, find_place, place_of, stem
+from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import (
     SEARCHED,
     Collection,
@@ -161,7 +162,7 @@ class Mover:
 
     def _list_files(self) -> list[str]:
         """Return the names of the files that contain records."""
-        return [name for name in self._folder.list_names() if _namespace(name) is not None]
+        return [name for name in self._folder.list_names() if find_place(name)]
 
     def is_unfinished(self) -> bool:
         """Return whether a move was interrupted."""
@@ -304,13 +305,15 @@ class Mover:
                 exact, or another program writes to the store or to a file.
         """
         stamps = {name: self._folder.stamp(name) for name in names}
-        namespaces = _namespaces_by_collection(names)
-        for collection in Collection:
-            for namespace in namespaces[collection]:
-                self._files.sync_readable(collection, namespace)
         index = self._index()
-        records = list(_scan_all(index, namespaces))
-        all_namespaces = sorted(set().union(*namespaces.values()))
+        records: list[Record] = []
+        namespaces: set[str] = set()
+        for collection, namespace in map(place_of, names):
+            self._files.sync_readable(collection, namespace)
+            where = Filter(collection, (namespace,), state="any")
+            records += itertools.chain.from_iterable(scan_pages(index, where))
+            namespaces.add(namespace)
+        all_namespaces = sorted(namespaces)
         if len(records) < _count(index, all_namespaces):
             raise StoreDamaged("some of its records are damaged; run memory doctor to see which")
         with contextlib.closing(self._open(store, index.stored_space() or self._space)) as target:
@@ -323,7 +326,8 @@ class Mover:
                     )
             self._copy(store, records, target)
             digest = _digest(records)
-            if _digest(_read_back(records, target)) != digest:
+            batches = by_count([record.ref for record in records], _BATCH)
+            if _digest(itertools.chain.from_iterable(map(target.read, batches))) != digest:
                 raise StoreError(f"{store} does not return the records that were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
@@ -388,13 +392,13 @@ class Mover:
         Raises:
             StoreDamaged: The move's note can't be read.
         """
-        namespace = _namespace(f"{name.removesuffix(_UNFINISHED)}.jsonl") or ""
+        place = find_place(f"{name.removesuffix(_UNFINISHED)}.jsonl")
         try:
             fields = json.loads(self._folder.read(name, inner=True)[1])
             refs = []
             for copy in fields["copies"]:
                 if len(copy) == 3:  # in earlier versions, whose notes are for one namespace
-                    copy.insert(1, namespace)
+                    copy.insert(1, place[1] if place else "")
                 collection, *address = copy
                 refs.append(Ref(Collection(collection), *address))
             return str(fields["store"]), refs
@@ -435,7 +439,7 @@ class Mover:
                         self._put_aside(name)
                     self._folder.discard(note)
             self.remove_copies()
-            names = [name for name in self._list_files() if _namespace(name) not in markers]
+            names = [name for name in self._list_files() if place_of(name)[1] not in markers]
             count, digest = self._copy_files(names, store)
             self._write_marker(store, names, records=count, sha256=digest)
             self.finish()
@@ -445,29 +449,10 @@ class Mover:
         """Return the markers of earlier versions by namespace."""
         markers = {}
         for name in self._folder.list_names():
-            namespace = _namespace(f"{name.removesuffix(FORMER_MARKER)}.jsonl")
-            if name.endswith(FORMER_MARKER) and namespace is not None:
-                markers[namespace] = self._read_marker(name)
+            place = find_place(f"{name.removesuffix(FORMER_MARKER)}.jsonl")
+            if name.endswith(FORMER_MARKER) and place is not None:
+                markers[place[1]] = self._read_marker(name)
         return markers
-
-
-def _namespace(name: str) -> str | None:
-    """Return the namespace of a file with records; None for any other file."""
-    for collection in Collection:
-        namespace = namespace_of(name, collection)
-        if namespace is not None:
-            return namespace
-    return None
-
-
-def _namespaces_by_collection(names: Iterable[str]) -> dict[Collection, list[str]]:
-    namespaces: dict[Collection, list[str]] = {collection: [] for collection in Collection}
-    for name in names:
-        for collection in Collection:
-            namespace = namespace_of(name, collection)
-            if namespace is not None:
-                namespaces[collection].append(namespace)
-    return namespaces
 
 
 def _count(
@@ -475,21 +460,6 @@ def _count(
 ) -> int:
     wheres = [Filter(collection, tuple(namespaces), state="any") for collection in collections]
     return sum(store.count(where) for where in wheres)
-
-
-def _scan_all(store: Store, namespaces: Mapping[Collection, Sequence[str]]) -> Iterator[Record]:
-    for collection in Collection:
-        for namespace in namespaces[collection]:
-            where = Filter(collection, (namespace,), state="any")
-            after: tuple[str, int] | None = None
-            while batch := store.scan(where, limit=_BATCH, after=after):
-                yield from batch
-                after = batch[-1].ref.group, batch[-1].ref.position
-
-
-def _read_back(records: Sequence[Record], store: Store) -> Iterator[Record]:
-    for batch in by_count(records, _BATCH):
-        yield from store.read([record.ref for record in batch])
 
 
 def _digest(records: Iterable[Record]) -> str:

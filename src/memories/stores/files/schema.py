@@ -97,6 +97,22 @@ def namespace_of(name: str, collection: Collection) -> str | None:
     return namespace if file_name(collection, namespace) == name else None
 
 
+def find_place(name: str) -> tuple[Collection, str] | None:
+    """Return the collection and namespace of a file's records; None for any other file."""
+    for collection in Collection:
+        namespace = namespace_of(name, collection)
+        if namespace is not None:
+            return collection, namespace
+    return None
+
+
+def place_of(name: str) -> tuple[Collection, str]:
+    """Return the collection and namespace of a file with records."""
+    place = find_place(name)
+    assert place is not None, name
+    return place
+
+
 def to_json(record: Record) -> Json:
     """Return a record as the object in its line, with the fields of the chat agent's contract."""
     ref = record.ref

@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from memories import errors
+from memories.core.batches import by_weight
 from memories.core.http import Address, Answer, JsonClient, NoAnswer
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
@@ -40,6 +41,7 @@ MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
 _TRIES = 8  # if the server is overloaded
 _UNSURE = "the write may or may not be stored; read it before you write it again"
+_Result = TypeVar("_Result")
 _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
@@ -75,8 +77,8 @@ class HttpStore:
         """The id of this thread's running transaction; None outside one."""
         return getattr(self._local, "transaction", None)
 
-    def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the server's store and return its result.
+    def _ask(self, method: str, *arguments: Any, **named: Any) -> _Result:  # type: ignore[type-var]
+        """Call a method of the server's store and return its result, of the type that it has there.
 
         Raises:
             MemoriesError: The error of the server's store, or `StoreUnreachable`.
@@ -94,7 +96,8 @@ class HttpStore:
             raise self._refusal(answer, method)
         for finding in from_wire(answer.value.get("damaged", [])):
             self.damaged.note(finding)
-        return from_wire(answer.value.get("value"))
+        result: _Result = from_wire(answer.value.get("value"))
+        return result
 
     def _send(self, method: str, body: dict[str, Any]) -> Answer:
         address = self._client.address
@@ -113,9 +116,9 @@ class HttpStore:
         """Return the error for a refused request."""
         address = self._client.address
         value = answer.value
-        detail = value.get("detail") if isinstance(value, dict) else None
-        if not detail:
-            detail = value if isinstance(value, str) else json.dumps(value)
+        detail = value if isinstance(value, str) else json.dumps(value)
+        if isinstance(value, dict):
+            detail = value.get("detail") or detail
         error = _find_error(value)
         if error is not None:
             return error(str(detail))
@@ -133,32 +136,32 @@ class HttpStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """See `Store.transaction`."""
-        is_nested = self._transaction is not None
-        if is_nested:
+        if self._transaction is not None:
             self._ask("enter")
-        else:
-            self._local.transaction = self._ask("begin")
+            with self._end_with("leave", "undo"):
+                yield
+            return
+        self._local.transaction = self._ask("begin")
+        try:
+            with self._end_with("commit", "rollback"):
+                yield
+        finally:
+            self._local.transaction = None
+
+    @contextlib.contextmanager
+    def _end_with(self, step: str, step_after_error: str) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            try:
-                # If this fails, the server undoes the transaction by itself; the first error is
-                # raised.
-                with contextlib.suppress(MemoriesError):
-                    self._ask("undo" if is_nested else "rollback")
-            finally:
-                if not is_nested:
-                    self._local.transaction = None
+            # If this fails, the server undoes the transaction by itself; the first error is raised.
+            with contextlib.suppress(MemoriesError):
+                self._ask(step_after_error)
             raise
-        try:
-            self._ask("leave" if is_nested else "commit")
-        finally:
-            if not is_nested:
-                self._local.transaction = None
+        self._ask(step)
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
-        batches = list(_batches(records))
+        batches = list(by_weight(records, _estimate_bytes, most=len(records), heaviest=BATCH_BYTES))
         if len(batches) <= 1:
             self._ask("append", list(records))
             return
@@ -172,17 +175,17 @@ class HttpStore:
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        return bool(self._ask("touch", list(refs), batch))
+        return self._ask("touch", list(refs), batch)
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        return cast("list[tuple[Ref, int]]", self._ask("used", where))
+        return self._ask("used", where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._transaction is not None:
             raise StoreError("records can't be permanently removed inside a transaction")
-        places = cast("tuple[str, ...]", self._ask("remove", list(refs)))
+        places: tuple[str, ...] = self._ask("remove", list(refs))
         self.damaged.forget(set(refs).__contains__)
         return places
 
@@ -195,58 +198,53 @@ class HttpStore:
         newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
-        return cast(
-            "list[Record]",
-            self._ask("scan", where, limit=limit, after=after, newest_first=newest_first),
-        )
+        return self._ask("scan", where, limit=limit, after=after, newest_first=newest_first)
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        return cast("list[tuple[str, str]]", self._ask("groups", where, limit=limit))
+        return self._ask("groups", where, limit=limit)
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        return cast(
-            "list[Candidate]", self._ask("candidates", where, vector=vector, terms=list(terms), k=k)
-        )
+        return self._ask("candidates", where, vector=vector, terms=list(terms), k=k)
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
-        return cast("Matches", self._ask("matches", where, query))
+        return self._ask("matches", where, query)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return cast("list[Record]", self._ask("read", list(refs)))
+        return self._ask("read", list(refs))
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
-        return cast("list[str]", self._ask("values", collection, list(namespaces), key))
+        return self._ask("values", collection, list(namespaces), key)
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        return int(self._ask("count", where, at_most=at_most))
+        return self._ask("count", where, at_most=at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        return cast("Mapping[str, int]", self._ask("labels", where, key))
+        return self._ask("labels", where, key)
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        return cast("Mapping[int, int]", self._ask("days", where))
+        return self._ask("days", where)
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        return cast("list[str]", self._ask("namespaces", collection))
+        return self._ask("namespaces", collection)
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        return cast("dict[Ref, NDArray[np.float32]]", self._ask("vectors", list(refs)))
+        return self._ask("vectors", list(refs))
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        return cast("list[Record]", self._ask("unstaged", space, collection, limit=limit))
+        return self._ask("unstaged", space, collection, limit=limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
@@ -262,39 +260,30 @@ class HttpStore:
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        return cast("StoreInfo", self._ask("info", where))._replace(url=self._url)
+        info: StoreInfo = self._ask("info", where)
+        return info._replace(url=self._url)
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
-        return cast("list[Ref]", self._ask("refs", where))
+        return self._ask("refs", where)
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
         """See `Store.check`."""
-        return cast("list[Finding]", self._ask("check", deep=deep))
+        return self._ask("check", deep=deep)
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        return cast("list[str]", self._ask("repair"))
+        return self._ask("repair")
 
     def close(self) -> None:
         """See `Store.close`."""
         self._client.close()
 
 
-def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
-    batch_size = 0
-    for record in records:
-        size = 2 * len(record.text) + 1_000
-        if record.vectors is not None:
-            size += 2 * record.vectors.nbytes
-        if batch and batch_size + size > BATCH_BYTES:
-            yield batch
-            batch, batch_size = [], 0
-        batch.append(record)
-        batch_size += size
-    if batch:
-        yield batch
+def _estimate_bytes(record: Record) -> int:
+    """Return a record's approximate size in a request."""
+    vector_bytes = 0 if record.vectors is None else record.vectors.nbytes
+    return 2 * len(record.text) + 1_000 + 2 * vector_bytes
 
 
 def _parse_address(parts: SplitResult, config: Config | None) -> Address:
