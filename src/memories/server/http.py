@@ -21,7 +21,6 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from memories.core.urls import is_loopback
-from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.identity import tokens
 from memories.server.api.middleware import Gauge, Logged, Metrics, Named
@@ -29,10 +28,9 @@ from memories.server.api.problems import failed, json_response, problem
 from memories.server.app import Options, build, principal
 from memories.server.pages import routes as pages
 from memories.server.sockets import ServeOptions
-from memories.server.warm import Warm
+from memories.server.warm import Served, Warm
 from memories.server.writers import MOST_WAITING, Writers
 from memories.settings import Config
-from memories.stores import Store
 from memories.stores.protocol import OnThisDisk
 from memories.stores.records import Collection, Filter
 
@@ -196,18 +194,11 @@ _GRACE_SECONDS = 3  # seconds for requests to finish, and again for the writes t
 READY_SECONDS = 1.0  # seconds for which the answer of `/ready` is reused
 
 
-class Process(Protocol):
+class Process(Served, Protocol):
     """The process that runs the server; see `serve`."""
 
-    config: Config
-    store: Store
-    embedder: Embedder | None
-    writers: Writers
     warm: Warm
     last_at: float
-
-    def fits(self) -> bool:
-        """Return whether the store is still the one that was opened."""
 
 
 class Web:

@@ -18,11 +18,11 @@ from memories.errors import MemoriesError
 from memories.identity import tokens
 from memories.server import sockets
 from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
-from memories.server.warm import STOPPED, Run, Served, Warm, install_stand_ins
+from memories.server.warm import STOPPED, Run, Warm, install_stand_ins
 from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.warm import client, manage
+from memories.warm import manage
 
 if TYPE_CHECKING:
     from memories.server.http import Web
@@ -127,18 +127,7 @@ class Process:
         self.config = config
         self.last_at = time.monotonic()
         self._began, self._url = time.time(), ""
-        served = Served(
-            config=config,
-            url=client.absolute(config.store),
-            store=self.store,
-            embedder=self.embedder,
-            writers=self.writers,
-            version=__version__,
-            fits=self.fits,
-            end=self.end,
-            status=self.status,
-        )
-        self.warm = Warm(sockets.command, served, run)
+        self.warm = Warm(sockets.command, self, run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:
         """Load everything that the first command would wait for."""

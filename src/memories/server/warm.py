@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from memories import __version__
 from memories.core.deadline import DEADLINE, Deadline
 from memories.embedders import Embedder
 from memories.identity.place import here
@@ -263,30 +264,29 @@ _MAX_INPUT = 64 << 20
 Run = Callable[[Sequence[str], Callable[[Config, bool], Memories], str], tuple[int, str]]
 
 
-class Served(NamedTuple):
-    """The parts of a server that commands use.
+class Served(Protocol):
+    """The parts of a server that commands use; see `serve.Process`.
 
     Attributes:
         config: The settings that the server was started with.
-        url: The URL of the store, with an absolute path.
         store: The open store.
         embedder: Its model; None to search by words only.
         writers: The store's write queue.
-        version: The program's version.
-        fits: Returns whether the store is still the one that was opened.
-        end: Ends the server, for a reason.
-        status: Returns the state of the server.
     """
 
     config: Config
-    url: str
     store: Store
     embedder: Embedder | None
     writers: Writers
-    version: str
-    fits: Callable[[], bool]
-    end: Callable[[str], None]
-    status: Callable[[], Mapping[str, Any]]
+
+    def fits(self) -> bool:
+        """Return whether the store is still the one that was opened."""
+
+    def end(self, why: str) -> None:
+        """End the server, for a reason."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the state of the server."""
 
 
 class _Grouped(Memories):
@@ -318,7 +318,8 @@ class Warm:
             run: Runs a command.
         """
         self._socket, self._served, self._run = listening, served, run
-        self._greeting = f"{GREETING} {served.version}\n".encode()
+        self._greeting = f"{GREETING} {__version__}\n".encode()
+        self._url = absolute(served.config.store)
         self._thread = threading.local()
         self._deadline = functools.lru_cache(maxsize=16)(Deadline)
         self._open: set[socket.socket] = set()
@@ -436,7 +437,7 @@ class Warm:
     def _manage(self, connection: socket.socket, line: str) -> None:
         """Answer a line that contains no command; see `memories.warm.manage`."""
         word, _, version = line.partition(" ")
-        if word == "newer" and _number(version) > _number(self._served.version):
+        if word == "newer" and _number(version) > _number(__version__):
             self._served.end("a newer version of the program was installed")
         elif word in ("status", "stop"):
             connection.sendall(json.dumps(self._served.status()).encode() + b"\n")
@@ -482,7 +483,9 @@ class Warm:
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
         def open_memories(config: Config, shared: bool) -> Memories:
             served = self._served
-            if not self._is_served(config) or _is_logged(config, arguments):
+            # a command that writes its own log can't do that in the server
+            is_context = arguments[0] == "context" and config.sources["log_level"] != "default"
+            if is_context or config.log_level == "DEBUG" or not self._is_served(config):
                 raise Direct
             memories = _Grouped(
                 served.store,
@@ -501,19 +504,13 @@ class Warm:
     def _is_served(self, config: Config) -> bool:
         """Return whether a command's settings match those of the open store and model."""
         own = self._served.config
-        if absolute(config.store) != self._served.url:
+        if absolute(config.store) != self._url:
             return False
         if any(getattr(config, name) != getattr(own, name) for name in _OF_STORE):
             return False
         if any(_reveal(getattr(config, name)) != _reveal(getattr(own, name)) for name in _SECRET):
             return False
         return config.home == own.home or config.home.resolve() == own.home.resolve()
-
-
-def _is_logged(config: Config, arguments: Sequence[str]) -> bool:
-    """Return whether a command writes its own log, which it can't do in the server."""
-    is_context = arguments[0] == "context" and config.sources["log_level"] != "default"
-    return is_context or config.log_level == "DEBUG"
 
 
 # Settings of the open store and model; a client with other settings runs its command itself.

@@ -243,6 +243,7 @@ class Demo(NamedTuple):
     facts: Mapping[str, tuple[int, int]]
 
 
+_COLOUR = "My favourite colour is teal. Remember that for all our conversations."
 DEMOS = (
     Demo(
         "a session continues in the same thread",
@@ -256,11 +257,7 @@ DEMOS = (
     Demo(
         "a fact is known in a new thread of the same user",
         (
-            Step(
-                "ann",
-                "one",
-                "My favourite colour is teal. Remember that for all our conversations.",
-            ),
+            Step("ann", "one", _COLOUR),
             Step("ann", "two", "What is my favourite colour?", expect="teal"),
         ),
         {"ann": (1, 1)},
@@ -268,11 +265,7 @@ DEMOS = (
     Demo(
         "another user does not know it",
         (
-            Step(
-                "ann",
-                "one",
-                "My favourite colour is teal. Remember that for all our conversations.",
-            ),
+            Step("ann", "one", _COLOUR),
             Step("ben", "one", "What is my favourite colour?", never="teal"),
             Step("ben", "two", "What is my favourite colour?", never="teal"),
         ),

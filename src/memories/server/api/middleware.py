@@ -57,7 +57,7 @@ class Metrics:
         if self._on_request is not None:
             self._on_request()
         with self._lock:
-            key = method if method in METHODS else "other", route, status
+            key = method, route, status
             self._counts[key] = self._counts.get(key, 0) + 1
             histogram = self._seconds.setdefault(route, [0.0] * (len(_BUCKETS) + 2))
             for index, bound in enumerate(_BUCKETS):
@@ -139,8 +139,8 @@ class Logged:
         finally:
             seconds = time.perf_counter() - start
             route = str(entries.get("route", "other"))
-            self._metrics.note(scope["method"], route, status, seconds)
             method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.note(method, route, status, seconds)
             line = {
                 "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 "method": method,

@@ -123,6 +123,10 @@ class PageRequest(NamedTuple):
             )
         return min(int(text), limit)
 
+    def limit(self, default: int) -> int:
+        """Return how many entries the page shows."""
+        return self.number("limit", default) or default
+
     def tags(self) -> dict[str, str]:
         """Return the tags to filter by, from parameters `tag=key=value`.
 
@@ -157,6 +161,11 @@ class PageRequest(NamedTuple):
         """
         text = self.text("as_of")
         return Past.of(text) if text else None
+
+    @property
+    def cursor(self) -> str | None:
+        """Where the page begins in a long list; None for its beginning."""
+        return self.text("cursor") or None
 
     @property
     def as_of(self) -> str | None:

@@ -50,7 +50,7 @@ class Why(NamedTuple):
 def show_results(memories: "Memories", request: PageRequest) -> View:
     """Show the results of a search."""
     scope: Scope = _SCOPES.get(request.text("kind"), "all")
-    limit = request.number("limit", PAGE) or PAGE
+    limit = request.limit(PAGE)
     explanation = memories.explain(request.text("q"), scope=scope, limit=limit, **request.filters())
     data = shapes.search_result(explanation, explain=bool(request.text("explain")))
     terms = explanation.terms

@@ -52,8 +52,8 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
     """Show memories and conversations by day, newest first, as they are or as they were on a
     day.
     """
-    limit = request.number("limit", _PAGE) or _PAGE
-    page = memories.list(limit=limit, cursor=request.text("cursor") or None, **request.filters())
+    limit = request.limit(_PAGE)
+    page = memories.list(limit=limit, cursor=request.cursor, **request.filters())
     data = shapes.page(page)
     since = page.memories[-1].created_at if page.next_cursor else None
     entries = [
@@ -138,11 +138,16 @@ _TURNS = 100
 
 
 def memory(memories: "Memories", request: PageRequest) -> View:
-    """Show a memory: its text, versions, corrections and source."""
+    """Show a memory: its text, versions with their changes, newest first, corrections, source."""
     past = _history(memories, request)
     data = _shape(memories, past, request.as_of)
+    changes = compare.compare_versions([version.content for version in past.versions])
+    versions = [
+        version | {"parts": parts}
+        for version, parts in zip(shapes.history(past)["versions"], changes, strict=True)
+    ]
     more = {
-        "versions": _versions(past),
+        "versions": versions[::-1],
         "corrects": _other(memories, past.corrects, request.as_of),
         "corrected_by": _other(memories, past.corrected_by, request.as_of),
         "came_from": _came_from(data.get("source")),
@@ -226,14 +231,6 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
     }
 
 
-def _versions(past: "History") -> list[dict[str, Any]]:
-    """Return every version, newest first, each with its changes word by word."""
-    shape = shapes.history(past)["versions"]
-    changes = compare.compare_versions([version.content for version in past.versions])
-    rows = [version | {"parts": parts} for version, parts in zip(shape, changes, strict=True)]
-    return rows[::-1]
-
-
 def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> dict[str, Any] | None:
     """Return another memory, or only its id if it was deleted or erased."""
     if memory_id is None:
@@ -257,7 +254,7 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
     name = request.path["id"]
     about = _about(memories, request)
     start = request.number("start", 0, 10**9)
-    limit = request.number("limit", _TURNS) or _TURNS
+    limit = request.limit(_TURNS)
     turns = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
     more = {
         "about": shapes.conversation(about) | {"name": title_of(about)},
@@ -289,10 +286,8 @@ def conversations(memories: "Memories", request: PageRequest) -> View:
     """List conversations, the one with the newest turn first."""
     names = ("title", "user", "since", "until", "as_of")
     filters: dict[str, Any] = {name: request.text(name) for name in names if request.text(name)}
-    limit = request.number("limit", 50) or 50
-    page = memories.list_conversations(
-        limit=limit, cursor=request.text("cursor") or None, **filters
-    )
+    limit = request.limit(50)
+    page = memories.list_conversations(limit=limit, cursor=request.cursor, **filters)
     more = {
         "names": [title_of(talk) for talk in page.conversations],
         "next": page.next_cursor and request.link(cursor=page.next_cursor),
@@ -314,8 +309,8 @@ def review(memories: "Memories", request: PageRequest) -> View:
         why = "When a memory stopped waiting is not stored, and decisions are about the present."
         return of_now(request, "Review", why)
     page = memories.review.page(
-        limit=request.number("limit", _REVIEW_PAGE) or _REVIEW_PAGE,
-        cursor=request.text("cursor") or None,
+        limit=request.limit(_REVIEW_PAGE),
+        cursor=request.cursor,
     )
     more = {
         "next": page.next_cursor and request.link(cursor=page.next_cursor),

@@ -119,17 +119,14 @@ def fold(events: Sequence[Event]) -> Folded:
     for event in ordered:
         if event.op == REMOVE:
             continue
-        if removed_at and _is_removed(event, removed_at):
-            removed.add(event.of)
-        else:
-            fold.apply(event)
+        if removed_at:
+            group_removed_at = removed_at.get(digest(event.record.ref.group), "")
+            if event.of in removed_at or group_removed_at >= event.time:
+                removed.add(event.of)
+                continue
+        fold.apply(event)
     ids = {address: event_id for event_id, address in fold.addresses.items()}
     return Folded(fold.records, ids, ordered[-1].time if ordered else "", removed)
-
-
-def _is_removed(event: Event, removed_at: dict[str, str]) -> bool:
-    group_removed_at = removed_at.get(digest(event.record.ref.group), "")
-    return event.of in removed_at or group_removed_at >= event.time
 
 
 def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:

@@ -269,7 +269,9 @@ class QdrantDriver:
                 name = _name(entry)
                 names.append(name)
                 revisions.append(entry["payload"][_REVISION])
-                points.append(_change_entry(entry, {_REVISION: revision, **waiting[name]}))
+                payload = {**entry["payload"], _REVISION: revision, **waiting[name]}
+                payload = {field: value for field, value in payload.items() if value is not None}
+                points.append({"id": entry["id"], "vector": {}, "payload": payload})
             is_unchanged = _has_revision(revisions)
             for batch in _split(points, self.max_batch):
                 body = {
@@ -492,12 +494,6 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
         # Half the digits, and still more precise than a float32.
         vector = point.vector.astype(float).round(8).tolist()
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
-
-
-def _change_entry(entry: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    payload = {**entry["payload"], **changes}
-    payload = {field: value for field, value in payload.items() if value is not None}
-    return {"id": entry["id"], "vector": entry.get("vector") or {}, "payload": payload}
 
 
 def _prefixes(word: str) -> list[str]:
