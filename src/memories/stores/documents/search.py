@@ -64,18 +64,25 @@ class Search:
     """One search, with a cache of the records that it has read."""
 
     def __init__(
-        self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]
+        self,
+        view: View,
+        where: Filter,
+        vector: "Vector | None",
+        space: str | None,
+        samples: dict[Part, Sample],
     ) -> None:
         """Initialize; nothing is read yet.
 
         Args:
             view: The records.
             where: Selects the records to search.
-            space: The id of the vectors' space; None to search by words only.
+            vector: The vector to search for; None to search by words only.
+            space: The id of the vectors' space; None if the server has no vectors.
             samples: The samples taken so far; this search uses them and adds to them.
         """
         self._view = view
         self._where = where
+        self._vector = vector
         self._space = space
         self._samples = samples
         self._parts = parts_of(where)
@@ -104,18 +111,17 @@ class Search:
     def _total(self) -> int:
         return sum(self._totals.values())
 
-    def candidates(self, vector: "Vector | None", terms: Sequence[str], k: int) -> list[Candidate]:
+    def candidates(self, terms: Sequence[str], k: int) -> list[Candidate]:
         """See `Store.candidates`."""
         corpus, holders = self._find_terms(terms)
         ordered = self._order_by_rarity(corpus, holders)
         min_ranked = max(_MIN_RANKED, 2 * k)
         self._prefetch = self._refs(ordered[:min_ranked])
-        similarities = {} if vector is None else self._nearest(vector, k)
+        similarities = self._nearest(k)
         word_scores = self._rank_by_words(terms, corpus, ordered, k, min_ranked)
         best_by_words = heapq.nlargest(k, word_scores, key=word_scores.__getitem__)
         records = self._get_cached(dict.fromkeys([*best_by_words, *similarities]))
-        if vector is not None:
-            similarities |= self._score_vectors(_without(records, similarities), vector)
+        self._score_others(records, similarities)
         scores = self._score_words(records, terms, corpus).scores.tolist()
         candidates: list[Candidate] = []
         for (record, _), word_score in zip(records, scores, strict=True):
@@ -124,25 +130,23 @@ class Search:
 
     def matches(self, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
-        vector = query.vector
         corpus, holders = self._find_terms(query.terms)
         if self._total <= SMALL:
             records = self._view.matching(self._where)
             self._cache.update((stored.ref, stored) for stored in records)
             refs = set(self._cache)
-            similarities = {} if vector is None else self._nearest(vector, self._total)
+            similarities = self._nearest(self._total)
         else:
             ordered = self._order_by_rarity(corpus, holders)
             self._prefetch = self._refs(ordered[:_MIN_RANKED_TURNS])
-            similarities = {} if vector is None else self._nearest(vector, query.k)
+            similarities = self._nearest(query.k)
             word_scores = self._rank_by_words(
                 query.terms, corpus, ordered, query.k, _MIN_RANKED_TURNS
             )
             refs = {*similarities, *word_scores, *self._turns_of_days(query)}
             refs |= self._turns_beside(word_scores, similarities)
         records = self._get_cached(refs)
-        if vector is not None:
-            similarities |= self._score_vectors(_without(records, similarities), vector)
+        self._score_others(records, similarities)
         column = [similarities.get(stored.ref, math.nan) for stored in records]
         return matches_of(
             [stored.record for stored in records],
@@ -288,24 +292,26 @@ class Search:
                     scores[stored.ref] = value
         return scores
 
-    def _nearest(self, vector: "Vector", k: int) -> Scores:
+    def _nearest(self, k: int) -> Scores:
         """Return the `k` nearest matching records, with the cosine of their best window."""
+        if self._vector is None:
+            return {}
         if self._space is None:
-            return self._score_overlay(vector)
+            return self._score_overlay(self._vector)
         if self._matching is not None and len(self._matching) <= _MAX_SCORED:
             records = self._load(self._refs(self._matching))
-            return best(self._score_vectors(records, vector), k)
+            return best(self._score_vectors(records), k)
         share = 1.0 if self._matching is None else len(self._matching) / max(1, self._total)
         scores: Scores = {}
         for part in self._parts:
             size = 10 + math.ceil(1.5 * k / share)
             while True:
-                part_scores, is_exhausted = self._nearest_in_part(part, vector, size, k)
+                part_scores, is_exhausted = self._nearest_in_part(part, self._vector, size, k)
                 if is_exhausted or len(part_scores) >= k:
                     break
                 size *= _GROWTH
             scores |= part_scores
-        return best(scores | self._score_overlay(vector), k)
+        return best(scores | self._score_overlay(self._vector), k)
 
     def _nearest_in_part(
         self, part: Part, vector: "Vector", size: int, k: int
@@ -343,10 +349,17 @@ class Search:
                 scores[ref] = float((vectors @ vector).max())
         return scores
 
-    def _score_vectors(self, records: Sequence[Stored], vector: "Vector") -> Scores:
+    def _score_vectors(self, records: Sequence[Stored]) -> Scores:
         """Return the cosines of the records that have vectors."""
+        if self._vector is None:
+            return {}
         vectors = self._view.vectors(records, self._space or "")
-        return {ref: float((windows @ vector).max()) for ref, windows in vectors.items()}
+        return {ref: float((windows @ self._vector).max()) for ref, windows in vectors.items()}
+
+    def _score_others(self, records: Sequence[Stored], similarities: Scores) -> None:
+        """Add the cosines of the records that have none yet."""
+        others = [stored for stored in records if stored.ref not in similarities]
+        similarities |= self._score_vectors(others)
 
     def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
         """Return the turns up to two positions before and after the best ones, in the same
@@ -383,8 +396,3 @@ class Search:
             turns.sort(key=lambda turn: abs(turn.created_at - middle))
             turns_of_days.update(turn.ref for turn in turns[:MAX_OF_A_DAY])
         return turns_of_days
-
-
-def _without(records: Sequence[Stored], scores: Scores) -> list[Stored]:
-    """Return the records without a score."""
-    return [stored for stored in records if stored.ref not in scores]

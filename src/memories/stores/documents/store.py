@@ -417,7 +417,7 @@ class RemoteStore:
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        return self._search(where, vector).candidates(vector, terms, k)
+        return self._search(where, vector).candidates(terms, k)
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
@@ -427,7 +427,7 @@ class RemoteStore:
         from memories.stores.documents.search import Search
 
         space = None if vector is None else self._spaces.find_searched()
-        return Search(self._view, where, space, self._samples)
+        return Search(self._view, where, vector, space, self._samples)
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`; the size on the server's disk is unknown."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from memories.stores.damage import Damaged
-from memories.stores.postgres.query import RECORDS, Selection, one_of, records_of
+from memories.stores.postgres.query import RECORDS, Selection, at_refs, one_of, records_of
 from memories.stores.postgres.transaction import Transaction
-from memories.stores.records import Filter, Finding, Ref
+from memories.stores.records import Collection, Filter, Finding, Ref
 
 # The size of the tables in bytes, and whether this user may write to them.
 SIZE = """
@@ -66,6 +66,19 @@ class Counted(NamedTuple):
     length: int
     labels: Mapping[str, str]
     embedded: bool
+
+
+def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, Counted]]:
+    """Return the seq and the counted properties of records, as if they had no vectors."""
+    columns = (
+        "r.seq, r.collection, r.namespace, r.grp, r.position, "
+        "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
+    )
+    records: dict[Ref, tuple[int, Counted]] = {}
+    for seq, collection, *row in at_refs(db, f"SELECT {columns} FROM record r", refs):
+        ref = Ref(Collection(collection), *row[:3])
+        records[ref] = seq, Counted(ref, *row[3:], embedded=False)
+    return records
 
 
 def change(

@@ -18,8 +18,7 @@ from typing import NamedTuple
 from memories.errors import StoreBusy, StoreError
 from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.counts import Counted
-from memories.stores.postgres.query import at_refs, by_namespace
+from memories.stores.postgres.query import by_namespace
 from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
@@ -358,17 +357,14 @@ def _save_erasing(db: Transaction, tables: set[str]) -> None:
     db.save_meta({"erasing": " ".join(sorted(tables)) or None})
 
 
-_COLUMNS = "r.seq, r.grp, r.position, r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
-
-
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
     """Delete records with their vectors and counts, and note the tables that still contain their
     bytes.
     """
     to_erase: set[str] = set()
-    for (collection, namespace), part in by_namespace(refs).items():
-        rows = at_refs(db, f"SELECT {_COLUMNS} FROM record r", part)
-        seqs = [row[0] for row in rows]
+    for (_, namespace), part in by_namespace(refs).items():
+        records = counts.read_counted(db, part).values()
+        seqs = [seq for seq, _ in records]
         if not seqs:
             continue
         embedded: set[int] = set()
@@ -382,10 +378,7 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
                 to_erase |= {leaf for leaf, _ in deleted}
             if db.meta.used is not None and table == db.meta.used.table:
                 embedded = {seq for _, seq in deleted}
-        removed: list[Counted] = []
-        for seq, group, position, ended, ended_by, length, labels in rows:
-            ref = Ref(collection, namespace, group, position)
-            removed.append(Counted(ref, ended, ended_by, length, labels, seq in embedded))
+        removed = [record._replace(embedded=seq in embedded) for seq, record in records]
         counts.change(db, old=removed)
         if counts.forget_labels(db, removed):
             to_erase.add("label")

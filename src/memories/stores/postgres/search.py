@@ -8,21 +8,18 @@ memories and turns: old versions and turns don't change how rare a word is in cu
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from memories.core.times import to_millis
 from memories.stores.postgres import vectors
 from memories.stores.postgres.query import FEW, Extent, Selection, one_of, read_extent
 from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
-from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.postgres.transaction import Transaction
+from memories.stores.postgres.vectors import Probe
 from memories.stores.records import BESIDE, Matches, Record, TurnQuery
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Scores = dict[int, float]
 
@@ -54,8 +51,7 @@ class _Document(NamedTuple):
 def candidates(
     db: Transaction,
     selected: Selection,
-    used: Vectors | None,
-    query: "NDArray[np.float32] | None",
+    probe: Probe | None,
     terms: Sequence[str],
     k: int,
 ) -> tuple[Scores, Scores]:
@@ -64,8 +60,7 @@ def candidates(
     Args:
         db: A transaction.
         selected: The filter.
-        used: The vectors; None to search by words only.
-        query: The vector, shape (dimension,), unit length; None to search by words only.
+        probe: The query's vector; None to search by words only.
         terms: The terms.
         k: The number of records by vector, and by words.
 
@@ -73,15 +68,12 @@ def candidates(
         Cosines and word scores by seq.
     """
     extent = read_extent(db, selected)
-    cosines: Scores = {}
-    if query is not None and used is not None:
-        cosines = vectors.best(db, used, selected, extent, query, k)
+    cosines = vectors.best(db, probe, selected, extent, k)
     # The best by words, and those by vector that contain some of the words.
     scores = _rank(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
-    if query is not None and used is not None:
-        lacking = [seq for seq in words if seq not in cosines]
-        cosines |= vectors.exact(db, used, selected, lacking, query)
+    lacking = [seq for seq in words if seq not in cosines]
+    cosines |= vectors.exact(db, probe, selected, lacking)
     return cosines, words
 
 
@@ -296,15 +288,13 @@ _PLACE = (
 )
 
 
-def matches(
-    db: Transaction, selected: Selection, used: Vectors | None, query: TurnQuery
-) -> Matches:
+def matches(db: Transaction, selected: Selection, probe: Probe | None, query: TurnQuery) -> Matches:
     """Return all selected records if there are few, otherwise the best by words and by vector.
 
     Args:
         db: A transaction.
         selected: The filter.
-        used: The vectors; None to search by words only.
+        probe: The query's vector; None to search by words only.
         query: The search.
     """
     import numpy as np
@@ -313,23 +303,18 @@ def matches(
 
     extent = read_extent(db, selected)
     words = _rank(db, selected, extent, query.terms)
-    vector = None if used is None else query.vector
-    cosines: Scores = {}
     sql = f"{_PLACE} WHERE {selected.sql}"
     if extent.matching <= _FEW:
         rows = db.rows(sql, selected.values)
         searched_count = len(rows)
-        if used is not None and vector is not None:
-            cosines = vectors.best(db, used, selected, extent, vector, max(1, len(rows)))
+        cosines = vectors.best(db, probe, selected, extent, max(1, len(rows)))
     else:
         searched_count = extent.documents
-        if used is not None and vector is not None:
-            cosines = vectors.best(db, used, selected, extent, vector, query.k)
+        cosines = vectors.best(db, probe, selected, extent, query.k)
         seqs = sorted(_best_turns(db, selected, query, words, cosines))
         rows = db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, seqs))
-        if used is not None and vector is not None:
-            lacking = [row[0] for row in rows if row[0] not in cosines]
-            cosines |= vectors.exact(db, used, selected, lacking, vector)
+        lacking = [row[0] for row in rows if row[0] not in cosines]
+        cosines |= vectors.exact(db, probe, selected, lacking)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
     places = places_of(
         columns, lambda *names: names, lambda texts: [json.loads(text) for text in texts]

@@ -30,6 +30,7 @@ from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.url import parse_partitions
+from memories.stores.postgres.vectors import Probe
 from memories.stores.protocol import require_space, used_among
 from memories.stores.records import (
     Candidate,
@@ -145,15 +146,7 @@ class PostgresStore:
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
         with self._server.write({patch.ref.namespace for patch in patches}) as db:
-            columns = (
-                "r.collection, r.namespace, r.grp, r.position, r.seq, "
-                "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
-            )
-            rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
-            records: dict[Ref, tuple[int, Counted]] = {}
-            for collection, *place, seq, ended, ended_by, length, labels in rows:
-                ref = Ref(Collection(collection), *place)
-                records[ref] = seq, Counted(ref, ended, ended_by, length, labels, embedded=False)
+            records = counts.read_counted(db, {patch.ref for patch in patches})
             old: list[Counted] = []
             new: list[Counted] = []
             for patch in patches:
@@ -289,8 +282,8 @@ class PostgresStore:
         """See `Store.candidates`."""
         selected = selection(where)
         with self._server.read(where.namespaces) as db:
-            used = None if vector is None else self._searched_vectors(db)
-            similarities, word_scores = search.candidates(db, selected, used, vector, terms, k)
+            probe = self._probe(db, vector)
+            similarities, word_scores = search.candidates(db, selected, probe, terms, k)
             in_namespaces, values = one_of("r.namespace", selected.namespaces)
             seqs = list({**word_scores, **similarities})
             rows: list[tuple[Any, ...]] = []
@@ -307,8 +300,8 @@ class PostgresStore:
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
         with self._server.read(where.namespaces) as db:
-            used = None if query.vector is None else self._searched_vectors(db)
-            return search.matches(db, selection(where), used, query)
+            probe = self._probe(db, query.vector)
+            return search.matches(db, selection(where), probe, query)
 
     @_repeat_if_interrupted
     def read(self, refs: Sequence[Ref]) -> list[Record]:
@@ -477,14 +470,16 @@ class PostgresStore:
             sql += f" AND NOT EXISTS ({vector_tables.of_record(used)})"
         return int(db.value(sql, selected.values) or 0)
 
-    def _searched_vectors(self, db: Transaction) -> Vectors | None:
-        """Return the vectors to search, if there are any.
+    def _probe(self, db: Transaction, vector: "NDArray[np.float32] | None") -> Probe | None:
+        """Return the search for a vector; None without one, or if the store has no vectors.
 
         Raises:
             EmbedderMismatch: The store's vectors are in another space.
         """
         used = db.meta.used
-        return None if used is None else vector_tables.check_space(used, require_space(self._space))
+        if vector is None or used is None:
+            return None
+        return Probe.of(vector_tables.check_space(used, require_space(self._space)), vector)
 
 
 def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) -> list[Place]:

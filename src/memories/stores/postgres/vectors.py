@@ -5,7 +5,7 @@ Few rows are scored exactly; more are searched with pgvector's HNSW index over h
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import Conflict, StoreError
 from memories.stores.damage import Damaged
@@ -59,53 +59,61 @@ def _rows_of(new: Iterable[NewVectors]) -> Iterator[Row]:
             yield namespace, seq, number, collection, live, code
 
 
+class Probe(NamedTuple):
+    """The vector of a query, and the table to search.
+
+    Attributes:
+        table: The table that contains the vectors.
+        query: The vector as text.
+    """
+
+    table: str
+    query: str
+
+    @classmethod
+    def of(cls, vectors: Vectors, query: "NDArray[np.float32]") -> "Probe":
+        """Return the probe for a vector, shape (dimension,), unit length."""
+        numbers = query.astype("float32").tolist()
+        return cls(vectors.table, f"[{','.join(map(str, numbers))}]")
+
+
 def best(
-    db: Transaction,
-    vectors: Vectors,
-    selected: Selection,
-    extent: Extent,
-    query: "NDArray[np.float32]",
-    k: int,
+    db: Transaction, probe: Probe | None, selected: Selection, extent: Extent, k: int
 ) -> Scores:
     """Return the `k` best records, by the cosine between the query and their best window.
 
     Args:
         db: A transaction.
-        vectors: The vectors to search.
+        probe: The vector to search for; None finds no records.
         selected: The filter.
         extent: The number of records in the namespaces.
-        query: Shape (dimension,), unit length.
         k: The number of records.
     """
+    if probe is None:
+        return {}
     if selected.states != (False,) or extent.matching <= EXACT_ROWS:
-        return _score_all(db, vectors, selected, selected.namespaces, query, k)
+        return _score_all(db, probe, selected, selected.namespaces, k)
     scores: Scores = {}
     for namespace in selected.namespaces:
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
-            nearest = _nearest(db, vectors, selected, namespace, query, k)
+            nearest = _nearest(db, probe, selected, namespace, k)
         if len(nearest) < k:  # also if very many vectors are equal: the index finds only some
-            nearest = _score_all(db, vectors, selected, (namespace,), query, k)
+            nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)
 
 
-def exact(
-    db: Transaction,
-    vectors: Vectors,
-    selected: Selection,
-    seqs: Sequence[int],
-    query: "NDArray[np.float32]",
-) -> Scores:
+def exact(db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]) -> Scores:
     """Return the scores of the records among these that have vectors."""
-    if not seqs:
+    if probe is None or not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
     sql = (
-        f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {vectors.table} v "
+        f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {probe.table} v "
         f"WHERE {among} AND v.seq = ANY(%s::bigint[]) GROUP BY v.seq"
     )
-    return _best_scores(db.rows(sql, (_text(query), *values, list(seqs))))
+    return _best_scores(db.rows(sql, (probe.query, *values, list(seqs))))
 
 
 def read(
@@ -134,17 +142,12 @@ def read(
 
 
 def _score_all(
-    db: Transaction,
-    vectors: Vectors,
-    selected: Selection,
-    namespaces: Sequence[str],
-    query: "NDArray[np.float32]",
-    k: int,
+    db: Transaction, probe: Probe, selected: Selection, namespaces: Sequence[str], k: int
 ) -> Scores:
     """Score all selected records in some namespaces."""
     among, values = one_of("v.namespace", namespaces)
     sql = (
-        f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {vectors.table} v "
+        f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {probe.table} v "
         f"WHERE {among} AND v.collection = '{selected.collection}'"
     )
     if selected.broad:
@@ -154,24 +157,17 @@ def _score_all(
         sql += f" AND v.seq = ANY(ARRAY(SELECT r.seq FROM record r WHERE {selected.sql}))"
         values += selected.values
     sql += " GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
-    return _best_scores(db.rows(sql, (_text(query), *values, k)))
+    return _best_scores(db.rows(sql, (probe.query, *values, k)))
 
 
-def _nearest(
-    db: Transaction,
-    vectors: Vectors,
-    selected: Selection,
-    namespace: str,
-    query: "NDArray[np.float32]",
-    k: int,
-) -> Scores:
+def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str, k: int) -> Scores:
     """Return the best in a namespace by the index, which contains a row for each window."""
-    text, row_limit = _text(query), k + k // 2
+    row_limit = k + k // 2
     sql = (
-        f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {vectors.table} v "
+        f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {probe.table} v "
         f"WHERE v.namespace = %s AND v.collection = '{selected.collection}' AND v.live"
     )
-    values: tuple[object, ...] = (text, namespace)
+    values: tuple[object, ...] = (probe.query, namespace)
     if not selected.broad:
         sql += (
             " AND EXISTS (SELECT 1 FROM record r "
@@ -180,7 +176,7 @@ def _nearest(
         values += selected.values
     sql += " ORDER BY v.embedding <=> %s::halfvec LIMIT %s"
     while True:
-        rows = db.rows(sql, (*values, text, row_limit))
+        rows = db.rows(sql, (*values, probe.query, row_limit))
         scores = _best_scores(rows)
         if len(scores) >= k or len(rows) < row_limit:
             return scores
@@ -193,11 +189,6 @@ def _best_scores(rows: Sequence[Row]) -> Scores:
     for seq, score in rows:
         scores[seq] = max(score, scores.get(seq, -1.0))
     return scores
-
-
-def _text(query: "NDArray[np.float32]") -> str:
-    numbers = query.astype("float32").tolist()
-    return f"[{','.join(map(str, numbers))}]"
 
 
 _OLDEST = (0, 8)  # the first pgvector that continues a scan until enough rows match a filter
