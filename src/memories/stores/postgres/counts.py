@@ -77,7 +77,7 @@ def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, C
     records: dict[Ref, tuple[int, Counted]] = {}
     for seq, collection, *row in at_refs(db, f"SELECT {columns} FROM record r", refs):
         ref = Ref(Collection(collection), *row[:3])
-        records[ref] = seq, Counted(ref, *row[3:], embedded=False)
+        records[ref] = seq, Counted(ref, *row[3:], False)
     return records
 
 
