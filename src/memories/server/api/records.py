@@ -236,51 +236,51 @@ class Records:
                 )
             return self._stores[space]
 
-    def answer(self, who: Principal, store_request: _StoreRequest) -> bytes:
+    def answer(self, who: Principal, request: _StoreRequest) -> bytes:
         """Handle a request; return the answer's JSON."""
-        call_id = f"{who.id}/{store_request.call}"
+        call_id = f"{who.id}/{request.call}"
         with self._lock:
             # the client sent the request again after a broken connection
             if call_id in self._answered:
                 return self._answered[call_id]
-        _permit(who, store_request)
-        if store_request.method in _STEPS:
-            value, findings = self._step(who, store_request), list[Finding]()
+        _permit(who, request)
+        if request.method in _STEPS:
+            value, findings = self._step(who, request), list[Finding]()
         else:
-            value, findings = self._call(who, store_request)
+            value, findings = self._call(who, request)
         shape = {"value": to_wire(value)}
         if findings:
             shape["damaged"] = to_wire(findings)
         data = encoded(shape)
-        if store_request.method in _WRITES | _STEPS:
+        if request.method in _WRITES | _STEPS:
             with self._lock:
                 self._answered[call_id] = data
                 while len(self._answered) > _REMEMBERED:
                     self._answered.popitem(last=False)
         return data
 
-    def _call(self, who: Principal, store_request: _StoreRequest) -> tuple[Any, list[Finding]]:
+    def _call(self, who: Principal, request: _StoreRequest) -> tuple[Any, list[Finding]]:
         transaction = None
-        if store_request.transaction is not None:
-            transaction = self._transaction(who, store_request.transaction)
-        store = self._store(store_request.space) if transaction is None else transaction.store
+        if request.transaction is not None:
+            transaction = self._transaction(who, request.transaction)
+        store = self._store(request.space) if transaction is None else transaction.store
         mark = store.damaged.mark()
-        method = getattr(store, store_request.method)
-        run = functools.partial(method, *store_request.arguments, **store_request.named)
-        changes = _changes(store_request)
-        if store_request.method == "remove":
+        method = getattr(store, request.method)
+        run = functools.partial(method, *request.arguments, **request.named)
+        changes = _changes(request)
+        if request.method == "remove":
             self._update_scratchpads(changes)
         value = run() if transaction is None else transaction.do(run)
-        if store_request.method != "remove" and changes:
+        if request.method != "remove" and changes:
             if transaction is None:
                 self._update_scratchpads(changes)
             else:
                 transaction.changes += changes
         if isinstance(value, StoreInfo):
             value = value._replace(url="")
-        if store_request.method == "check":
+        if request.method == "check":
             value = [_without_ref(finding, who) for finding in value]
-        namespaces = namespaces_of([store_request.arguments, dict(store_request.named)])
+        namespaces = namespaces_of([request.arguments, dict(request.named)])
         findings = store.damaged.since(mark)
         return value, [
             finding
@@ -288,8 +288,8 @@ class Records:
             if finding.ref is not None and finding.ref.namespace in namespaces
         ]
 
-    def _step(self, who: Principal, store_request: _StoreRequest) -> str | None:
-        if store_request.method == "begin":
+    def _step(self, who: Principal, request: _StoreRequest) -> str | None:
+        if request.method == "begin":
             with self._lock:
                 self._transactions = {
                     name: transaction
@@ -299,17 +299,17 @@ class Records:
                 begun = [item for item in self._transactions.values() if item.has_begun]
                 if len(begun) >= MAX_OPEN:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
-            return self._begin(_Transaction(self._store(store_request.space), who))
-        if store_request.transaction is None:
+            return self._begin(_Transaction(self._store(request.space), who))
+        if request.transaction is None:
             raise InvalidInput("a step requires the id of an open transaction")
-        transaction = self._transaction(who, store_request.transaction)
+        transaction = self._transaction(who, request.transaction)
         try:
-            transaction.step(store_request.method)
+            transaction.step(request.method)
         finally:
-            if store_request.method in ("commit", "rollback"):
+            if request.method in ("commit", "rollback"):
                 with self._lock:
-                    self._transactions.pop(store_request.transaction, None)
-        if store_request.method == "commit":
+                    self._transactions.pop(request.transaction, None)
+        if request.method == "commit":
             self._update_scratchpads(transaction.changes)
         return None
 
@@ -353,13 +353,13 @@ class Records:
             store.close()
 
 
-def _changes(store_request: _StoreRequest) -> list[Change]:
+def _changes(request: _StoreRequest) -> list[Change]:
     """Return the changes in a request, without those in invalid namespaces, which have no
     scratchpad.
     """
-    if store_request.method not in _CHANGES:
+    if request.method not in _CHANGES:
         return []
-    arguments = (*store_request.arguments, *store_request.named.values())
+    arguments = (*request.arguments, *request.named.values())
     lists = (argument for argument in arguments if isinstance(argument, list))
     changes = (change for change in chain(*lists) if isinstance(change, Change))
     return [change for change in changes if _is_valid(ref_of(change).namespace)]
@@ -372,25 +372,25 @@ def _is_valid(namespace: str) -> bool:
         return False
 
 
-def _permit(who: Principal, store_request: _StoreRequest) -> None:
+def _permit(who: Principal, request: _StoreRequest) -> None:
     """Check the sender's rights.
 
     Raises:
         Refused: 403.
     """
-    namespaces = namespaces_of([store_request.arguments, dict(store_request.named)])
-    if store_request.method == "values":
-        match store_request.arguments, store_request.named:
+    namespaces = namespaces_of([request.arguments, dict(request.named)])
+    if request.method == "values":
+        match request.arguments, request.named:
             case [_, list(names), *_], _ if all(isinstance(name, str) for name in names):
                 namespaces |= set(names)
             case _:
                 raise InvalidInput("the body is not a request to a store")
-    is_quick_check = store_request.method == "check" and not store_request.named.get("deep")
-    if store_request.method in _WHOLE and not is_quick_check:
+    is_quick_check = request.method == "check" and not request.named.get("deep")
+    if request.method in _WHOLE and not is_quick_check:
         who.require("admin")
     for namespace in namespaces:
-        who.require("read" if store_request.method in READS else "admin", namespace)
-    if store_request.method in _STEPS and "admin" not in who.grants.values():
+        who.require("read" if request.method in READS else "admin", namespace)
+    if request.method in _STEPS and "admin" not in who.grants.values():
         raise Refused(403, "your token may not write records; that requires admin in a namespace")
 
 

@@ -18,17 +18,14 @@ from memories.stores.files.move import Mover, OpenStore
 from memories.stores.files.schema import file_name
 from memories.stores.protocol import OnThisDisk, Store
 from memories.stores.records import (
-    Candidate,
     Collection,
     Filter,
     Finding,
-    Matches,
     Patch,
     Record,
     Ref,
     Space,
     StoreInfo,
-    TurnQuery,
     immutable_parts,
     mutable_parts,
 )
@@ -42,7 +39,17 @@ _log = logging.getLogger(__name__)
 FORMAT = 2
 
 
-class FilesStore:
+def _reading(method: str) -> Any:
+    """Return a method that reads the store in use, without the files that can't be read."""
+
+    def read(store: "FilesStore", where: Filter, *arguments: Any, **named: Any) -> Any:
+        with store._current(where) as (current, readable):
+            return getattr(current, method)(readable, *arguments, **named)
+
+    return read
+
+
+class FilesStore(Store):
     """Implements `Store` on a folder of files; see `log` for their lines, and `index` for searches.
 
     If a namespace becomes too large, the folder moves to a larger store, after the write that makes
@@ -175,59 +182,15 @@ class FilesStore:
         self.damaged.forget(set(refs).__contains__)
         return tuple(sorted(places))
 
-    def scan(
-        self,
-        where: Filter,
-        *,
-        limit: int,
-        after: tuple[str, int] | None = None,
-        newest_first: bool = False,
-    ) -> list[Record]:
-        """See `Store.scan`."""
-        with self._current(where) as (store, readable):
-            return store.scan(readable, limit=limit, after=after, newest_first=newest_first)
-
-    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """See `Store.groups`."""
-        with self._current(where) as (store, readable):
-            return store.groups(readable, limit=limit)
-
-    def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """See `Store.used`."""
-        with self._current(where) as (store, readable):
-            return store.used(readable)
-
-    def count(self, where: Filter, *, at_most: int | None = None) -> int:
-        """See `Store.count`."""
-        with self._current(where) as (store, readable):
-            return store.count(readable, at_most=at_most)
-
-    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
-        """See `Store.labels`."""
-        with self._current(where) as (store, readable):
-            return store.labels(readable, key)
-
-    def days(self, where: Filter) -> Mapping[int, int]:
-        """See `Store.days`."""
-        with self._current(where) as (store, readable):
-            return store.days(readable)
-
-    def candidates(
-        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
-    ) -> list[Candidate]:
-        """See `Store.candidates`."""
-        with self._current(where) as (store, readable):
-            return store.candidates(readable, vector=vector, terms=terms, k=k)
-
-    def matches(self, where: Filter, query: TurnQuery) -> Matches:
-        """See `Store.matches`."""
-        with self._current(where) as (store, readable):
-            return store.matches(readable, query)
-
-    def refs(self, where: Filter) -> list[Ref]:
-        """See `Store.refs`."""
-        with self._current(where) as (store, readable):
-            return store.refs(readable)
+    scan = _reading("scan")
+    groups = _reading("groups")
+    used = _reading("used")
+    count = _reading("count")
+    labels = _reading("labels")
+    days = _reading("days")
+    candidates = _reading("candidates")
+    matches = _reading("matches")
+    refs = _reading("refs")
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""

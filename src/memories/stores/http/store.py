@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from memories import errors
@@ -16,24 +16,9 @@ from memories.core.urls import is_loopback
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.settings import Config
 from memories.stores.damage import Damaged
-from memories.stores.records import (
-    Candidate,
-    Collection,
-    Filter,
-    Finding,
-    Patch,
-    Record,
-    Ref,
-    Space,
-    StoreInfo,
-)
-from memories.stores.wire import from_wire, to_wire
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from memories.stores.records import Matches, TurnQuery
+from memories.stores.protocol import Store
+from memories.stores.records import Filter, Record, Ref, Space, StoreInfo
+from memories.stores.wire import KINDS, from_wire, to_wire
 
 # Texts and vectors in one request; more are split into several requests in one transaction.
 BATCH_BYTES = 16_777_216
@@ -41,11 +26,27 @@ MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
 _TRIES = 8  # if the server is overloaded
 _UNSURE = "the write may or may not be stored; read it before you write it again"
-_Result = TypeVar("_Result")
 _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
-class HttpStore:
+def _remote(method: str) -> Any:
+    """Return a method that calls the same method of the server's store."""
+
+    def call(store: "HttpStore", *arguments: Any, **named: Any) -> Any:
+        return store._ask(method, *arguments, **named)
+
+    return call
+
+
+def _as_list(argument: Any) -> Any:
+    """Return a sequence as a list, as the server expects it; other arguments are unchanged."""
+    is_sequence = isinstance(argument, Iterable) and not isinstance(argument, str | Mapping)
+    if is_sequence and type(argument).__name__ not in KINDS and not hasattr(argument, "dtype"):
+        return list(argument)
+    return argument
+
+
+class HttpStore(Store):
     """Stores records in a server's store; see `Store` for the rules.
 
     Each thread can keep a transaction open on the server. The server undoes it after ten seconds
@@ -77,8 +78,8 @@ class HttpStore:
         """The id of this thread's running transaction; None outside one."""
         return getattr(self._local, "transaction", None)
 
-    def _ask(self, method: str, *arguments: Any, **named: Any) -> _Result:  # type: ignore[type-var]
-        """Call a method of the server's store and return its result, of the type that it has there.
+    def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the server's store and return its result.
 
         Raises:
             MemoriesError: The error of the server's store, or `StoreUnreachable`.
@@ -86,8 +87,8 @@ class HttpStore:
         body: dict[str, Any] = {
             "call": os.urandom(12).hex(),  # the server carries out a repeated request only once
             "space": self._space,
-            "arguments": to_wire(list(arguments)),
-            "named": to_wire(named),
+            "arguments": to_wire([_as_list(argument) for argument in arguments]),
+            "named": to_wire({name: _as_list(argument) for name, argument in named.items()}),
         }
         if self._transaction is not None:
             body["transaction"] = self._transaction
@@ -96,8 +97,7 @@ class HttpStore:
             raise self._refusal(answer, method)
         for finding in from_wire(answer.value.get("damaged", [])):
             self.damaged.note(finding)
-        result: _Result = from_wire(answer.value.get("value"))
-        return result
+        return from_wire(answer.value.get("value"))
 
     def _send(self, method: str, body: dict[str, Any]) -> Answer:
         address = self._client.address
@@ -163,96 +163,40 @@ class HttpStore:
         """See `Store.append`."""
         batches = list(by_weight(records, _estimate_bytes, most=len(records), heaviest=BATCH_BYTES))
         if len(batches) <= 1:
-            self._ask("append", list(records))
+            self._ask("append", records)
             return
         with self.transaction():
             for batch in batches:
                 self._ask("append", batch)
 
-    def patch(self, patches: Sequence[Patch]) -> None:
-        """See `Store.patch`."""
-        self._ask("patch", list(patches))
-
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
-        """See `Store.touch`."""
-        return self._ask("touch", list(refs), batch)
-
-    def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """See `Store.used`."""
-        return self._ask("used", where)
-
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._transaction is not None:
             raise StoreError("records can't be permanently removed inside a transaction")
-        places: tuple[str, ...] = self._ask("remove", list(refs))
+        places: tuple[str, ...] = self._ask("remove", refs)
         self.damaged.forget(set(refs).__contains__)
         return places
 
-    def scan(
-        self,
-        where: Filter,
-        *,
-        limit: int,
-        after: tuple[str, int] | None = None,
-        newest_first: bool = False,
-    ) -> list[Record]:
-        """See `Store.scan`."""
-        return self._ask("scan", where, limit=limit, after=after, newest_first=newest_first)
-
-    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """See `Store.groups`."""
-        return self._ask("groups", where, limit=limit)
-
-    def candidates(
-        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
-    ) -> list[Candidate]:
-        """See `Store.candidates`."""
-        return self._ask("candidates", where, vector=vector, terms=list(terms), k=k)
-
-    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """See `Store.matches`."""
-        return self._ask("matches", where, query)
-
-    def read(self, refs: Sequence[Ref]) -> list[Record]:
-        """See `Store.read`."""
-        return self._ask("read", list(refs))
-
-    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
-        """See `Store.values`."""
-        return self._ask("values", collection, list(namespaces), key)
-
-    def count(self, where: Filter, *, at_most: int | None = None) -> int:
-        """See `Store.count`."""
-        return self._ask("count", where, at_most=at_most)
-
-    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
-        """See `Store.labels`."""
-        return self._ask("labels", where, key)
-
-    def days(self, where: Filter) -> Mapping[int, int]:
-        """See `Store.days`."""
-        return self._ask("days", where)
-
-    def namespaces(self, collection: Collection) -> list[str]:
-        """See `Store.namespaces`."""
-        return self._ask("namespaces", collection)
-
-    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """See `Store.vectors`."""
-        return self._ask("vectors", list(refs))
-
-    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """See `Store.unstaged`."""
-        return self._ask("unstaged", space, collection, limit=limit)
-
-    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`."""
-        self._ask("stage", space, dict(vectors))
-
-    def switch(self, space: Space) -> None:
-        """See `Store.switch`."""
-        self._ask("switch", space)
+    patch = _remote("patch")
+    touch = _remote("touch")
+    used = _remote("used")
+    scan = _remote("scan")
+    groups = _remote("groups")
+    candidates = _remote("candidates")
+    matches = _remote("matches")
+    read = _remote("read")
+    values = _remote("values")
+    count = _remote("count")
+    labels = _remote("labels")
+    days = _remote("days")
+    namespaces = _remote("namespaces")
+    vectors = _remote("vectors")
+    unstaged = _remote("unstaged")
+    stage = _remote("stage")
+    switch = _remote("switch")
+    refs = _remote("refs")
+    check = _remote("check")
+    repair = _remote("repair")
 
     def use_space(self, space: Space) -> None:
         """See `Store.use_space`."""
@@ -262,18 +206,6 @@ class HttpStore:
         """See `Store.info`."""
         info: StoreInfo = self._ask("info", where)
         return info._replace(url=self._url)
-
-    def refs(self, where: Filter) -> list[Ref]:
-        """See `Store.refs`."""
-        return self._ask("refs", where)
-
-    def check(self, *, deep: bool) -> Iterable[Finding]:
-        """See `Store.check`."""
-        return self._ask("check", deep=deep)
-
-    def repair(self) -> list[str]:
-        """See `Store.repair`."""
-        return self._ask("repair")
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -75,9 +75,10 @@ def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, C
         "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
     )
     records: dict[Ref, tuple[int, Counted]] = {}
-    for seq, collection, *row in at_refs(db, f"SELECT {columns} FROM record r", refs):
-        ref = Ref(Collection(collection), *row[:3])
-        records[ref] = seq, Counted(ref, *row[3:], False)
+    rows = at_refs(db, f"SELECT {columns} FROM record r", refs)
+    for seq, collection, namespace, group, position, ended, ended_by, length, labels in rows:
+        ref = Ref(Collection(collection), namespace, group, position)
+        records[ref] = seq, Counted(ref, ended, ended_by, length, labels, embedded=False)
     return records
 
 
