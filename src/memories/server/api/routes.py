@@ -165,7 +165,6 @@ def _require_all(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
     return values
 
 
-_MAX_FIELDS = 200
 SPACE: Fields = {
     "namespace": Field("text", "The namespace; by default the token's."),
     "shared": Field("flag", "Also read the namespace shared; true by default."),
@@ -389,7 +388,7 @@ def _submit(server: Server, route: Route, request: Request, arguments: dict[str,
     return Later(later.future, answer)
 
 
-def query_pairs(request: Request) -> list[tuple[str, str]]:
+def query_pairs(request: Request, max_fields: int = 200) -> list[tuple[str, str]]:
     """Return the names and values in a query.
 
     Raises:
@@ -397,7 +396,7 @@ def query_pairs(request: Request) -> list[tuple[str, str]]:
     """
     text = request.scope["query_string"].decode("latin-1")
     try:
-        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=max_fields)
     except ValueError:
         raise InvalidInput(
             "the query is invalid; percent-encode it as UTF-8, and keep it short"

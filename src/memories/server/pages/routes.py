@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 CHANGES = "/api/changes"
+_MAX_FIELDS = 100
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LOST = (
     "/{name}",
@@ -122,7 +123,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     """Return a page for its sender, as HTML or JSON."""
     who = server.access.principal(request.scope)
     page_request = PageRequest(
-        query_pairs(request),
+        query_pairs(request, _MAX_FIELDS),
         reads=lambda name: who.level(name) > 0,
         writes=lambda name: who.level(name) > 1,
         manages=who.everywhere >= 3,
