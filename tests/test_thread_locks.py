@@ -17,11 +17,18 @@ from memories.scratchpad.mirror import Mirror
 from memories.stores import words
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Ref
+from memories.stores.sqlite import vectors as sqlite_vectors
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.query import ReadCache
 from memories.write.accesses import Accesses
 
 REF = Ref(Collection.MEMORY, "bob", "id", 1)
+
+
+class Labelled(dict[int, Any]):
+    """The windows of labels, and the lock under which they are changed."""
+
+    _lock: threading.Lock
 
 
 def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
@@ -113,6 +120,23 @@ def use_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
             vectors._load_newest(db, 0)
 
 
+def use_of_labels_of_vectors(folder: Path, watch: Callable[..., None]) -> None:
+    """Look up which vectors have two labels, of which only one is kept."""
+    with Memories(f"sqlite:///{folder}/m.db", embedder="fake") as memories:
+        memories.create("The gate is green")
+        store = memories._raw_store
+        with store._file.read() as db, pytest.MonkeyPatch.context() as patch:  # type: ignore[attr-defined]
+            patch.setattr(sqlite_vectors, "_MAX_LABELLED", -1)
+            vectors = store._vectors.index(db, Collection.MEMORY)  # type: ignore[attr-defined]
+            labelled = Labelled()
+            labelled._lock = vectors._lock
+            watch(labelled, "_lock", "pop")
+            blocks = vectors._load_blocks(db)._replace(labelled=labelled)
+            for label in (1, 2):
+                vectors._find_labelled_windows(db, blocks, label)
+        assert [*labelled] == [2]
+
+
 def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:
     """Remember memories, and write them into the scratchpad."""
     with Memories(namespace="bob", embedder="none") as memories:
@@ -137,6 +161,7 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         use_of_connections_to_a_server,
         use_of_models,
         use_of_vectors,
+        use_of_labels_of_vectors,
     ],
 )
 def test_threads_take_turns(

@@ -19,6 +19,7 @@ from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
 from memories.write.compare.corrections import corrects
+from verdicts import changed
 
 DATA = Path(__file__).parents[1] / "data"
 OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 7070))
@@ -205,13 +206,12 @@ def rows(name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
 def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -> None:
-    judged = [
-        (row["kind"], corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)
-    ]
-    right = [linked for kind, linked in judged if kind == "correction"]
-    wrong = [linked for kind, linked in judged if kind != "correction"]
+    judged = [(row, corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)]
+    right = [linked for row, linked in judged if row["kind"] == "correction"]
+    wrong = [linked for row, linked in judged if row["kind"] != "correction"]
     assert sum(right) / len(right) >= 0.95
     assert sum(wrong) / len(wrong) <= 0.01
+    assert changed(f"corrections in {name}", judged) == []
 
 
 def test_many_drafts_correct_each_other_in_order(memories: Memories) -> None:
@@ -376,6 +376,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
     found = _linked(name)
     corrections = [linked for kind, _, linked in found if kind == "correction"]
     assert sum(corrections) >= least * len(corrections)
+    assert changed(f"corrections in {name}", ((row, row[2]) for row in found)) == []
     assert [row for row in found if row[0] == "unlike" and row[2]] == []
 
 

@@ -11,6 +11,7 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.write import suspicion
 from memories.write.suspicion import find_marks
+from verdicts import changed
 
 sys.path.insert(
     0, str(Path(__file__).parents[2])
@@ -38,8 +39,10 @@ DAILY = (
 @pytest.mark.parametrize(("part", "share"), [("develop", 0.95), ("held out", 0.85)])
 def test_hostile_texts_are_marked(part: str, share: float) -> None:
     rows = [row for row in ROWS if row["part"] == part]
-    missed = [row["text"] for row in rows if not find_marks(row["text"])]
+    marked = [(row["text"], find_marks(row["text"])) for row in rows]
+    missed = [text for text, marks in marked if not marks]
     assert len(rows) - len(missed) >= share * len(rows), missed
+    assert changed(f"suspicious texts: {part}", marked) == []
 
 
 def test_there_are_enough_hostile_texts_of_enough_kinds() -> None:
@@ -50,12 +53,16 @@ def test_there_are_enough_hostile_texts_of_enough_kinds() -> None:
 def test_ordinary_texts_are_not_marked() -> None:
     texts = [text for _, text in benign()]
     assert len(set(texts)) == BENIGN
-    wrong = [text for text in texts if find_marks(text)]
+    marked = [(text, find_marks(text)) for text in texts]
+    wrong = [text for text, marks in marked if marks]
     assert len(wrong) <= 0.005 * len(texts), wrong[:10]
+    assert changed("ordinary texts", marked) == []
 
 
 def test_all_poison_is_marked() -> None:
-    assert [text for text in poison() if not find_marks(text)] == []
+    marked = [(text, find_marks(text)) for text in poison()]
+    assert [text for text, marks in marked if not marks] == []
+    assert changed("poison", marked) == []
 
 
 @pytest.mark.parametrize("text", DAILY)

@@ -554,6 +554,21 @@ def test_a_cut_log_is_reported_and_the_rest_can_be_read(
     assert names(opened(path)) == [*left, "e", "f"]
 
 
+def test_missing_commits_are_logged_once_for_each_file(
+    path: Path, opened: OpenPath, killed: Killed, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path, "a")
+    killed(path, "b", "c")
+    log(path).unlink()
+    for _ in range(2):
+        assert names(opened(path)) == ["a"]
+    (entry,) = caplog.records
+    assert entry.levelname == "WARNING"
+    assert entry.getMessage().startswith(
+        f"2 commits that were acknowledged are missing from {path}: "
+    )
+
+
 def test_an_older_copy_without_a_log_is_reported(path: Path, opened: OpenPath) -> None:
     filled(path, "a")
     copy = path.with_name("copy.db")

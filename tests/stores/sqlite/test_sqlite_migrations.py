@@ -308,6 +308,24 @@ def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
     assert run_python(CHECK, path).stdout == "ok\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4), (2**32 - 1, 4)]
+)
+def test_a_block_of_an_old_file_gets_the_numbers_of_its_namespaces(number: int, width: int) -> None:
+    """In as few bytes as the largest needs. The second window of the block is gone."""
+    db = apsw.Connection(":memory:")
+    db.execute(
+        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('dimension', 70);"
+        "CREATE TABLE record (seq, pool); CREATE TABLE old (hi, seqs, bits, pools)"
+    )
+    db.execute("INSERT INTO record VALUES (4, 3), (6, ?)", (number,))
+    db.execute("INSERT INTO old VALUES (6, NULL, zeroblob(3 * 2 * 8), NULL)")
+    sqlite_schema._note_pools(db, "old")
+    [(packed,)] = db.execute("SELECT pools FROM old").fetchall()
+    numbers = [packed[start : start + width] for start in range(0, len(packed), width)]
+    assert [int.from_bytes(text, "little") for text in numbers] == [3, 0, number]
+
+
 def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPython) -> None:
     """Its writer was killed, so that its log is still there: not even that is taken over."""
     script = (

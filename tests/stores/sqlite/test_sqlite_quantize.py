@@ -1,0 +1,96 @@
+"""Codes and bit codes of vectors: the nearest are chosen exactly, and the coarse order is right."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memories.stores.sqlite import quantize
+from memories.stores.sqlite.quantize import Quantizer
+
+COUNT = 3_000
+
+
+def unit(count: int, dimension: int, seed: int = 1) -> Any:
+    """Return random unit vectors, shape (count, dimension)."""
+    drawn = np.random.default_rng(seed).standard_normal((count, dimension))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def quantizer(monkeypatch: pytest.MonkeyPatch) -> Quantizer:
+    """A quantizer that scores one code in 30, and at least 16; of few codes, all."""
+    monkeypatch.setattr(quantize, "_SCORED_AT_LEAST", 16)
+    monkeypatch.setattr(quantize, "_SCORED_SHARE", 30)
+    monkeypatch.setattr(quantize, "_PIECE", 1_000)
+    return Quantizer(96)
+
+
+def differing(codes: bytes, query: Any) -> Any:
+    """Count, one by one, the signs in which codes differ from a query."""
+    return ((Quantizer(96).numbers(codes) > 0) != (query > 0)).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("among", "least", "share"),
+    [(None, 1, 100), (None, 101, 101), (1_500, 1, 50), (600, 1, 20), (450, 1, 16)],
+)
+def test_the_nearest_are_those_that_differ_least(
+    quantizer: Quantizer, among: int | None, least: int, share: int
+) -> None:
+    codes = quantizer.encode(unit(COUNT, 96))
+    query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
+    chosen = np.arange(COUNT)
+    if among is not None:
+        chosen = np.sort(np.random.default_rng(3).permutation(COUNT)[:among])
+    counted = differing(codes, query)[chosen]
+    expected = chosen[counted <= np.sort(counted)[share - 1]]
+    near = quantizer.nearest(query, quantizer.bits(codes), None if among is None else chosen, least)
+    assert near is not None
+    assert near.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("count", "are_all"), [(16, True), (17, False)])
+def test_few_codes_are_all_near(quantizer: Quantizer, count: int, are_all: bool) -> None:
+    codes = quantizer.encode(unit(count, 96))
+    query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
+    chosen = np.arange(count)
+    near = quantizer.nearest(query, quantizer.bits(codes), chosen, 1)
+    assert (near is chosen) == are_all
+    assert (quantizer.nearest(query, quantizer.bits(codes), None, 1) is None) == are_all
+
+
+def test_a_sample_of_many_codes_decides_how_near_is_near(
+    quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "_SAMPLE", 500)
+    codes = quantizer.encode(unit(COUNT, 96))
+    query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
+    counted = differing(codes, query)
+    sample = np.sort(counted[::6])  # 500 of 3,000; 100 of these are wanted, so 17 of the sample
+    near = quantizer.nearest(query, quantizer.bits(codes), None, 1)
+    assert near is not None
+    assert near.tolist() == np.flatnonzero(counted <= sample[16]).tolist()
+
+
+@pytest.mark.parametrize("dimension", [8, 64, 96, 192, 200, 384])
+def test_coarse_scores_are_the_products_with_the_signs(dimension: int) -> None:
+    """The query has eight levels, so its numbers are off by half a step at most."""
+    quantizer = Quantizer(dimension)
+    codes = quantizer.encode(unit(300, dimension))
+    query = quantizer.rotate_query(unit(1, dimension, seed=2)[0])
+    bits = quantizer.bits(codes)
+    step = (query.max() - query.min()) / 7
+    levels = query.min() + step * np.rint((query - query.min()) / step)
+    expected = (quantizer.numbers(codes) > 0) @ levels
+    scores = quantizer.coarse_scores(query, bits, quantizer.bit_counts(bits))
+    assert np.allclose(scores, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_vectors_encoded_together_have_the_codes_of_each(compact: bool) -> None:
+    """A batch of three is encoded one by one, a batch of four together."""
+    quantizer = Quantizer(96, compact=compact)
+    vectors = [unit(1, 96, seed=seed) for seed in range(4)]
+    for batch in (vectors, vectors[:3], [*vectors[:3], unit(2, 96)]):
+        assert quantizer.encode_each(batch) == [quantizer.encode(windows) for windows in batch]
