@@ -292,8 +292,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     runs.
     """
     wanted = config.getoption("--tier")
-    if wanted == "all" or not collection_path.name.startswith("test_"):
+    if wanted == "all":
         return None
+    if not collection_path.name.startswith("test_"):  # a folder of another tier is left out whole
+        return True if tier_of(collection_path / "test_") not in ("core", wanted) else None
     named = {Path(argument.partition("::")[0]).resolve() for argument in config.args} - {
         TESTS,
         *TESTS.parents,
@@ -314,6 +316,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the folders of the core tests in memory; let a campaign that is told to end print its
     figures.
     """
+    gc.disable()  # while tests are collected, hardly anything becomes garbage
     if config.getoption("--tier") == "core" and FULL is None and has_room(IN_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
     if FULL is not None:
@@ -331,8 +334,8 @@ def has_room(folder: Path) -> bool:
 
 def pytest_collection_finish() -> None:
     """Take what was collected out of the sight of the garbage collector: it lives until the end."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mcp_types as types
 import psutil
 from anyio.from_thread import start_blocking_portal
-from mcp.client.stdio import stdio_client
 
-from mcp import ClientSession, StdioServerParameters
+if TYPE_CHECKING:  # the SDK takes a second to load
+    from mcp_types import ListRootsResult
+
+    from mcp import ClientSession
 
 CALL_SECONDS = 90  # the first call of some systems loads a model
 _WRITE_PROCESS_ID = 'echo $$ > "$0"; exec "$@"'
@@ -113,7 +114,11 @@ class Server:
 
 
 @asynccontextmanager
-async def _connect(start: Start, log: Path, id_file: Path) -> AsyncIterator[ClientSession]:
+async def _connect(start: Start, log: Path, id_file: Path) -> AsyncIterator["ClientSession"]:
+    from mcp.client.stdio import stdio_client
+
+    from mcp import ClientSession, StdioServerParameters
+
     inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     parameters = StdioServerParameters(
         command="/bin/sh",
@@ -130,8 +135,10 @@ async def _connect(start: Start, log: Path, id_file: Path) -> AsyncIterator[Clie
             yield session
 
 
-async def _list_no_roots(_context: object) -> types.ListRootsResult:
-    return types.ListRootsResult(roots=[])
+async def _list_no_roots(_context: object) -> "ListRootsResult":
+    from mcp_types import ListRootsResult
+
+    return ListRootsResult(roots=[])
 
 
 def unescape(text: str) -> str:

@@ -7,20 +7,17 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp_types import CallToolResult, Implementation
 
 from cli.conftest import Command, Once
-from mcp import Client
 from memories import AgentMemory, Draft, Memories, TurnDraft, load_config
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.fence import lines, plain
 from memories.context.gateway import MemoryGateway
 from memories.context.rendering import read
-from memories.mcp.server import server
 
 sys.path.insert(
     0, str(Path(__file__).parents[2])
@@ -28,16 +25,23 @@ sys.path.insert(
 
 from bench.suspicion import poison
 
+if TYPE_CHECKING:  # the SDK takes a second to load
+    from mcp_types import CallToolResult
+
 TEXTS = poison()
 TOPICS = ("backups", "invoices", "the deploy", "passwords", "holidays", "the parser")
 QUESTIONS = ("who does", "when asked about", "what of", "run", "pay", "who knows")
 QUERIES = [f"{question} {topic}?" for question, topic in zip(QUESTIONS, TOPICS, strict=True)]
 
 
-def call(memories: Memories, tool: str, **arguments: Any) -> CallToolResult:
+def call(memories: Memories, tool: str, **arguments: Any) -> "CallToolResult":
     """Call a tool of the MCP server as a client named stranger."""
+    from mcp_types import Implementation
 
-    async def connected() -> CallToolResult:
+    from mcp import Client
+    from memories.mcp.server import server
+
+    async def connected() -> "CallToolResult":
         who = Implementation(name="stranger", version="1")
         async with Client(server(memories), client_info=who) as client:
             return await client.call_tool(tool, arguments)

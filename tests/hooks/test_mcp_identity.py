@@ -7,20 +7,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memories import Memories
 from memories.hooks import session
-from memories.mcp.stdio import ServerSession
+
+if TYPE_CHECKING:
+    from memories.mcp.stdio import ServerSession
 
 Hook = Callable[..., Any]
 Call = Callable[..., str]
 
 
-def server_session(home: Path, **environment: str) -> ServerSession:
+def server_session(home: Path, **environment: str) -> "ServerSession":
     """Begin the session of an MCP server in this environment."""
+    from memories.mcp.stdio import ServerSession  # the SDK takes a second to load
+
     return ServerSession.begin(str(home))._replace(environment=environment)
 
 
