@@ -1,7 +1,10 @@
 """The store of a remote server passes the contract; also tokens, namespaces, and dying clients."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,7 @@ from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http.store import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from opening import opening  # noqa: E402
 
 
@@ -152,6 +156,38 @@ def test_a_request_that_arrives_twice_is_done_once(
     monkeypatch.undo()
     with pytest.raises(Conflict):
         store.append([record("m")])
+
+
+def test_a_request_that_arrives_again_while_it_is_carried_out_waits_for_its_answer(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, calls = SQLiteStore.append, list[int]()
+    begun, has_come = threading.Event(), threading.Event()
+
+    class Noted(Future[bytes]):
+        """An answer that notes who waits for it."""
+
+        def result(self, timeout: float | None = None) -> bytes:
+            has_come.set()
+            return super().result(timeout)
+
+    def noted(store: SQLiteStore, added: Any) -> None:
+        calls.append(len(added))
+        begun.set()
+        if len(calls) == 2:
+            has_come.set()
+        assert has_come.wait(60)
+        append(store, added)
+
+    monkeypatch.setattr(records, "Future", Noted)
+    monkeypatch.setattr(SQLiteStore, "append", noted)
+    monkeypatch.setattr("memories.stores.http.store.os.urandom", lambda size: b"x" * size)
+    with ThreadPoolExecutor(2) as threads:
+        sent = [threads.submit(client(live).append, [record("m")])]
+        assert begun.wait(60)
+        sent.append(threads.submit(client(live).append, [record("m")]))
+        assert [each.result(120) for each in sent] == [None, None]
+    assert calls == [1]
 
 
 def test_only_so_many_stores_are_opened_for_clients(

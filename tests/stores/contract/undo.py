@@ -168,10 +168,11 @@ class Undo(Opened):
         memories.create("one", force=True)
         (one,) = latest(store).values()
         millis = int(clock.now.timestamp() * 1000)
+        first = one.ref.group[:-12]  # the other digits are random: four of them may be the same
         waiting = one._replace(
-            ref=one.ref._replace(group=one.ref.group[:-4] + "0000"), labels={"=held": "1"}
+            ref=one.ref._replace(group=f"{first}000000000000"), labels={"=held": "1"}
         )
-        still = waiting._replace(ref=one.ref._replace(group=one.ref.group[:-4] + "0001"))
+        still = waiting._replace(ref=one.ref._replace(group=f"{first}000000000001"))
         store.append(
             [waiting._replace(fields={"accepted_at": millis + 120_000, "accepted_by": "ann"})]
         )

@@ -204,7 +204,7 @@ class Records:
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._ending = False
-        self._answered: OrderedDict[str, bytes] = OrderedDict()
+        self._answers: OrderedDict[str, Future[bytes]] = OrderedDict()
 
     def _update_scratchpads(self, changes: Sequence[Change]) -> None:
         """Delete changed and removed records from the scratchpads; new ones appear at the next
@@ -237,12 +237,32 @@ class Records:
             return self._stores[space]
 
     def answer(self, who: Principal, request: _StoreRequest) -> bytes:
-        """Handle a request; return the answer's JSON."""
+        """Handle a request; return the answer's JSON.
+
+        A client sends a request again after a broken connection, perhaps before the first one is
+        carried out. The second one then waits for the answer to the first.
+        """
+        if request.method not in _WRITES | _STEPS:
+            return self._carry_out(who, request)
         call_id = f"{who.id}/{request.call}"
         with self._lock:
-            # the client sent the request again after a broken connection
-            if call_id in self._answered:
-                return self._answered[call_id]
+            first = self._answers.get(call_id)
+            if first is None:
+                answer = self._answers[call_id] = Future()
+                if len(self._answers) > _REMEMBERED:
+                    self._answers.popitem(last=False)
+        if first is not None:
+            return first.result()
+        try:
+            answer.set_result(self._carry_out(who, request))
+        except BaseException as exc:
+            with self._lock:
+                self._answers.pop(call_id, None)
+            answer.set_exception(exc)
+            raise
+        return answer.result()
+
+    def _carry_out(self, who: Principal, request: _StoreRequest) -> bytes:
         _permit(who, request)
         if request.method in _STEPS:
             value, findings = self._step(who, request), list[Finding]()
@@ -251,13 +271,7 @@ class Records:
         shape = {"value": to_wire(value)}
         if findings:
             shape["damaged"] = to_wire(findings)
-        data = encoded(shape)
-        if request.method in _WRITES | _STEPS:
-            with self._lock:
-                self._answered[call_id] = data
-                while len(self._answered) > _REMEMBERED:
-                    self._answered.popitem(last=False)
-        return data
+        return encoded(shape)
 
     def _call(self, who: Principal, request: _StoreRequest) -> tuple[Any, list[Finding]]:
         transaction = None
