@@ -147,6 +147,28 @@ def test_every_printed_command_and_its_options_exist(page: Path) -> None:
     assert wrong == []
 
 
+def test_the_guide_names_each_setting_with_its_default() -> None:
+    from memories.settings import SETTINGS
+
+    guide = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    defaults: dict[str, str] = {}
+    for names, values in re.findall(r"^\| (`[A-Z_`, ]+`) \| ([^|]+) \|", guide, re.M):
+        variables = re.findall(r"[A-Z_]+", names)
+        named = values.split(", ") if values.count(",") + 1 == len(variables) else [values] * 9
+        defaults |= zip(variables, named, strict=False)
+    assert {setting.variable for setting in SETTINGS} <= defaults.keys()
+    wrong = []
+    for setting in SETTINGS:
+        written, default = (
+            defaults[setting.variable].strip("`").lower(),
+            str(setting.default).lower(),
+        )
+        in_words = setting.default in (None, "") and written != "none"
+        if not in_words and default.removesuffix(".0") != written:
+            wrong.append((setting.variable, default, written))
+    assert wrong == []
+
+
 def test_the_page_of_commands_is_what_the_program_prints() -> None:
     spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
     assert spec is not None

@@ -424,8 +424,10 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     state = switch.read_state(folder, session_name, os.environ)
     switched = "on" if on else "off"
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
-    here = "on here" if state.on else f"off here: {state.why}"
-    emit(answer, f"Hooks are {switched} for {title}; they are {here}.")
+    sentence = f"Hooks are {switched} for {title}"
+    if on and not state.on:
+        sentence += f"; here they are still off: {state.why}"
+    emit(answer, f"{sentence}.")
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
