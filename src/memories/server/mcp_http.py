@@ -107,9 +107,7 @@ class McpOverHttp:
             )
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:
-                raise Refused(
-                    503, "MCP is still loading; try again in a second", headers={"retry-after": "1"}
-                )
+                raise Refused(503, "MCP is still loading; try again in a second", retry_after="1")
             if scope["method"] == "POST":
                 receive = await _buffer_body(receive)
             kind = "stream" if scope["method"] == "GET" else "write"

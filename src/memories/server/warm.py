@@ -78,7 +78,7 @@ def install_stand_ins() -> None:
     """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that use the
     caller's, if there is a caller.
     """
-    sys.stdin = _Input(sys.stdin)
+    sys.stdin = _Input(0, sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
     os.environ = _Environment(os.environ)  # type: ignore[assignment] # noqa: B003 - intended
 
@@ -116,21 +116,13 @@ def standing_for(caller: Caller, *, apart: bool) -> Iterator[None]:
             os.chdir("/")
 
 
-class _Output:
-    """The caller's standard output or standard error."""
+class _Stream:
+    """One of the caller's three standard streams, or else the server's own."""
 
-    encoding, errors, closed = "utf-8", "backslashreplace", False
+    encoding, closed = "utf-8", False
 
     def __init__(self, number: int, own: Any) -> None:
         self._number, self._own = number, own
-        self.buffer = _Bytes(number, own.buffer)
-
-    def write(self, text: str) -> int:
-        self.buffer.write(text.encode("utf-8", "backslashreplace"))
-        return len(text)
-
-    def flush(self) -> None:
-        self.buffer.flush()
 
     def isatty(self) -> bool:
         caller = _caller.get()
@@ -140,13 +132,27 @@ class _Output:
         return getattr(self._own, name)
 
 
-class _Bytes:
+class _Output(_Stream):
+    """The caller's standard output or standard error."""
+
+    errors = "backslashreplace"
+
+    def __init__(self, number: int, own: Any) -> None:
+        super().__init__(number, own)
+        self.buffer = _Bytes(number, own.buffer)
+
+    def write(self, text: str) -> int:
+        self.buffer.write(text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None:
+        self.buffer.flush()
+
+
+class _Bytes(_Stream):
     """The binary stream of `_Output`. It looks up the caller each time, because click keeps a
     reference.
     """
-
-    def __init__(self, number: int, own: Any) -> None:
-        self._number, self._own = number, own
 
     def write(self, data: bytes) -> int:
         caller = _caller.get()
@@ -159,17 +165,9 @@ class _Bytes:
         if _caller.get() is None:
             self._own.flush()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
 
-
-class _Input:
+class _Input(_Stream):
     """The caller's standard input; reading raises `Direct` if the client sent no input."""
-
-    encoding, closed = "utf-8", False
-
-    def __init__(self, own: Any) -> None:
-        self._own = own
 
     @property
     def buffer(self) -> Any:
@@ -190,17 +188,10 @@ class _Input:
             return str(self._own.read())
         return str(self.buffer.read().decode())
 
-    def isatty(self) -> bool:
-        caller = _caller.get()
-        return bool(self._own.isatty()) if caller is None else caller.terminals[0]
-
     def fileno(self) -> int:
         if _caller.get() is not None:
             raise Direct
         return int(self._own.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
 
 
 class _Environment(MutableMapping[str, str]):

@@ -158,7 +158,7 @@ class Access:
                 401,
                 "a token is required: Authorization: Bearer mem_…; create one with: memory tokens "
                 "create",
-                headers={"www-authenticate": f'Bearer realm="memories"{extra}'},
+                www_authenticate=f'Bearer realm="memories"{extra}',
             )
         scope.get(LOG, {})["token"] = principal.id
         if principal is not OWNER:
@@ -316,7 +316,7 @@ class Access:
             raise Refused(
                 429,
                 "too many requests; wait a second and try again",
-                headers={"retry-after": "1"},
+                retry_after="1",
             )
 
 
@@ -464,9 +464,7 @@ class Issuer:
                 self._looked_at = time.monotonic()
                 self._lock.release()
         if not self._keys:
-            raise Refused(
-                503, "the token's OAuth issuer does not answer", headers={"retry-after": "5"}
-            )
+            raise Refused(503, "the token's OAuth issuer does not answer", retry_after="5")
         return self._keys.get(kid)
 
     def _fetch_keys(self) -> Mapping[str | None, Any]:

@@ -331,7 +331,7 @@ class Once:
             raise Refused(
                 409,
                 "the same request is in progress; try again later",
-                headers={"retry-after": "1"},
+                retry_after="1",
             ) from None
 
     def _end(self, claim: Claim, summary: dict[str, Any] | None, *, changed_nothing: bool) -> None:

@@ -2,15 +2,16 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memories.answers import shapes
 from memories.answers.compare import compare_versions
 from memories.core.ids import same_id
 from memories.errors import Conflict, InvalidInput, RequestError
-from memories.models import Change, Draft, Forgotten
+from memories.models import Change, Draft, Forgotten, Memory
 from memories.server.api.problems import Refused
 from memories.server.api.routes import (
     Answer,
@@ -116,7 +117,7 @@ def _store(
 
 def get(call: Call) -> Answer:
     """Return one memory; its ETag is its version."""
-    return memory_answer(call.memories.get(call.arguments["id"], as_of=call.arguments.get("as_of")))
+    return memory_answer(call.memories.get(call.id, as_of=call.arguments.get("as_of")))
 
 
 def create_many(call: Call) -> Answer:
@@ -177,7 +178,7 @@ def _if_match(call: Call) -> Iterator[None]:
         yield
         return
     with call.memories.transaction():
-        version = call.memories.history(call.arguments["id"]).versions[-1].version
+        version = call.memories.history(call.id).versions[-1].version
         if version not in allowed:
             raise _changed_meanwhile(f"the memory now has version {version}")
         yield
@@ -189,9 +190,9 @@ def _find_logged(call: Call, action: str) -> Change | None:
     """
     if not call.again:
         return None
-    for entry in call.own.log(call.arguments["id"], since=call.begun_at):
+    for entry in call.own.log(call.id, since=call.begun_at):
         for change in entry.changes:
-            if change.action == action and (change.id or "").startswith(call.arguments["id"]):
+            if change.action == action and (change.id or "").startswith(call.id):
                 return change
     return None
 
@@ -226,7 +227,7 @@ def _changed_meanwhile(detail: str) -> Refused:
 def update(call: Call) -> Answer:
     """Add a version with new text or tags. If-Match: only if that is the current version."""
     if _is_updated(call):
-        return memory_answer(call.own.get(call.arguments["id"]))
+        return memory_answer(call.own.get(call.id))
     arguments = dict(call.arguments)
     allowed = _allowed_versions(call)
     several = allowed is not None and len(allowed) > 1
@@ -245,55 +246,55 @@ def update(call: Call) -> Answer:
         raise _changed_meanwhile(str(exc)) from exc
 
 
+def _change_once(call: Call, action: str, change: Callable[[], Memory]) -> Memory:
+    """Make a change that If-Match allows, unless an earlier attempt at this request made it."""
+    if _find_logged(call, action):
+        return call.own.get(call.id)
+    with _if_match(call):
+        return change()
+
+
 def delete(call: Call) -> Any:
     """Delete a memory; restore undoes this."""
     if change := _find_logged(call, "delete"):
         return {"id": change.id, "deleted": True}
     with _if_match(call):
-        return shapes.delete_result(call.memories.delete(call.arguments["id"]))
+        return shapes.delete_result(call.memories.delete(call.id))
 
 
 def restore(call: Call) -> Answer:
     """Restore a deleted or superseded memory, or an earlier version."""
-    if _find_logged(call, "restore"):
-        return memory_answer(call.own.get(call.arguments["id"]))
-    with _if_match(call):
-        return memory_answer(
-            call.memories.restore(call.arguments["id"], version=call.arguments.get("version"))
-        )
+    restore = partial(call.memories.restore, call.id, version=call.arguments.get("version"))
+    return memory_answer(_change_once(call, "restore", restore))
 
 
 def reinforce(call: Call) -> Any:
     """Restart a reinforceable memory's decay."""
-    if _find_logged(call, "reinforce"):
-        return shapes.reinforce_result(call.own.get(call.arguments["id"]))
-    with _if_match(call):
-        return shapes.reinforce_result(call.memories.reinforce(call.arguments["id"]))
+    reinforce = partial(call.memories.reinforce, call.id)
+    return shapes.reinforce_result(_change_once(call, "reinforce", reinforce))
 
 
 def confirm(call: Call) -> Answer:
     """Say that a memory is still true, by a version with the same text."""
-    if _find_logged(call, "confirm"):
-        return memory_answer(call.own.get(call.arguments["id"]))
-    with _if_match(call):
-        arguments = dict(call.arguments)
-        return memory_answer(call.memories.truth.confirm(arguments.pop("id"), **arguments))
+    arguments = {name: value for name, value in call.arguments.items() if name != "id"}
+    confirm = partial(call.memories.truth.confirm, call.id, **arguments)
+    return memory_answer(_change_once(call, "confirm", confirm))
 
 
 def pin(call: Call) -> Answer:
     """Keep a memory in its namespace's scratchpad."""
-    return memory_answer(call.memories.pin(call.arguments["id"]))
+    return memory_answer(call.memories.pin(call.id))
 
 
 def unpin(call: Call) -> Answer:
     """Unpin a memory from the scratchpad."""
-    return memory_answer(call.memories.unpin(call.arguments["id"]))
+    return memory_answer(call.memories.unpin(call.id))
 
 
 def forget(call: Call) -> Any:
     """Permanently erase a memory with all its versions."""
     try:
-        forgotten = call.memories.forget(call.arguments["id"])
+        forgotten = call.memories.forget(call.id)
     except RequestError:  # erasing is logged before it happens, so the log alone does not prove it
         change = _find_logged(call, "forget")
         if change is None or change.id is None:
@@ -304,7 +305,7 @@ def forget(call: Call) -> Any:
 
 def get_history(call: Call) -> Any:
     """Return every version of a memory, oldest first."""
-    history = call.memories.history(call.arguments["id"], as_of=call.arguments.get("as_of"))
+    history = call.memories.history(call.id, as_of=call.arguments.get("as_of"))
     shape = shapes.history(history)
     if call.arguments.get("diff"):
         diffs = compare_versions([version.content for version in history.versions])

@@ -222,7 +222,7 @@ def _check_request(scope: Scope, hosts: Container[str]) -> None:
         raise Refused(403, "this request comes from another site (Origin)")
     if scope["method"] not in METHODS:
         allowed = ", ".join(sorted(METHODS))
-        raise Refused(405, "this HTTP method is not supported", headers={"allow": allowed})
+        raise Refused(405, "this HTTP method is not supported", allow=allowed)
     _check_body(scope, headers)
 
 
@@ -245,18 +245,16 @@ def _check_body(scope: Scope, headers: Mapping[bytes, str]) -> None:
         raise Refused(
             400,
             "the request does not clearly state where its body ends",
-            headers={"connection": "close"},
+            connection="close",
         )
     length = headers.get(b"content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        raise Refused(400, "Content-Length is not a number", headers={"connection": "close"})
+        raise Refused(400, "Content-Length is not a number", connection="close")
     if int(length) > limit_of(scope):
         raise _too_large(limit_of(scope))
     if scope["method"] in SAFE:
         if int(length) or encoding is not None:
-            raise Refused(
-                400, "a read request must not have a body", headers={"connection": "close"}
-            )
+            raise Refused(400, "a read request must not have a body", connection="close")
         return
     kind, _, parameter = headers.get(b"content-type", "").lower().partition(";")
     is_empty = length == "0" and encoding is None
@@ -274,9 +272,7 @@ def limit_of(scope: Scope) -> int:
 
 
 def _too_large(limit: int) -> Refused:
-    return Refused(
-        413, f"the body is larger than the limit of {limit} bytes", headers={"connection": "close"}
-    )
+    return Refused(413, f"the body is larger than the limit of {limit} bytes", connection="close")
 
 
 class Guard:
@@ -358,9 +354,7 @@ def _bound_body(receive: Receive, scope: Scope) -> Receive:
             async with asyncio.timeout(BODY_SECONDS) if is_streamed else asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
-            raise Refused(
-                408, "the body did not arrive in time", headers={"connection": "close"}
-            ) from None
+            raise Refused(408, "the body did not arrive in time", connection="close") from None
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if size > limit:

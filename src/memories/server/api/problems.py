@@ -59,18 +59,12 @@ class Refused(Exception):
 
     Attributes:
         status: The status of the answer.
-        headers: Additional headers for the answer.
+        headers: Additional headers for the answer; see `problem`.
     """
 
-    def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, status: int, detail: str, **headers: str) -> None:
         super().__init__(detail)
-        self.status, self.headers = status, dict(headers or {})
+        self.status, self.headers = status, headers
 
 
 _RETRY = {"retry_after": "1"}

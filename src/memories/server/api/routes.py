@@ -207,6 +207,11 @@ class Call(NamedTuple):
     again: bool = False
 
     @property
+    def id(self) -> str:
+        """The id in the path."""
+        return str(self.arguments["id"])
+
+    @property
     def own(self) -> Memories:
         """The memory without the namespace shared, which may contain other memories with the same
         ids.

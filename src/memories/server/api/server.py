@@ -227,7 +227,7 @@ class Server:
             raise Refused(
                 503,
                 "the server is overloaded; try again in a second",
-                headers={"retry-after": "1"},
+                retry_after="1",
             )
 
     def end_streams(self) -> None:
