@@ -34,7 +34,7 @@ _READING = frozenset(
     "search get list history tags duplicates status namespaces stats log context verify".split()
 )
 _WRITING = frozenset(
-    "create update reinforce delete restore review rollback forget turns confirm tidy".split()
+    "create update reinforce delete restore review move rollback forget turns confirm tidy".split()
 )
 _READING_TURNS = ("tail", "show", "list")
 
