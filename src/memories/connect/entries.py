@@ -1,5 +1,6 @@
 """Adds, finds and removes our entries in a host's file, leaving the rest untouched."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,31 +52,36 @@ def put_server(document: Document, host: Host, entry: Mapping[str, Any], name: s
     path = (*host.servers, SERVER)
     existing = document.get(path)
     _refuse_foreign(existing, name)
-    try:
+    with _explained(name):
         document.set(path, _merge(existing, entry))
-    except TypeError as exc:
-        raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
 
 
 def put_table(text: str, host: Host, entry: Mapping[str, Any], name: str) -> str:
     """Add the MCP server to a TOML file; see `put_server`."""
     table = (*host.servers, SERVER)
-    try:
+    with _explained(name):
         existing = toml.get(text, table)
         _refuse_foreign(existing, name)
         merged = _merge(existing, entry)
         return text if merged == existing else toml.put(text, table, merged)
-    except toml.Malformed as exc:
-        raise InvalidInput(f"{name} can't be changed: {exc}; nothing was changed") from exc
 
 
 def remove_table(text: str, host: Host, name: str) -> str:
     """Remove the MCP server from a TOML file, if it is ours."""
     table = (*host.servers, SERVER)
-    try:
+    with _explained(name):
         return toml.remove(text, table) if _is_ours(toml.get(text, table)) else text
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Name the file in errors about its structure."""
+    try:
+        yield
     except toml.Malformed as exc:
         raise InvalidInput(f"{name} can't be changed: {exc}; nothing was changed") from exc
+    except TypeError as exc:
+        raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
 
 
 def server_words(entry: Any) -> list[str]:
@@ -156,7 +162,7 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
             present.add(event)
         else:
             _remove_hook(document, path)
-    try:
+    with _explained(name):
         if host.flat and commands and document.get(("version",)) is None:
             document.set(("version",), 1)
         for hook in host.hooks.values():
@@ -165,8 +171,6 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
                 if not host.flat:
                     handler = {"hooks": [{"type": "command"} | handler]}
                 document.append(("hooks", hook.name), handler)
-    except TypeError as exc:
-        raise InvalidInput(f"{name}, {exc}; nothing was changed") from exc
     unused = [hook.name for hook in host.hooks.values() if hook.name not in commands]
     _prune(document, [("hooks", event) for event in unused])
 

@@ -124,18 +124,14 @@ def write(
     try:
         mode = stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
-        mode = 0o600 if private else 0o666 & ~_umask()
+        mask = os.umask(0o077)
+        os.umask(mask)
+        mode = 0o600 if private else 0o666 & ~mask
     with replacing(target, agreed=check) as stream:
         stream.write(data)
         if hasattr(os, "fchmod"):
             os.fchmod(stream.fileno(), mode)
     return created
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def remove(path: Path) -> None:

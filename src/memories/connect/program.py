@@ -109,17 +109,15 @@ def _doubt(program: str) -> str:
 
 
 def hook_command(program: Sequence[str], event: str, host: str, options: Sequence[str]) -> str:
-    """Return the shell command that runs a hook."""
+    """Return the shell command that runs a hook; on Windows, for Git Bash, PowerShell and cmd."""
     words = (*program, "hook", event, "--host", host, *options)
-    return " ".join(_quote(word) for word in words)
-
-
-def _quote(word: str) -> str:
-    """Quote a word for a shell; on Windows, for Git Bash, PowerShell and cmd alike."""
     if os.name != "nt":
-        return shlex.quote(word)
-    word = word.replace("\\", "/")
-    return word if _PLAIN.fullmatch(word) else f'"{word}"'
+        return shlex.join(words)
+    quoted = []
+    for word in words:
+        plain = word.replace("\\", "/")
+        quoted.append(plain if _PLAIN.fullmatch(plain) else f'"{plain}"')
+    return " ".join(quoted)
 
 
 def words_of(command: object) -> list[str]:

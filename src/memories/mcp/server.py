@@ -159,7 +159,8 @@ def server(memories: Memories, ready: Ready | None = None, *, read_only: bool = 
     def always_ready(_longer: bool) -> tuple[Memories, str]:
         return memories, ""
 
-    return serve_tools(Tools(memories, ready or always_ready), read_only=read_only)
+    tools = Tools(lambda: memories, ready or always_ready)
+    return serve_tools(tools, read_only=read_only)
 
 
 def serve_tools(tools: Tools, *, read_only: bool = False) -> MCPServer:

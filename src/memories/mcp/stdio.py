@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from io import TextIOWrapper
@@ -36,7 +35,7 @@ from memories.guard.validate import read_json
 from memories.hooks import files, session
 from memories.identity.place import here
 from memories.mcp.server import UNREADABLE, serve_tools
-from memories.mcp.tools import MAX_SEEN, Tools
+from memories.mcp.tools import Tools
 from memories.memories import Memories
 from memories.settings import Config
 
@@ -157,19 +156,13 @@ class SessionTools(Tools):
             open_namespace: Opens a namespace; None for the one in the settings.
             session: The session that may switch to another.
         """
-        self._open = functools.lru_cache(maxsize=None)(open_namespace)
-        self._session = session
-        self.embedder = self._open(None).memories.embedder
-        self.ready = lambda longer: self._loading().ready(longer)
-        self._seen = deque(maxlen=MAX_SEEN)
+        open_once = functools.lru_cache(maxsize=None)(open_namespace)
+        self.embedder = open_once(None).memories.embedder
 
-    def _loading(self) -> "Loading":
-        return self._open(self._session.namespace())
+        def load() -> Loading:
+            return open_once(session.namespace())
 
-    @property
-    def memories(self) -> Memories:  # type: ignore[override]
-        """The memory of the session's namespace."""
-        return self._loading().memories
+        super().__init__(lambda: load().memories, lambda longer: load().ready(longer))
 
 
 class Waiting:

@@ -135,19 +135,26 @@ def _widest_scope(filters: Mapping[str, Any]) -> str:
 class Tools:
     """Agents' tools: each method is a tool, and models read its docstring."""
 
-    def __init__(self, memories: Memories, ready: Ready) -> None:
+    def __init__(
+        self, find_memories: Callable[[], Memories], ready: Ready, max_seen: int = MAX_SEEN
+    ) -> None:
         """Prepare the tools.
 
         Args:
-            memories: The memory to write, and to read once its model is loaded.
-            ready: Returns the memory that can search now (`memories`, or one over the same store
-                that searches by words only) and a hint for the model. True waits longer for
-                `memories`.
+            find_memories: Returns the memory to write, and to read once its model is loaded; it may
+                be another one for each call.
+            ready: Returns the memory that can search now (the same, or one over the same store that
+                searches by words only) and a hint for the model. True waits longer for the model.
+            max_seen: How many memories that searches returned are remembered.
         """
-        self.memories = memories
+        self._find_memories = find_memories
         self.ready = ready
-        # The memories that the latest searches returned.
-        self._seen: deque[str] = deque(maxlen=MAX_SEEN)
+        self._seen: deque[str] = deque(maxlen=max_seen)
+
+    @property
+    def memories(self) -> Memories:
+        """The memory of this call."""
+        return self._find_memories()
 
     def _written_by(self, caller: Caller) -> Memories:
         """Return the memory that records the calling client as the writer."""

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,13 +49,10 @@ def _application(*, read_only: bool) -> tuple[ASGIApp, Any]:
 
         def __init__(self) -> None:
             """Initialize without a memory, which each call provides."""
-            self.ready = lambda _: (self.memories, "")
-            self._seen = deque(maxlen=0)  # the calls come from several clients
-
-        @property
-        def memories(self) -> Memories:  # type: ignore[override]
-            """The memory of this call."""
-            return _caller.get().memories
+            # The calls come from several clients, so no search is remembered.
+            super().__init__(
+                lambda: _caller.get().memories, lambda _: (self.memories, ""), max_seen=0
+            )
 
         def _written_by(self, caller: "Context[Any, Any]") -> Memories:
             """Return the memory, with the token or the client as the writer."""

@@ -191,7 +191,9 @@ def _connect(path: str, version: str) -> "socket | None":
     connection.settimeout(_HELLO_SECONDS)
     try:
         connection.connect(path)
-        greeting = _read_greeting(connection)
+        greeting = b""  # stays empty if the server can't accept another client
+        while not greeting.endswith(b"\n") and (piece := connection.recv(256)):
+            greeting += piece
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
         if greeting:  # an older server ends at this line
@@ -202,14 +204,6 @@ def _connect(path: str, version: str) -> "socket | None":
     return None
 
 
-def _read_greeting(connection: "socket") -> bytes:
-    """Return a server's first line; empty if it can't accept another client."""
-    greeting = b""
-    while not greeting.endswith(b"\n") and (piece := connection.recv(256)):
-        greeting += piece
-    return greeting
-
-
 def _encode_request(arguments: "Sequence[str]", create_id: str, stdin: bytes | None) -> bytes:
     """Return a request: a JSON line, then standard input if the command reads it."""
     from _json import encode_basestring_ascii as quoted
@@ -217,7 +211,12 @@ def _encode_request(arguments: "Sequence[str]", create_id: str, stdin: bytes | N
     folder = os.stat(".")  # noqa: PTH116
     terminals = [os.isatty(stream) for stream in range(3)]
     environment = {name: value for name, value in os.environ.items() if is_carried(name)}
-    environment.setdefault("COLUMNS", _width())
+    if "COLUMNS" not in environment:
+        environment["COLUMNS"] = "80"
+        if terminals[1]:
+            environment["COLUMNS"] = str(os.get_terminal_size(1).columns or 80)
+    mask = os.umask(0o077)
+    os.umask(mask)
     variables = [f"{quoted(name)}:{quoted(value)}" for name, value in environment.items()]
     fields = {
         "argv": f"[{','.join(map(quoted, arguments))}]",
@@ -226,7 +225,7 @@ def _encode_request(arguments: "Sequence[str]", create_id: str, stdin: bytes | N
         "env": f"{{{','.join(variables)}}}",
         "terminals": str(terminals).lower(),
         "once": quoted(create_id),
-        "umask": str(_umask()),
+        "umask": str(mask),
         "input": str(-1 if stdin is None else len(stdin)),
     }
     line = ",".join(f'"{name}":{value}' for name, value in fields.items())
@@ -246,19 +245,6 @@ def _read_input() -> bytes:
     data = sys.stdin.buffer.read(_MAX_INPUT_BYTES)
     sys.stdin = io.TextIOWrapper(Input(data), encoding="utf-8")
     return data
-
-
-def _width() -> str:
-    try:
-        return str(os.get_terminal_size(1).columns or 80)
-    except OSError:
-        return "80"
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _new_id() -> str:
