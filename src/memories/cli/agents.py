@@ -28,6 +28,7 @@ from memories.cli.output import (
     DAMAGED,
     SCRATCHPAD_INSTEAD,
     begin_change,
+    edit_text,
     emit,
     note,
     record_change,
@@ -119,7 +120,6 @@ def edit(memories: "Memories") -> int:
     Saving changes the memories: a changed entry becomes a new version, a new line a new memory. If
     you remove an entry, it is left out of the scratchpad, and its memory stays.
     """
-    from memories.cli.output import edit_text
     from memories.scratchpad.file import replace_by_person
 
     file = memories.scratchpad(refresh=True).file

@@ -22,7 +22,7 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import emit, note, safe
+from memories.cli.output import DIM, GREEN, YELLOW, emit, note, paint, safe, table
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import OWN_FOLDERS
@@ -164,8 +164,6 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 
 def _render_doctor(answer: Mapping[str, Any]) -> str:
-    from memories.cli.output import DIM, GREEN, YELLOW, paint, table
-
     findings = answer["findings"]
     lines = [paint(GREEN, "Nothing is wrong.")]
     if findings:

@@ -24,8 +24,10 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import amount, ask_person, begin_change, emit, note, record_change, safe
+from memories.config import registers
 from memories.core.times import parse_time, to_iso
 from memories.errors import InvalidInput, NotFound
+from memories.identity import registry
 from memories.identity import tokens as register
 
 if TYPE_CHECKING:
@@ -299,9 +301,6 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
 
 
 def _list_projects(memories: "Memories") -> int:
-    from memories.config import registers
-    from memories.identity import registry
-
     home = registers()
     aliases, counts = registry.aliases(home), memories.tags("project")
     folders: dict[str, list[str]] = {}
@@ -321,8 +320,6 @@ def _list_projects(memories: "Memories") -> int:
 
 
 def _render_projects(rows: Sequence[Mapping[str, Any]], aliases: Mapping[str, str]) -> str:
-    from memories.identity import registry
-
     lines = []
     for row in rows:
         name = row["name"]
@@ -348,9 +345,6 @@ def _show_project(folder: str) -> int:
 
 
 def _unalias(name: str) -> int:
-    from memories.config import registers
-    from memories.identity import registry
-
     alias = _parse_project(name)
     if registry.set_alias(registers(), alias, None) is None:
         raise NotFound(f'"{safe(alias)}" is not an alias; memory projects lists them')
@@ -365,8 +359,6 @@ def _alias(
     memories: "Memories", names: Sequence[str], show: str | None, *, merge: bool, dry_run: bool
 ) -> int:
     from memories.cli.bulk import change_many
-    from memories.config import registers
-    from memories.identity import registry
 
     home = registers()
     alias, target = map(_parse_project, names)

@@ -38,7 +38,7 @@ from memories.cli.options import (
     where_option,
     whole_number_or,
 )
-from memories.cli.output import begin_change, confirm, emit, note, record_change
+from memories.cli.output import begin_change, confirm, edit_text, emit, note, record_change
 from memories.core.ids import parse_id
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.models import Draft, Page
@@ -396,8 +396,6 @@ def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
     VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed in the
     meantime, nothing is stored, and the error names the file that contains your text.
     """
-    from memories.cli.output import edit_text
-
     if selection.is_list:
         raise InvalidInput("edit takes one memory at a time; give one ID")
     record = memories.get(selection.ids[0])

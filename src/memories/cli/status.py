@@ -20,7 +20,20 @@ from memories.cli.options import (
     store_option,
     with_settings,
 )
-from memories.cli.output import amount, confirm, emit, require_person, safe, unwatch
+from memories.cli.output import (
+    DIM,
+    GREEN,
+    YELLOW,
+    amount,
+    confirm,
+    emit,
+    format_time,
+    paint,
+    require_person,
+    safe,
+    table,
+    unwatch,
+)
 from memories.errors import InvalidInput, NotFound, SystemFault
 
 if TYPE_CHECKING:
@@ -89,8 +102,6 @@ def _why_not_creatable(store: str) -> str:
 
 
 def _render_status(state: "Status", problem: str) -> str:
-    from memories.cli.output import GREEN, paint, table
-
     store = safe(state.store)
     if not problem and not state.schema_version:
         store += " (not created yet; the first memory creates it)"
@@ -130,8 +141,6 @@ def config(settings: "Config") -> None:
 
 def render_config(settings: "Config") -> str:
     """Return every setting with its source as a table."""
-    from memories.cli.output import DIM, paint, table
-
     rows = []
     for row in store_shapes.config(settings)["settings"]:
         value = "-" if row["value"] is None else safe(str(row["value"]))
@@ -341,7 +350,6 @@ def log(
 
 
 def _render_entries(entries: "Sequence[LogEntry]") -> str:
-    from memories.cli.output import DIM, format_time, paint
     from memories.cli.text import NOTHING
     from memories.models import SHARED
 
@@ -372,8 +380,6 @@ def _render_change(change: "Change") -> str:
 
 
 def _render_checks(checks: "Sequence[LogCheck]") -> str:
-    from memories.cli.output import GREEN, YELLOW, format_time, paint, table
-
     blocks = []
     for check in checks:
         state = paint(GREEN, "whole")

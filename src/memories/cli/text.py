@@ -78,7 +78,10 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return format_time(value)
     if isinstance(value, Origin):
-        return _writer_in_full(value)
+        parts = [value.client] if value.client else []
+        parts += [f"{value.user}@{value.host}", f"namespace {value.namespace}"]
+        parts.append(f"memories {value.program}")
+        return safe(f"{value.by} ({value.trust}) by {value.channel}: {', '.join(parts)}")
     if isinstance(value, Verdict):
         return paint(YELLOW if value.is_doubtful else GREEN, safe(value.describe()))
     if isinstance(value, tuple):
@@ -504,13 +507,6 @@ def _writer(origin: Origin) -> str:
     """Return who wrote a record and, unless an agent wrote it, the trust."""
     trust = "" if origin.trust == AGENT else f" ({origin.trust})"
     return f"{_name(origin.by)}{trust}"
-
-
-def _writer_in_full(origin: Origin) -> str:
-    parts = [origin.client] if origin.client else []
-    parts += [f"{origin.user}@{origin.host}", f"namespace {origin.namespace}"]
-    parts.append(f"memories {origin.program}")
-    return safe(f"{origin.by} ({origin.trust}) by {origin.channel}: {', '.join(parts)}")
 
 
 def _with_suspicion(remark: str, rules: Sequence[str], separator: str = " · ") -> str:

@@ -91,48 +91,53 @@ class Reply:
         self.probe_seconds = 0.0
 
 
-class FollowUp:
-    """Follow-up work after the host has its answer: figures, a server to start, a probe."""
-
-    def __init__(self, call: HookCall, folder: str | None, reply: Reply, result: str) -> None:
-        """Create the follow-up; `result` is the outcome that `memory stats` counts."""
-        self.call, self.folder, self.reply, self.result = call, folder, reply, result
-        self.ms = round((time.monotonic() - call.started_at) * 1000, 2)
-
-    def run(self) -> None:
-        """Record the figures, start a server if a setting asks for one, and probe the store."""
-        context = self.reply.context
-        if context is None or not context.is_noted:
-            figures = dict(context.figures) if context else {}
-            if not figures:  # this loads the settings
-                folder = working_folder() if self.folder is None else self.folder
-                figures = runs.figures_of_silence(folder, self.call.namespace)
-            runs.note(figures, self.call.event, self.call.host, self.result, self.ms)
-        if context and context.wanted_store and self.call.start_server:
-            self.call.start_server(context.wanted_store)
-        if self.reply.probe:
-            seconds = self.reply.probe_seconds
-            probe(self.reply.probe, self.call.ask_server, _search_here, seconds)
-
-
 class Outcome:
     """The outcome of an event.
 
     Attributes:
         answer: The answer for the host.
         failed: Whether it failed; the failure is already recorded.
+        follow_up: Does the work that is left when the host has its answer.
     """
 
     def __init__(
-        self, answer: bytes = b"", *, failed: bool = False, follow_up: FollowUp | None = None
+        self,
+        answer: bytes = b"",
+        *,
+        failed: bool = False,
+        follow_up: "Callable[[], None]" = lambda: None,
     ) -> None:
         """Create an outcome."""
-        self.answer, self.failed, self._follow_up = answer, failed, follow_up
+        self.answer, self.failed, self.follow_up = answer, failed, follow_up
 
-    def follow_up(self) -> None:
-        """Do the follow-up work after the host has its answer."""
-        if self._follow_up:
-            self._follow_up.run()
+
+def _follow_up(
+    call: HookCall, folder: str | None, reply: Reply, result: str
+) -> "Callable[[], None]":
+    """Return the work after the answer: figures, a server that a setting asks for, a probe.
+
+    Args:
+        call: The run of the hook.
+        folder: The working folder of the agent; None if it is unknown.
+        reply: The reply.
+        result: The outcome that `memory stats` counts.
+    """
+    ms = round((time.monotonic() - call.started_at) * 1000, 2)
+
+    def run() -> None:
+        context = reply.context
+        if context is None or not context.is_noted:
+            figures = dict(context.figures) if context else {}
+            if not figures:  # this loads the settings
+                place = working_folder() if folder is None else folder
+                figures = runs.figures_of_silence(place, call.namespace)
+            runs.note(figures, call.event, call.host, result, ms)
+        if context and context.wanted_store and call.start_server:
+            call.start_server(context.wanted_store)
+        if reply.probe:
+            probe(reply.probe, call.ask_server, _search_here, reply.probe_seconds)
+
+    return run
 
 
 def handle(call: HookCall) -> Outcome:
@@ -157,12 +162,12 @@ def handle(call: HookCall) -> Outcome:
             return record_failure(call, _describe(exc))
         runs.record_run(home, call.host, call.event, _describe(exc))
         folder = event.folder if event else None
-        return Outcome(failed=True, follow_up=FollowUp(call, folder, Reply(), type(exc).__name__))
+        return Outcome(failed=True, follow_up=_follow_up(call, folder, Reply(), type(exc).__name__))
     if call.event not in _RECALL_EVENTS:
         return Outcome(answer)  # nothing was recalled; the flusher records the figures of captures
     is_degraded = reply.context is not None and reply.context.error
     result = "degraded" if is_degraded else "ok"
-    return Outcome(answer, follow_up=FollowUp(call, event.folder, reply, result))
+    return Outcome(answer, follow_up=_follow_up(call, event.folder, reply, result))
 
 
 def _answer_check(call: HookCall, event: HostEvent) -> bytes:
@@ -203,7 +208,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
         runs.log(home, reason)
         return Outcome(failed=True)
     runs.record_run(home, call.host, call.event, reason)
-    return Outcome(failed=True, follow_up=FollowUp(call, None, Reply(), "failed"))
+    return Outcome(failed=True, follow_up=_follow_up(call, None, Reply(), "failed"))
 
 
 class EventHandler:

@@ -268,7 +268,7 @@ def _parse_lines(text: str) -> Iterator[tuple[str, str, str, str]]:
             name = content.split("#", 1)[0].split(";", 1)[0]
             yield section, subsection, name.strip().lower(), "true"
             continue
-        while _is_continued(value):
+        while (len(value) - len(value.rstrip("\\"))) % 2:  # an escaped end of line
             value = value[:-1] + next(lines, "").rstrip("\r")
         yield section, subsection, name.strip().lower(), _parse_value(value)
 
@@ -309,11 +309,6 @@ def _end_of_header(line: str) -> int:
         elif sign == "]" and not is_quoted:
             return position
     raise Unreadable("a section without an end")
-
-
-def _is_continued(value: str) -> bool:
-    backslashes = len(value) - len(value.rstrip("\\"))
-    return backslashes % 2 == 1
 
 
 def _parse_value(text: str) -> str:

@@ -10,6 +10,7 @@ the notes of this agent's last sessions in this project.
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -146,13 +147,7 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
         omitted["other_project"] = far
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
-    page = _Page(
-        request.namespace,
-        request.project,
-        request.client,
-        scratchpad.waiting,
-        degraded is not None,
-    )
+    page = _Page(request, scratchpad.waiting, degraded is not None)
     shown, shown_sessions = _fit(page, entries, sessions, request.budget)
     no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]
     if no_room:
@@ -321,16 +316,15 @@ def _estimate_tokens(text: str) -> int:
 class _Page(NamedTuple):
     """The parts of a block other than its memories."""
 
-    namespace: str
-    project: str | None
-    client: str
+    request: BlockRequest
     waiting: int
     is_degraded: bool
 
     def render(self, entries: Sequence[Entry], sessions: Sequence[Entry]) -> str:
         """Return the block with these memories."""
         boundary = str(100_000_000 + int.from_bytes(os.urandom(8)) % 900_000_000)
-        who = "" if self.namespace == SHARED else f"You are **{self.namespace}**. "
+        namespace = self.request.namespace
+        who = "" if namespace == SHARED else f"You are **{namespace}**. "
         parts = [f"## Memory System\n\n{who}You have persistent memory across sessions."]
         if entries:
             parts.append(self._fence("Recent Context (Scratchpad)", entries, boundary))
@@ -360,15 +354,16 @@ class _Page(NamedTuple):
         """Return a memory's lines: its facts and its text, with a mark on continuation lines."""
         kind = fence.name(entry.tags.get("type", "memory"))
         facts = [f"{kind} by {fence.name(entry.by)}" if entry.by else kind]
-        day = _day_of(entry)
-        if day:
-            facts.append(day)
+        unknown = datetime.min.replace(tzinfo=UTC)
+        moment = parse_time(entry.created or entry.written, unknown)
+        if moment != unknown:
+            facts.append(fence.day(moment))
         project = entry.tags.get("project")
-        if project and project != self.project:
+        if project and project != self.request.project:
             facts.append(f"project {fence.name(project)}")
         if entry.pinned:
             facts.append("pinned")
-        if entry.namespace not in ("", self.namespace):
+        if entry.namespace not in ("", self.request.namespace):
             facts.append(SHARED)
         if entry.verdict is not None:
             facts.append(fence.verdict(entry.verdict))
@@ -378,16 +373,17 @@ class _Page(NamedTuple):
         return fence.item(f"- {short_id} {', '.join(facts)}: ", entry.content)
 
     def _capabilities(self) -> Iterable[str]:
-        option = "" if self.namespace == SHARED else f" -n {self.namespace}"
+        namespace, client = self.request.namespace, self.request.client
+        option = "" if namespace == SHARED else f" -n {namespace}"
         if self.is_degraded:
             yield (
                 "- The memory store can't be reached now: only what stands here is known, "
                 "and nothing can be stored"
             )
-        elif self.client == "mcp":
+        elif client == "mcp":
             yield "- Query deep storage: search_memories, with natural language"
             yield "- Store important facts: create_memory"
-        elif self.client == "tool":
+        elif client == "tool":
             yield "- Query deep storage: the tool memory, operation search, with natural language"
             yield "- Store important facts: the tool memory, operation create"
         else:
@@ -401,14 +397,6 @@ class _Page(NamedTuple):
                 f"- {self.waiting} {memories} for the user's review. Only the user decides: "
                 f"suggest that they run `memory review{option}` in their own terminal"
             )
-
-
-def _day_of(entry: Entry) -> str:
-    from datetime import UTC, datetime
-
-    unknown = datetime.min.replace(tzinfo=UTC)
-    moment = parse_time(entry.created or entry.written, unknown)
-    return "" if moment == unknown else fence.day(moment)
 
 
 def shape(prompt: Prompt) -> dict[str, Any]:

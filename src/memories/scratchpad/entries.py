@@ -157,32 +157,25 @@ def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) 
     return sorted(entries, key=order, reverse=True)
 
 
-def aging_fields(entry: Entry) -> dict[str, Any]:
-    """Return the fields of an entry's record that determine its confidence."""
+def record_fields(entry: Entry) -> dict[str, Any]:
+    """Return the fields of an entry's record: what its confidence comes from, and its sources."""
     from memories.core.times import to_millis  # not needed for reading a file
 
-    fields: dict[str, Any] = {}
-    for name, written in (("aging_from", entry.aging_from), ("reinforced_at", entry.reinforced)):
-        time = _parse_time(written)
-        if time is not None:
-            fields[name] = to_millis(time)
-    if entry.decay is not None:
-        fields["decay"] = entry.decay
-    if entry.confidence != 1.0:
-        fields["confidence"] = entry.confidence
-    return fields
-
-
-def anchor_fields(entry: Entry) -> dict[str, Any]:
-    """Return the fields of an entry's record that contain its sources."""
-    from memories.core.times import to_millis
-
-    fields: dict[str, Any] = {}
-    if entry.anchors:
-        fields["anchors"] = entry.anchors
-    if entry.recheck:
-        fields["recheck_days"] = entry.recheck
-    for name, written in (("valid_until", entry.valid_until), ("anchored_at", entry.anchored)):
+    values = {
+        "decay": entry.decay,
+        "anchors": entry.anchors,
+        "recheck_days": entry.recheck,
+        "suspicious": entry.suspicious,
+    }
+    times = {
+        "aging_from": entry.aging_from,
+        "reinforced_at": entry.reinforced,
+        "valid_until": entry.valid_until,
+        "anchored_at": entry.anchored,
+    }
+    fields: dict[str, Any] = {name: value for name, value in values.items() if value}
+    fields["confidence"] = entry.confidence
+    for name, written in times.items():
         time = _parse_time(written)
         if time is not None:
             fields[name] = to_millis(time)
@@ -245,7 +238,7 @@ def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> f
     from memories.stores.records import Collection, Record, Ref
 
     ref = Ref(Collection.MEMORY, entry.namespace, entry.id, 1)
-    record = Record(ref, "", now, fields=aging_fields(entry))
+    record = Record(ref, "", now, fields=record_fields(entry))
     return versions.confidence(record, now, half_life_hours)
 
 

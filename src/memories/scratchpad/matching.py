@@ -18,12 +18,11 @@ from memories.read import versions
 from memories.scratchpad.entries import (
     Entry,
     EntryRules,
-    aging_fields,
-    anchor_fields,
     describe_unknown_ages,
     heat,
     is_current,
     parse_time,
+    record_fields,
 )
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
@@ -152,13 +151,7 @@ class _Words(NamedTuple):
 def record_of(entry: Entry, now: datetime) -> Record:
     """Return the record of an entry, with the fields that the scratchpad stores."""
     written = parse_time(entry.written, now)
-    fields = {
-        "first_at": to_millis(parse_time(entry.created, written)),
-        **aging_fields(entry),
-        **anchor_fields(entry),
-    }
-    if entry.suspicious:
-        fields["suspicious"] = entry.suspicious
+    first_at = to_millis(parse_time(entry.created, written))
     labels = entry.tags
     if entry.by:
         trust = entry.trust if entry.trust in TRUSTS else AGENT
@@ -174,6 +167,6 @@ def record_of(entry: Entry, now: datetime) -> Record:
         written,
         key=None if entry.key is None else versions.scoped_key(entry.key, entry.tags),
         labels=labels,
-        fields=fields,
+        fields={"first_at": first_at, **record_fields(entry)},
         accesses=entry.uses,
     )

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.errors import InvalidInput
 from memories.guard import validate
@@ -269,11 +270,7 @@ class Importer:
         try:
             turns = append(self._turns, self._embedder, place, drafts, terms.now, terms.redactor)
         except InvalidInput as exc:
-            if len(drafts) == 1:
-                self._refuse(exc)
-                return
-            for draft in drafts:
-                self._append(conversation, [draft])
+            self._store_each(drafts, partial(self._append, conversation), exc)
             return
         statuses = Counter(turn.status for turn in turns)
         self.counts.known += statuses[KNOWN]
@@ -362,11 +359,7 @@ class Importer:
         try:
             batches = list(prepare(self._writer, drafts))
         except InvalidInput as exc:
-            if len(drafts) == 1:
-                self._refuse(exc)
-                return
-            for draft in drafts:
-                self._create([draft])
+            self._store_each(drafts, self._create, exc)
             return
         for batch in batches:
             with self._writer.store.transaction():
@@ -406,7 +399,14 @@ class Importer:
         if self._embedder is None:
             self.counts.without_vector += count
 
-    def _refuse(self, error: InvalidInput) -> None:
+    def _store_each(
+        self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
+    ) -> None:
+        """Store drafts that were refused together each by itself; count a single one as refused."""
+        if len(drafts) > 1:
+            for draft in drafts:
+                run([draft])
+            return
         reason = f"refused: {str(error).partition(';')[0]}"
         if len(self.counts.skipped) >= _MAX_REASONS:
             reason = "refused for other reasons"

@@ -22,6 +22,7 @@ from memories.transfer.sources.sample import Sample
 FILES = ("session-*.jsonl", "session-*.json")
 _ROLES = {"user": "user", "gemini": "assistant"}
 _INSERTED = ("<session_context>", "<hook_context>")
+_READ = ("id", "timestamp", "type", "content", "model")  # the results of tools may be huge
 _MAX_ROOT_BYTES = 4_096
 
 
@@ -84,16 +85,10 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
         for message in [line, *dicts(replaced)]:
             if str(message.get("type")) in _ROLES:
                 key = message.get("id") or len(messages)
-                messages[str(key)] = _without_tools(message, reader)
+                messages[str(key)] = {name: message.get(name) for name in _READ}
+                if message.get("toolCalls"):
+                    reader.skip("results of tools", len(dicts(message["toolCalls"])))
     return session, list(messages.values())
-
-
-def _without_tools(message: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
-    """Return the parts of a message that are read; the results of tools may be huge."""
-    if message.get("toolCalls"):
-        reader.skip("results of tools", len(dicts(message["toolCalls"])))
-    names = ("id", "timestamp", "type", "content", "model")
-    return {name: message.get(name) for name in names}
 
 
 def _project_folder(file: Path) -> str | None:
