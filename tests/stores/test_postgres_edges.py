@@ -10,6 +10,7 @@ import pytest
 from contract import SPACE, pool, record
 from psycopg import conninfo
 
+from memories import Memories
 from memories.context.gateway import MemoryGateway
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
 from memories.stores.postgres import connection as postgres_server
@@ -356,3 +357,22 @@ def test_a_role_that_may_only_read_searches_and_status_says_so(
     finally:
         server.sql("DROP OWNED BY reader")
         server.sql("DROP ROLE reader")
+
+
+def test_memories_are_moved_to_another_namespace_and_back(url: str) -> None:
+    with (
+        Memories(url, namespace="bob", shared=False, embedder="fake") as bob,
+        Memories(url, namespace="ann", shared=False, embedder="fake") as ann,
+    ):
+        made = bob.create("Tea is served hot", key="tea", decay="reinforceable").id
+        assert made
+        bob.update(made, "Tea is served cold")
+        bob.reinforce(made)
+        before = bob.history(made), bob.get(made).last_reinforced_at
+        assert bob.move([made], "ann").versions == 2
+        assert bob.list().memories == ()
+        assert ann.id_of_key("tea") == made
+        assert ann.search("how is tea served?")[0].memory.id == made
+        ann.move([made], "bob")
+        assert (bob.history(made), bob.get(made).last_reinforced_at) == before
+        assert [check.problem for check in (*bob.verify_log(), *ann.verify_log())] == [None, None]
