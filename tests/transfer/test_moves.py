@@ -1,6 +1,7 @@
 """Memories moved to another namespace: nothing of them is lost, and moving them back undoes it."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,24 @@ def test_memories_without_vectors_move_too(tmp_path: Path) -> None:
         assert [store.refs(Place(each, "bob").everything()) for each in (Collection.MEMORY,)] == [
             []
         ]
+
+
+def test_a_rollback_there_deletes_what_was_moved_since_and_none_here_brings_it_back(
+    url: str,
+) -> None:
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    with (
+        memories_of(url, "bob", clock=lambda: now) as bob,
+        memories_of(url, "alice", clock=lambda: now) as alice,
+    ):
+        stays = alice.create("The port is 5433").id
+        made = bob.create("Tea is served hot").id
+        assert stays and made
+        now = datetime(2026, 5, 3, tzinfo=UTC)
+        bob.move([made], "alice")
+        bob.rollback("2026-05-02")
+        assert bob.list().memories == ()
+        alice.rollback("2026-05-02")
+        assert [memory.id for memory in alice.list().memories] == [stays]
+        alice.restore(made)
+        assert alice.get(made).content == "Tea is served hot"
