@@ -378,7 +378,7 @@ def _print_layers(measured: Sequence[Measured]) -> None:
         [_layer(found) for found in measured],
     )
     report.note(
-        "Both are given the same filter, but for the last column: there the client searches all without one."
+        "Both get the same filter, except in the last column: there the client searches everything."
     )
 
 
