@@ -205,6 +205,7 @@ def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock:
         == {"decision": 1, "fact": 1}
     )
     (then,) = memories.namespaces(as_of=T0 + DAY)
+    assert then.name == memories.namespace
     assert (then.memory_count, then.turn_count, then.pending_count, then.deleted_count) == (
         1,
         1,

@@ -12,14 +12,16 @@ import pytest
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Waits for the tracer, so that only the calls of the first write are counted.
+# Makes another store first, so that all modules are loaded: a call that fails is one of the store. Then
+# it waits for the tracer.
 FIRST = """
 import sys
 from memories import Memories, MemoriesError
-import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors, memories.write.create
-import memories.stores.files.store
-memories.stores.sqlite.connection.BUSY_SECONDS = 0.5
-memories.stores.files.connection.BUSY_SECONDS = 0.5
+with Memories(sys.argv[2], embedder="fake") as memories:
+    memories.create("of another store")
+from memories.stores.files import connection as files
+from memories.stores.sqlite import connection as sqlite
+files.BUSY_SECONDS = sqlite.BUSY_SECONDS = 0.5
 memories = Memories(sys.argv[1], embedder="fake")
 print("ready", flush=True)
 sys.stdin.readline()
@@ -71,13 +73,14 @@ def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0
     kind: str,
 ) -> None:
     for nth in (1, 2, 3, 5, 8, 13, 25):
-        url = (
-            f"sqlite:///{tmp_path}/{nth}/memories.db"
+        url, other = (
+            f"sqlite:///{tmp_path}/{name}/memories.db"
             if kind == "sqlite"
-            else f"files:///{tmp_path}/{nth}"
+            else f"files:///{tmp_path}/{name}"
+            for name in (nth, f"other{nth}")
         )
         running = subprocess.Popen(
-            [sys.executable, "-c", FIRST, url],
+            [sys.executable, "-c", FIRST, url, other],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

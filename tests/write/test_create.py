@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clock import Clock
 from memories import Memories, load_config
+from memories.errors import InvalidInput
 from memories.write.compare.duplicates import MAX_COMPARED, Relation, compare_texts
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -42,6 +44,13 @@ def test_another_wording_is_refused_unless_it_has_a_key(
     keyed = memories.create(REWORDED, key="diet")
     assert (keyed.stored, keyed.duplicates) == (True, ())
     assert keyed.id != known.id
+
+
+@pytest.mark.parametrize("anchors", ["compose.yml::5433", ["compose.yml::5433", 5433], {"a": 1}])
+def test_anchors_are_a_list_of_texts(memories: Memories, anchors: Any) -> None:
+    with pytest.raises(InvalidInput, match="anchors must be a list of texts"):
+        memories.create(FACT, anchors=anchors)
+    assert memories.list().memories == ()
 
 
 @pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])

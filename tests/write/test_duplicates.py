@@ -138,6 +138,7 @@ REWORDED = [
     ("On Fridays, we deploy.", "We deploy on Fridays."),
     ("Priya is the release manager.", "The release manager is Priya."),
     ("The user speaks German and English.", "The user speaks English and German."),
+    ("German and English", "English and German"),
     ("The user does not eat meat.", "The user doesn't eat meat."),
     ("The token expires after one hour.", "The token expires after 1 hour."),
     ("The repo uses the postgres db.", "The repository is using the PostgreSQL database."),

@@ -9,6 +9,7 @@ import pytest
 
 from memories.errors import InvalidInput
 from memories.guard.validate import content
+from memories.write import turns
 from memories.write.turns import PART_CHARACTERS, split
 
 SAMPLES = {
@@ -81,3 +82,10 @@ def test_a_long_run_of_blanks_is_refused() -> None:
     with pytest.raises(InvalidInput, match="consecutive invisible characters"):
         split("a" + " " * 300_000 + "b")
     assert split("a" + " " * 90_000)[0].startswith("a ")
+
+
+def test_a_part_of_marks_alone_ends_in_its_middle() -> None:
+    """All of them belong to the first character, but a part has to end."""
+    text = "a" + "\u0301" * 2 * turns.PART_CHARACTERS
+    at_least = turns.PART_CHARACTERS - turns._MIN_PART_CHARACTERS
+    assert turns._end_of_part(text, 0, 0) == at_least

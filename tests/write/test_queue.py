@@ -412,6 +412,11 @@ def test_discarding_nothing_creates_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_queue_is_beside_a_store_that_is_one_file(tmp_path: Path) -> None:
+    config = load_config({"store": f"sqlite:///{tmp_path}/a.db"}, environment={})
+    assert files_of(config, "ann") == (tmp_path, "a.db.ann")
+
+
 @pytest.mark.parametrize(
     ("store", "other", "same"),
     [
@@ -430,6 +435,7 @@ def test_a_queue_belongs_to_a_store_and_not_to_a_login(
         load_config({"home": str(tmp_path), "store": url}, environment={}) for url in (store, other)
     )
     assert (files_of(first, "ann") == files_of(second, "ann")) is same
+    assert files_of(first, "ann")[0] == tmp_path
     assert files_of(first, "ann") != files_of(first, "bob")
     named = load_config(
         {"home": str(tmp_path), "store": "chroma://h"}, environment={"COLLECTION_NAME": "other"}

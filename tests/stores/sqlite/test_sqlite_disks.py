@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from sqlite_scripts import AS_PLAIN_USER, CHECK, STORE, RunPython, mounted, needs_setpriv, on_tmpfs
 
+from memories.stores.sqlite import errors
+
 FILL = """
 written = []
 def fill():
@@ -227,6 +229,42 @@ def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
         run_python(writing, f"sqlite:///{disk}/m.db", "second")
     finally:
         subprocess.run(["umount", str(disk)], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("is_root", "blocks", "inodes", "is_full"),
+    [
+        (True, (8, 0), (1, 0), False),
+        (False, (0, 8), (0, 1), False),
+        (True, (7, 8), (1, 1), True),
+        (False, (8, 7), (1, 1), True),
+        (True, (8, 8), (0, 1), True),
+        (False, (8, 8), (1, 0), True),
+    ],
+)
+def test_a_disk_is_full_without_blocks_or_inodes_that_this_user_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+    is_root: bool,
+    blocks: tuple[int, int],
+    inodes: tuple[int, int],
+    is_full: bool,
+) -> None:
+    """Shared memory takes 8 blocks. The first number counts what is free, the second what other
+    users than root may have.
+    """
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
+    status = [4096, 4096, 9, *blocks, 9, *inodes, 0, 0]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(status))
+    assert errors._is_full(Path("/")) is is_full
+
+
+def test_a_disk_is_not_full_if_nothing_is_known_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not errors._is_full(tmp_path / "none")
+    no_inodes = [4096, 4096, 10_000, 10_000, 10_000, 0, 0, 0, 0, 0]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(no_inodes))
+    assert not errors._is_full(tmp_path)
 
 
 READS = STORE + "print(told(lambda: store.count(mine))); print(told(lambda: add('more')))"
