@@ -33,16 +33,16 @@ VERBS_AND_NOUNS = {
     "succeed",
     "shred",
 }
-MAX_PARTICIPLES = 0.05  # of all functions; predicates such as `is_signed` end alike
+MAX_PARTICIPLES = 0.04  # of all functions; predicates such as `is_signed` end alike
 TRANSLATED = re.compile(
     r"\b(?:tells?|told|telling|of which|of whom|anew|whatever|whoever|whichever|but for|somebody|"
     r"nobody|anybody|what (?:is|was|are|were|has|had|it|they|a|the|comes|can))\b",
     re.IGNORECASE,
 )
-MAX_TRANSLATED = 20  # per 10,000 words of docstrings
-MAX_PER_THOUSAND = {ast.IfExp: 27, ast.Lambda: 4}  # per 1,000 statements
+MAX_TRANSLATED = 10  # per 10,000 words of docstrings
+MAX_PER_THOUSAND = {ast.IfExp: 24, ast.Lambda: 3}  # per 1,000 statements
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
-MAX_COMPREHENSIONS = 46  # per 1,000 statements
+MAX_COMPREHENSIONS = 38  # per 1,000 statements
 
 
 @functools.cache

@@ -6,7 +6,7 @@ recorded. A preview stands for a new session: its first prompt follows the sessi
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.hooks import gate, host_events, recall, switch
@@ -20,6 +20,7 @@ from memories.models import is_recall_off
 if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
     from memories.hooks.recall import OpenMemories, Situation
+    from memories.models import Memory
     from memories.scratchpad.entries import Entry
 
 SECONDS = 20.0  # how long a person may wait; a hook has less
@@ -32,37 +33,21 @@ class Line(NamedTuple):
     """A memory that is shown or left out, and why.
 
     Attributes:
-        id: Its id.
-        content: Its text; of a long one, the beginning.
-        tags: Its tags.
-        namespace: Its namespace.
-        version: The number of its version.
-        pinned: Whether it is pinned.
+        memory: The memory, or its entry in the scratchpad.
         is_shown: Whether the agent sees it.
         reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
             `Prompt.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
             of `context.admission`.
-        is_whole: Whether `content` is the whole text.
         relevance: The log-odds that the prompt needs it; None in the session block.
         meaning: The part of meaning in the relevance; None if it is unknown.
-        words: The part of words in the relevance.
-        corrected_by: The id of the memory that corrects it, if any.
     """
 
-    id: str
-    content: str
-    tags: Mapping[str, str]
-    namespace: str
-    version: int
-    pinned: bool
+    memory: "Entry | Memory"
     is_shown: bool
     reason: str
-    is_whole: bool = True
     relevance: float | None = None
     meaning: float | None = None
-    words: float = 0.0
-    corrected_by: str | None = None
 
 
 class QuotedTurn(NamedTuple):
@@ -174,26 +159,12 @@ def _block_lines(
     block: blocks.Prompt, projects: set[str | None], *, is_shown: bool
 ) -> Iterator[Line]:
     for entry in (*block.entries, *block.sessions):
-        yield _line_of_entry(entry, blocks.group_of(entry, projects), is_shown=is_shown)
+        yield Line(entry, is_shown, blocks.group_of(entry, projects))
     for reason, entries in block.omitted.items():
         for entry in entries:
-            yield _line_of_entry(entry, reason, is_shown=False)
+            yield Line(entry, False, reason)
     for entry in block.beyond[:MAX_LEFT_OUT]:
-        yield _line_of_entry(entry, "beyond", is_shown=False)
-
-
-def _line_of_entry(entry: "Entry", reason: str, *, is_shown: bool) -> Line:
-    return Line(
-        entry.id,
-        entry.content,
-        entry.tags,
-        entry.namespace,
-        entry.version,
-        entry.pinned,
-        is_shown,
-        reason,
-        is_whole=entry.cut is None,
-    )
+        yield Line(entry, False, "beyond")
 
 
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
@@ -207,20 +178,8 @@ def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
         is_near = entry.relevance >= gate.THRESHOLD - NEAR or memory.id in trace.current
         if not is_shown and not is_near:
             continue
-        line = Line(
-            memory.id,
-            memory.content,
-            memory.tags,
-            memory.namespace,
-            memory.version,
-            memory.pinned,
-            is_shown,
-            _reason_of(entry, trace, shown),
-            relevance=entry.relevance,
-            meaning=entry.meaning,
-            words=entry.words,
-            corrected_by=memory.corrected_by,
-        )
+        reason = _reason_of(entry, trace, shown)
+        line = Line(memory, is_shown, reason, entry.relevance, entry.meaning)
         (lines if is_shown else left_out).append(line)
     return [*lines, *left_out[:MAX_LEFT_OUT]]
 

@@ -19,6 +19,7 @@ from memories.hooks.preview import SECONDS, Line, Part, QuotedTurn, preview
 from memories.hooks.recall_strategy import RecallRequest
 from memories.identity.place import remembered_root
 from memories.languages.text import query_terms
+from memories.models import Memory
 from memories.server.pages.request import PageRequest, View
 from memories.server.pages.results import describe_meaning, describe_words
 from memories.server.pages.views import of_now, title_of
@@ -191,22 +192,23 @@ def _shape_turn(quoted: QuotedTurn, terms: Sequence[str]) -> dict[str, Any]:
 
 
 def _shape_line(line: Line, terms: Sequence[str]) -> dict[str, Any]:
+    memory = line.memory
     shape: dict[str, Any] = {
-        "id": line.id,
-        "content": line.content,
-        "tags": dict(line.tags),
-        "namespace": line.namespace,
-        "version": line.version,
-        "pinned": line.pinned,
+        "id": memory.id,
+        "content": memory.content,
+        "tags": dict(memory.tags),
+        "namespace": memory.namespace,
+        "version": memory.version,
+        "pinned": memory.pinned,
         "shown": line.is_shown,
         "reason": line.reason,
         "why": _explain(line, terms),
-        "whole": line.is_whole,
+        "whole": isinstance(memory, Memory) or memory.cut is None,
     }
     if line.relevance is not None:
         shape |= {"chance": _chance(line.relevance), "threshold": _chance(gate.THRESHOLD)}
-    if line.corrected_by is not None:
-        shape["corrected_by"] = line.corrected_by
+    if isinstance(memory, Memory) and memory.corrected_by is not None:
+        shape["corrected_by"] = memory.corrected_by
     return shape
 
 
@@ -219,7 +221,7 @@ def _explain(line: Line, terms: Sequence[str]) -> list[str]:
         sentences.append("It corrects a memory that the message needs.")
     if line.meaning is not None:
         sentences.append(describe_meaning(_chance(line.meaning)))
-    sentences.append(describe_words(line.content, terms))
+    sentences.append(describe_words(line.memory.content, terms))
     return sentences
 
 
