@@ -45,8 +45,8 @@ ORDER = {
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "store",
-    "memories.stores.sqlite": """sidefile errors counts < schema < engine quantize < log <
-        connection query < vectors words < spaces turns backup salvage < check < store""",
+    "memories.stores.sqlite": """sidefile errors rows < engine quantize query < log schema <
+        connection < vectors words < spaces turns backup salvage < derived < check < store""",
     "memories.stores.postgres": """schema errors driver url < transaction < connection query < counts < rewrite vectors <
         search servers < store""",
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <

@@ -424,12 +424,12 @@ def test_the_snapshot_of_an_upgrade_is_restored(
     """A file as an older program left it: with fewer tables, and without the mark of a backup."""
     older = """
 import os, sys, zlib, apsw
-from memories.stores.sqlite import schema
+from memories.stores.sqlite import engine, rows, schema
 db = apsw.Connection(sys.argv[1])
 for version in range(1, int(sys.argv[2]) + 1):
     with db:
         schema.migrate(db, version)
-db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}; PRAGMA user_version={sys.argv[2]}")
+db.execute(f"PRAGMA application_id={engine.APPLICATION_ID}; PRAGMA user_version={sys.argv[2]}")
 db.execute("INSERT INTO pool (id, collection, namespace) VALUES (1, 'memory', 'shared')")
 parts = ("shared", "01a1fdf1-92cd-72f2-8000-0a1b2c3d4e5f", "1", "1763700000000", "", "An old note")
 db.execute(
@@ -439,7 +439,7 @@ db.execute(
 )
 if int(sys.argv[2]) > 3:
     crc = zlib.crc32("\\0".join(parts).encode())
-    db.execute("UPDATE record SET state_crc = ?", (schema.state_crc(crc, None, None, None, None),))
+    db.execute("UPDATE record SET state_crc = ?", (rows.state_crc(crc, None, None, None, None),))
 """
     file = folder / f"memories.db.v{version}.backup"
     run_python(older, file, version)

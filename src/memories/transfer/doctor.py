@@ -251,23 +251,21 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
     """
     import apsw
 
-    from memories.stores.sqlite import schema
-    from memories.stores.sqlite.engine import open_apart
+    from memories.stores.sqlite.engine import APPLICATION_ID, SCHEMA_VERSION, open_apart
     from memories.stores.sqlite.errors import sqlite_errors
 
-    newest = len(schema.MIGRATIONS)
     with sqlite_errors(path):
         try:
             with open_apart(path) as db:
                 version = int(db.pragma("user_version"))
-                is_ours = db.pragma("application_id") == schema.APPLICATION_ID
-                if not is_ours or version >= newest:
+                is_ours = db.pragma("application_id") == APPLICATION_ID
+                if not is_ours or version >= SCHEMA_VERSION:
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
             return False  # opening it as a store reports why
     examined.facts["schema_version"] = version
-    examined.facts["upgrade"] = f"to {newest}, when it is next used"
+    examined.facts["upgrade"] = f"to {SCHEMA_VERSION}, when it is next used"
     for message in messages:
         if message != "ok":
             examined.findings.append(Finding(f"the file is damaged: {message}", _RESTORE))

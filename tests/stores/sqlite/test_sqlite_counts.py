@@ -15,7 +15,8 @@ from contract import (
 )
 
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
-from memories.stores.sqlite import counts
+from memories.stores.sqlite import derived, schema
+from memories.stores.sqlite.spaces import StoredVectors
 from memories.stores.sqlite.store import SQLiteStore
 
 NAMESPACES = ("ann", "bob", "shared")
@@ -23,7 +24,8 @@ NAMESPACES = ("ann", "bob", "shared")
 
 def find_problems(db: apsw.Connection) -> list[Finding]:
     """Return the wrong triggers and the wrong counts."""
-    return [*counts.find_wrong_triggers(db), *counts.find_wrong_counts(db)]
+    inspection = derived.Inspection(db, StoredVectors(None, compact=False))
+    return [*derived.find_wrong_triggers(inspection), *derived.find_wrong_counts(inspection)]
 
 
 def looked_up(
@@ -147,7 +149,7 @@ def changed(path: Path, script: str) -> None:
 
 
 UNCOUNTED = f"""
-{"".join(f"DROP TRIGGER {name};" for name in counts._TRIGGERS)}
+{"".join(f"DROP TRIGGER {name};" for name in schema._TRIGGERS)}
 DROP TABLE key_pool; DROP INDEX record_deleted;
 ALTER TABLE pool DROP COLUMN live;
 ALTER TABLE pool DROP COLUMN deleted;
@@ -159,7 +161,7 @@ ALTER TABLE label_pool DROP COLUMN live;
 def test_an_older_store_is_counted_by_its_migration(path: Path) -> None:
     filled(path)
     changed(path, UNCOUNTED)
-    changed(path, counts.MIGRATION)
+    changed(path, schema.ADD_COUNTS)
     store = SQLiteStore(path, SPACE)
     store.append([record("new", labels={"project": "p0"})])
     assert store.count(pool()) == 10
@@ -196,7 +198,7 @@ def test_wrong_counts_are_reported_and_repaired(path: Path, damage: str, said: s
     assert [said in f"{entry} " for entry in wrong(path)] == [True]
     db = apsw.Connection(str(path))
     with db:
-        counts.repair(db)
+        derived.recount(derived.Inspection(db, StoredVectors(None, compact=False)))
     assert find_problems(db) == []
     db.close()
 

@@ -33,6 +33,7 @@ from memories.stores.records import (
     Patch,
     Ref,
 )
+from memories.stores.sqlite import engine
 from memories.stores.sqlite import schema as sqlite_schema
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -67,12 +68,18 @@ def look(path: Path) -> list[str]:
 def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
     """Add migrations to those that were released."""
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (*RELEASED, *scripts))
+    monkeypatch.setattr(engine, "SCHEMA_VERSION", len(sqlite_schema.MIGRATIONS))
+
+
+def test_the_newest_schema_is_that_of_the_last_migration() -> None:
+    assert len(RELEASED) == engine.SCHEMA_VERSION
 
 
 def migrating(migration: str) -> str:
     """Return the beginning of a script whose program knows one more migration."""
     return (
-        f"from memories.stores.sqlite import schema\nschema.MIGRATIONS += ({migration!r},)" + STORE
+        "from memories.stores.sqlite import engine, schema\n"
+        f"schema.MIGRATIONS += ({migration!r},)\nengine.SCHEMA_VERSION += 1\n" + STORE
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from memories import Memories, NotFound, SchemaTooNew
 from memories.config import load_config
-from memories.stores.sqlite import schema
+from memories.stores.sqlite import engine
 from memories.transfer.backup import restore
 
 DATA = Path(__file__).parents[2] / "data"
@@ -19,7 +19,7 @@ RELEASED = [1, 2, 3, 4]
 UNCOUNTED = RELEASED[
     :3
 ]  # they do not count their commits, so a copy may simply be moved into its place
-NEWEST = len(schema.MIGRATIONS)
+NEWEST = engine.SCHEMA_VERSION
 
 
 def unpack(version: int, path: Path) -> bytes:
@@ -107,7 +107,7 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
         content = path.read_bytes()
     else:
         content = unpack(version, path)
-    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:known])
+    monkeypatch.setattr(engine, "SCHEMA_VERSION", known)
     for use in (Memories.list, Memories.status, lambda memories: memories.create("x")):
         memories = Memories(f"sqlite:///{path}", embedder="fake")
         with pytest.raises(

@@ -30,7 +30,7 @@ from memories.stores.records import (
     split_ends_first,
 )
 from memories.stores.sqlite import spaces
-from memories.stores.sqlite.query import fetch
+from memories.stores.sqlite.rows import fetch
 from memories.stores.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:

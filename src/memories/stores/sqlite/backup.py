@@ -15,12 +15,13 @@ from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
 from memories.stores.records import Collection
-from memories.stores.sqlite import schema, sidefile
+from memories.stores.sqlite import engine, schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import open_apart
 from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
-from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
+from memories.stores.sqlite.query import READ, labels_of
+from memories.stores.sqlite.rows import fetch, fetch_value, record_of
 
 MARK = "backup"  # the key in `meta`
 _PAGE = 500
@@ -104,7 +105,7 @@ def records_in(path: Path) -> int:
             labels = labels_of(db, [row[9] for row in rows])
             for row in rows:
                 try:
-                    schema.record_of(row, labels)
+                    record_of(row, labels)
                 except NEVER_WRITTEN as exc:
                     raise StoreDamaged(
                         f"{path} is damaged: record {row[0]} can't be read ({exc})"
@@ -137,7 +138,7 @@ def mark_of(path: Path) -> Mark | None:
     """Return a file's mark; None if the file isn't a copy of a store."""
     try:
         with sqlite_errors(path), open_apart(path) as db:
-            if db.pragma("application_id") != schema.APPLICATION_ID:
+            if db.pragma("application_id") != engine.APPLICATION_ID:
                 return None
             value = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
             if value is None:
@@ -174,7 +175,7 @@ def copy_in(source: Path, target: Path) -> int:
             ) from exc
     with sqlite_errors(target), open_apart(target, write=True) as db:
         _use_log(db)
-        for version in range(int(db.pragma("user_version")) + 1, len(schema.MIGRATIONS) + 1):
+        for version in range(int(db.pragma("user_version")) + 1, engine.SCHEMA_VERSION + 1):
             with db:
                 schema.migrate(db, version)
                 db.execute(f"PRAGMA user_version={version}")
@@ -335,11 +336,11 @@ def _flush(path: Path) -> None:
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     """Refuse another program's database, because SQLite would run the code in its schema."""
-    if db.pragma("application_id") != schema.APPLICATION_ID:
+    if db.pragma("application_id") != engine.APPLICATION_ID:
         raise RequestError(
             f"{path} is another program's SQLite database; name a backup of Memories"
         )
-    version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
+    version, newest = int(db.pragma("user_version")), engine.SCHEMA_VERSION
     if not 1 <= version <= newest:
         raise SchemaTooNew(
             f"{path} has schema {version}, but this program supports only schemas up to {newest}; "

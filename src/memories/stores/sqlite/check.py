@@ -1,10 +1,8 @@
-"""Checks a SQLite store file, and repairs the parts that are derived from the records.
+"""Checks a SQLite store file, and repairs the parts that are derived from the records: see `PARTS`.
 
 Checksums reveal damage in a record and its vectors; everything else is compared with the records.
 If an older version of a page replaced a page, the check can't detect that, because every checksum
 in it matches.
-
-Tables in `DERIVED_TABLES` are checked and repaired.
 """
 
 import contextlib
@@ -14,21 +12,30 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import apsw
 
 from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged
 from memories.stores.records import Finding
-from memories.stores.sqlite import counts, schema, spaces
+from memories.stores.sqlite import derived
 from memories.stores.sqlite import words as index
+from memories.stores.sqlite.derived import Inspection, derived_finding
 from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.errors import FIX, NEVER_WRITTEN, SALVAGE
-from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
+from memories.stores.sqlite.query import READ_ANY, records_of
+from memories.stores.sqlite.rows import (
+    WORD_TABLES,
+    WORDS,
+    WORDS_ENDED,
+    WORDS_EPOCH,
+    count_epoch,
+    fetch,
+    fetch_value,
+)
+from memories.stores.sqlite.schema import RECREATE_WORDS
 from memories.stores.sqlite.spaces import StoredVectors
-
-_Result = TypeVar("_Result")
 
 SMALL = 400  # stores with up to this many records are read completely by the cheap check
 SOME = 200  # records that the cheap check reads in a larger store, within some milliseconds
@@ -42,28 +49,6 @@ _UNREADABLE = (
 )
 _PAGE = 500  # records in memory at a time
 _ALL = 2**62
-_LABELS = (
-    "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' "
-    "ELSE '[]' END) l"
-)
-
-
-class Inspection:
-    """The state of one check or repair.
-
-    Attributes:
-        db: A connection inside a transaction.
-        damaged: The seqs of damaged records, from which nothing can be derived.
-        vectors: The store's vectors.
-        is_complete: Whether all records were read; otherwise nothing can be derived.
-        has_bad_words: Whether damage to the word index was reported. If so, the entire index is
-            rebuilt.
-    """
-
-    def __init__(self, db: apsw.Connection, vectors: StoredVectors) -> None:
-        self.db, self.vectors = db, vectors
-        self.damaged: set[int] = set()
-        self.is_complete = self.has_bad_words = False
 
 
 class Part(NamedTuple):
@@ -161,11 +146,6 @@ def _guard(
         yield Finding(f"cannot read {what} ({exc})", remedy, derived=can_rebuild)
 
 
-def _derived_finding(what: str) -> Finding:
-    """Return a finding about a part that can be rebuilt."""
-    return Finding(what, FIX, derived=True)
-
-
 # --- the file and its records
 
 
@@ -246,89 +226,6 @@ def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
     yield from damaged.since()
 
 
-# --- tables of labels and accesses, and the last seq
-
-
-class DerivedTable(NamedTuple):
-    """A table derived from the rows of `record`.
-
-    Attributes:
-        what: Its contents, for users.
-        table: Its name.
-        columns: The columns to compare.
-        expected: A query for the rows that it should contain.
-    """
-
-    what: str
-    table: str
-    columns: str
-    expected: str
-
-    def check(self, inspection: Inspection) -> Iterator[Finding]:
-        """Yield a finding if the rows differ."""
-        stored = f"SELECT {self.columns} FROM {self.table}"
-        sql = (
-            f"SELECT * FROM (SELECT * FROM ({self.expected}) EXCEPT SELECT * FROM ({stored})) "
-            f"UNION ALL "
-            f"SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({self.expected}))"
-        )
-        count = fetch_value(inspection.db, f"SELECT count(*) FROM ({sql})")
-        if count:
-            yield _derived_finding(f"{self.what} differs from the records in {count} places")
-
-    def rebuild(self, inspection: Inspection) -> None:
-        """Replace the rows with those derived from the records."""
-        inspection.db.execute(f"DELETE FROM {self.table}")
-        inspection.db.execute(f"INSERT INTO {self.table} ({self.columns}) {self.expected}")
-
-    def part(self) -> Part:
-        """Return the table as a `Part`."""
-        return Part(self.what, self.check, self.rebuild, rows=rf"\b{self.table}\b")
-
-
-DERIVED_TABLES = (
-    DerivedTable(
-        "the list of records of each label",
-        "record_label",
-        "label, seq",
-        f"SELECT value, r.seq FROM record r, {_LABELS}",
-    ),
-    DerivedTable(
-        "the list of labels of each namespace",
-        "label_pool",
-        "label, pool",
-        f"SELECT DISTINCT value, r.pool FROM record r, {_LABELS}",
-    ),
-)
-
-
-def _check_accesses(db: apsw.Connection) -> Iterator[Finding]:
-    sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
-    count = int(fetch_value(db, sql))
-    if count:
-        yield _derived_finding(f"access contains {count} rows of records that do not exist")
-
-
-def _drop_orphaned_accesses(db: apsw.Connection) -> None:
-    db.execute("DELETE FROM access WHERE seq NOT IN (SELECT seq FROM record)")
-
-
-def _check_last_seq(db: apsw.Connection) -> Iterator[Finding]:
-    newest = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
-    last = fetch_value(db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")
-    if newest and (type(last) is not int or last < newest):
-        yield _derived_finding(
-            f"the number of the last record is {last}, but record {newest} exists"
-        )
-
-
-def _rebuild_last_seq(db: apsw.Connection) -> None:
-    db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
-    db.execute(
-        "INSERT INTO sqlite_sequence (name, seq) SELECT 'record', coalesce(max(seq), 0) FROM record"
-    )
-
-
 # --- words
 
 _KIND_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
@@ -336,8 +233,8 @@ _WORDS_TABLES = re.compile(
     r"fts5|inverted index|\b(turn_words|words_ended|words)(_data|_idx|_docsize|_config)?\b", re.I
 )
 _TABLES_OF_WORDS = {
-    **{str(kind): table for kind, table in schema.WORDS.items()},
-    "ended": schema.WORDS_ENDED,
+    **{str(kind): table for kind, table in WORDS.items()},
+    "ended": WORDS_ENDED,
 }
 
 
@@ -350,11 +247,11 @@ def _find_words_damage(db: apsw.Connection, check: str | None) -> str | None:
             no time.
     """
     try:
-        for table in index.TABLES:
+        for table in WORD_TABLES:
             # SQLite's check uses its cached view of the index, but another process may have rebuilt
             # the index in the meantime; a query refreshes the view.
             db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
-        segments = {table: index.read_segments(db, table) for table in index.TABLES}
+        segments = {table: index.read_segments(db, table) for table in WORD_TABLES}
         if check is None:
             return None
         for table, first_pages in segments.items():
@@ -396,7 +293,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
     """Yield the reason why the word index can't be used, if there is one."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
-        yield _derived_finding(f"the index of words is damaged: {damage}")
+        yield derived_finding(f"the index of words is damaged: {damage}")
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
@@ -422,7 +319,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         count = len(wrong - inspection.damaged)
         if count:
             inspection.has_bad_words = True
-            yield _derived_finding(f"the index of words and the records differ in {count} records")
+            yield derived_finding(f"the index of words and the records differ in {count} records")
         for seq in pools.keys() & sizes.keys():
             corpus = pools[seq], kind == "ended"
             documents[corpus] += 1
@@ -431,7 +328,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
         expected = {(*corpus, count, tokens[corpus]) for corpus, count in documents.items()}
         sql = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
         if expected != {*fetch(inspection.db, sql)}:
-            yield _derived_finding("a namespace's word counts are wrong")
+            yield derived_finding("a namespace's word counts are wrong")
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
@@ -447,7 +344,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
     wrong: set[int] = set()
     with contextlib.closing(scratch()) as fresh, fresh:
         for table in _TABLES_OF_WORDS.values():
-            fresh.execute(schema.RECREATE_WORDS.format(table=table))
+            fresh.execute(RECREATE_WORDS.format(table=table))
         sql = "SELECT sql FROM sqlite_schema WHERE name = 'corpus'"
         fresh.execute(fetch_value(inspection.db, sql))
         _insert_words(inspection.db, fresh)
@@ -457,7 +354,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             wrong |= _differing(dict(fetch(inspection.db, sizes)), dict(fetch(fresh, sizes)))
     count = len(wrong - inspection.damaged)
     if count:
-        yield _derived_finding(f"the index contains other words than the text of {count} records")
+        yield derived_finding(f"the index contains other words than the text of {count} records")
 
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
@@ -490,14 +387,14 @@ def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
 
 def _recreate_words(db: apsw.Connection) -> None:
     """Replace the index, even a damaged one, with an empty one."""
-    for table in index.TABLES:
+    for table in WORD_TABLES:
         try:
-            db.execute(schema.RECREATE_WORDS.format(table=table))
+            db.execute(RECREATE_WORDS.format(table=table))
         except apsw.SQLError:  # its definition is damaged, so FTS5 can't drop it
             db.execute("PRAGMA writable_schema=ON")
             db.execute("DELETE FROM sqlite_schema WHERE name = ? AND rootpage = 0", (table,))
             db.execute("PRAGMA writable_schema=RESET")
-            db.execute(schema.RECREATE_WORDS.format(table=table))
+            db.execute(RECREATE_WORDS.format(table=table))
     db.execute("DELETE FROM corpus")
 
 
@@ -505,45 +402,25 @@ def _rebuild_words(inspection: Inspection) -> None:
     inspection.has_bad_words = True  # SQLite may still have a cached view of the old index
     _recreate_words(inspection.db)
     _insert_words(inspection.db, inspection.db)
-    schema.count_epoch(inspection.db, schema.WORDS_EPOCH)
+    count_epoch(inspection.db, WORDS_EPOCH)
 
 
 # --- the parts
 
-
-def _drop_damaged_vectors(inspection: Inspection) -> None:
-    spaces.drop_damaged_vectors(inspection.db)
-    _rebuild_blocks(inspection)
-
-
-def _find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
-    return spaces.find_wrong_blocks(inspection.db, inspection.vectors)
-
-
-def _rebuild_blocks(inspection: Inspection) -> None:
-    spaces.rebuild_blocks(inspection.db, inspection.vectors)
-
-
-def _with_db(function: Callable[[apsw.Connection], _Result]) -> Callable[[Inspection], _Result]:
-    """Return a function that passes an inspection's connection to another function."""
-
-    def call(inspection: Inspection) -> _Result:
-        return function(inspection.db)
-
-    return call
-
-
 PARTS = (
     # First, because the repairs below fire the triggers.
+    Part("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
+    Part("the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq),
     Part(
-        "triggers that count",
-        _with_db(counts.find_wrong_triggers),
-        _with_db(counts.recreate_triggers),
+        "the description of the vectors",
+        derived.find_wrong_descriptions,
+        derived.repair_descriptions,
     ),
-    Part("the number of the last record", _with_db(_check_last_seq), _with_db(_rebuild_last_seq)),
-    Part("the description of the vectors", _with_db(spaces.find_problems), _with_db(spaces.repair)),
-    *(table.part() for table in DERIVED_TABLES),
-    Part("counts of reads", _with_db(_check_accesses), _with_db(_drop_orphaned_accesses)),
+    *(
+        Part(table.what, table.check, table.rebuild, rows=rf"\b{table.table}\b")
+        for table in derived.DERIVED_TABLES
+    ),
+    Part("counts of reads", derived.find_orphaned_accesses, derived.drop_orphaned_accesses),
     Part(
         "the index of words",
         _check_rows_of_words,
@@ -553,22 +430,22 @@ PARTS = (
     Part("the words in the index", _check_words, _rebuild_words, is_cheap=False),
     Part(
         "vectors",
-        _with_db(spaces.find_damaged_vectors),
-        _drop_damaged_vectors,
+        derived.find_damaged_vectors,
+        derived.drop_damaged_vectors,
         rows=r"\b(staged_)?(turn_)?vector\b",
     ),
     Part(
         "blocks of vectors",
-        _find_wrong_blocks,
-        _rebuild_blocks,
+        derived.find_wrong_blocks,
+        derived.rebuild_blocks,
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
     # Last, because the counts include the parts above.
     Part(
         "the counts of a namespace",
-        _with_db(counts.find_wrong_counts),
-        _with_db(counts.repair),
+        derived.find_wrong_counts,
+        derived.recount,
         rows=r"\bkey_pool\b|\bpool\.(live|deleted|without_vector)\b",
     ),
 )

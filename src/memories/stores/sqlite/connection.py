@@ -17,7 +17,7 @@ import apsw
 
 from memories.core.disk import ForkGuard, try_lock
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
-from memories.stores.sqlite import engine, schema, sidefile
+from memories.stores.sqlite import engine, sidefile
 from memories.stores.sqlite.engine import Identity, identity
 from memories.stores.sqlite.errors import (
     CommitsMissing,
@@ -126,7 +126,7 @@ class SQLiteFile:
                     yield connection
                     has_changed = connection.total_changes() != changes
                     if has_changed:
-                        schema.set_state(connection, marker)
+                        engine.set_state(connection, marker)
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -195,7 +195,7 @@ class SQLiteFile:
         with self._exclusive(wait_seconds):
             connection = self._connection()
             if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
-                schema.rewrite(connection)
+                engine.rewrite(connection)
             connection.set_busy_timeout(_ATTEMPT_MILLIS)
             try:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
@@ -222,8 +222,8 @@ class SQLiteFile:
                     sidefile.erase(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    marker, _ = schema.state(connection)
-                    schema.set_state(connection, next_marker(marker, forked=True))
+                    marker, _ = engine.state(connection)
+                    engine.set_state(connection, next_marker(marker, forked=True))
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -251,9 +251,12 @@ class SQLiteFile:
     def _close_connections(self) -> None:
         still_in_use: list[tuple[threading.Thread, apsw.Connection]] = []
         with self._opened_lock:
-            self._protect_foreign_files()
+            parts = zip(self._seen, self._identities(), strict=True)
+            is_replaced = any(before is not None and before != now for before, now in parts)
             for thread, connection in self._opened:
                 try:
+                    if is_replaced:  # don't write to or remove the files in place of the open ones
+                        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                     connection.close()
                 except apsw.ThreadingViolationError:
                     still_in_use.append((thread, connection))
@@ -290,7 +293,13 @@ class SQLiteFile:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
-            return self._connection_to_empty_store()
+            if not hasattr(self._local, "empty"):
+                from memories.stores.sqlite import schema  # only new and outdated files need it
+
+                self._local.empty = schema.empty()
+                engine.prepare(self._local.empty)
+            empty: apsw.Connection = self._local.empty
+            return empty
         self._refuse_changed_parts()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         # If a connection isn't in the list, another thread closed it.
@@ -305,25 +314,22 @@ class SQLiteFile:
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
+                from memories.stores.sqlite import schema
+
                 engine.refuse_network(self.path.parent)
-                engine.create(self.path)
+                engine.create(self.path, schema.empty())
         connection = self._connection()
         if self._frozen_stamp:
             raise StoreError(
                 f"cannot write to {self.path} or its folder; check their owner and permissions"
             )
         if self._is_outdated:
-            engine.migrate(connection, self.path)
-            self._version = len(schema.MIGRATIONS)
+            from memories.stores.sqlite import schema
+
+            engine.migrate(connection, self.path, schema.migrate)
+            self._version = engine.SCHEMA_VERSION
         if self._seen[1] is None and connection.pragma("journal_mode") != "wal":
             engine.use_log(connection, self.path)
-        return connection
-
-    def _connection_to_empty_store(self) -> apsw.Connection:
-        connection: apsw.Connection | None = getattr(self._local, "empty", None)
-        if connection is None:
-            connection = self._local.empty = schema.empty()
-            schema.prepare(connection)
         return connection
 
     def _open(self) -> apsw.Connection:
@@ -374,7 +380,7 @@ class SQLiteFile:
 
     @property
     def _is_outdated(self) -> bool:
-        return self._version is not None and self._version < len(schema.MIGRATIONS)
+        return self._version is not None and self._version < engine.SCHEMA_VERSION
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
@@ -410,13 +416,6 @@ class SQLiteFile:
                     "start again to use the current files"
                 )
         self._seen = identities
-
-    def _protect_foreign_files(self) -> None:
-        """Keep `close` from writing to or removing files that replaced the open ones."""
-        parts = zip(self._seen, self._identities(), strict=True)
-        if any(before is not None and before != now for before, now in parts):
-            for _, connection in self._opened:
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _refuse_changed_meanwhile(self) -> None:
         """Refuse a result that was read without locks while another process wrote."""
@@ -523,7 +522,7 @@ class SQLiteFile:
         missing = engine.count_missing_commits(connection, commit_note)
         if missing:
             raise CommitsMissing(loss_message(self.path, missing))
-        marker, is_restored = schema.state(connection)
+        marker, is_restored = engine.state(connection)
         if is_restored:
             connection.execute("DELETE FROM meta WHERE name = 'backup'")
         return next_marker(marker, forked=is_restored)

@@ -8,17 +8,25 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from memories.core.disk import CREATING, put_in_place
 from memories.core.trust import open_to_everybody
 from memories.errors import SchemaTooNew, StoreDamaged, StoreError
-from memories.stores.sqlite import schema
-from memories.stores.sqlite.sidefile import CommitNote, next_marker
+from memories.stores.sqlite.rows import WORD_TABLES, view_of
+from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
+APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
+SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
+# Marks a file in which every deletion since the first write has been overwritten; see
+# `SQLiteFile.erase_free_pages`.
+SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
+# kibibytes of pages in memory, because searches read rows from all over the file
+_CACHE_KIB = 16_384
 _BUSY_MILLIS = 30_000
 _FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
 _TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # size of a page header by the page's first byte
@@ -72,14 +80,44 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
         connection.set_busy_timeout(int(busy_seconds * 1000))
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
-        if connection.pragma("application_id") != schema.APPLICATION_ID:
+        if connection.pragma("application_id") != APPLICATION_ID:
             raise StoreDamaged(f"{path} is another program's SQLite database; it was not touched")
         version = refuse_newer(connection, path)
-        schema.prepare(connection)
+        prepare(connection)
     except BaseException:
         close_without_checkpoint(connection)
         raise
     return version
+
+
+def prepare(db: apsw.Connection) -> None:
+    """Give a new connection its page cache, and the views and functions that count words."""
+    db.pragma("cache_size", -_CACHE_KIB)
+    _create_views(db)
+
+    def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
+        return row.inst_count
+
+    def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
+        """Return how often each of a search's first phrases occurs, one byte for each.
+
+        The only argument is the number of phrases.
+        """
+        counts = [len(row.phrase_column_offsets(phrase, 0)) for phrase in range(*arguments)]
+        return bytes([min(255, count) for count in counts])
+
+    db.register_fts5_function("occurrences", occurrences)
+    db.register_fts5_function("frequencies", frequencies)
+
+
+def _create_views(db: apsw.Connection) -> None:
+    # Undo data of statements is kept in memory: 16 pages of a file for each added memory. The
+    # pragma comes first, because it drops temporary tables.
+    db.execute("PRAGMA temp_store=MEMORY")
+    for table in WORD_TABLES:
+        for kind in ("instance", "row"):
+            name = view_of(table, kind)
+            db.execute(f"CREATE VIRTUAL TABLE {name} USING fts5vocab (main, {table}, {kind})")
 
 
 def refuse_newer(connection: apsw.Connection, path: Path) -> int:
@@ -88,13 +126,27 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
     Every transaction checks it, because a newer program may migrate the file at any time.
     """
     version = int(connection.pragma("user_version"))
-    newest = len(schema.MIGRATIONS)
-    if version > newest:
+    if version > SCHEMA_VERSION:
         raise SchemaTooNew(
-            f"{path} has schema {version}, but this program supports only schemas up to {newest}; "
-            "upgrade memories; the file was not touched"
+            f"{path} has schema {version}, but this program supports only schemas up to "
+            f"{SCHEMA_VERSION}; upgrade memories; the file was not touched"
         )
     return version
+
+
+def use_log(connection: apsw.Connection, path: Path) -> None:
+    """Switch a file to a write-ahead log; copies made by VACUUM lack one."""
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise StoreDamaged(f"cannot give {path} a log, so several processes could not share it")
+
+
+def undo(connection: apsw.Connection, statement: str) -> None:
+    """Roll back after an error, hiding failures of the rollback, because the first error is being
+    raised.
+    """
+    if connection.in_transaction:
+        with contextlib.suppress(apsw.Error):
+            connection.execute(statement)
 
 
 def close_without_checkpoint(connection: apsw.Connection) -> None:
@@ -148,7 +200,97 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
         file.xClose()
 
 
+# --- new and outdated files
+
+
+def create(path: Path, empty: apsw.Connection) -> None:
+    """Create a store file under another name and rename it, so that it is never incomplete.
+
+    The file is written without a log, so that the renamed file is complete, and SQLite syncs it;
+    only then is a log added. After a failure the incomplete file is removed, at the latest by the
+    next attempt.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    _remove(scratch)
+    try:
+        os.close(os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600))
+        connection = connect(scratch)
+        try:
+            connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
+            connection.pragma("synchronous", "FULL")
+            connection.pragma("secure_delete", 1)
+            empty.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            empty.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            with connection.backup("main", empty, "main") as copy:
+                copy.step()
+            use_log(connection, scratch)
+        finally:
+            connection.close()
+        put_in_place(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the disk that failed may fail again
+            _remove(scratch)
+        raise
+
+
+def _remove(scratch: Path) -> None:
+    for suffix in _SUFFIXES:
+        Path(f"{scratch}{suffix}").unlink(missing_ok=True)
+
+
+def migrate(
+    connection: apsw.Connection, path: Path, apply: Callable[[apsw.Connection, int], None]
+) -> None:
+    """Migrate an older schema after a snapshot of the file; the caller holds the lock.
+
+    Args:
+        connection: A connection to the file.
+        path: The file.
+        apply: Applies the migration with a number.
+    """
+    version = connection.pragma("user_version")
+    if version < SCHEMA_VERSION:  # otherwise another process was faster
+        _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
+    for number in range(version + 1, SCHEMA_VERSION + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            apply(connection, number)
+            sql = "SELECT 1 FROM sqlite_schema WHERE name = 'store'"
+            if connection.execute(sql).fetchall():  # earlier schemas do not count commits
+                set_state(connection, next_marker(state(connection)[0]))
+            connection.execute(f"PRAGMA user_version={number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            undo(connection, "ROLLBACK")
+            raise
+
+
+def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
+    if target.exists():
+        return  # from an interrupted migration; the older snapshot is the better one
+    scratch = target.with_name(f".{target.name}.new")
+    scratch.unlink(missing_ok=True)
+    # Otherwise VACUUM INTO would create it with mode 0644.
+    fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        connection.execute("VACUUM INTO ?", (str(scratch),))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    put_in_place(scratch, target)
+
+
 # --- erasing
+
+
+def rewrite(db: apsw.Connection) -> None:
+    """Rewrite a file from before deletions were overwritten."""
+    db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
+    try:
+        db.execute("VACUUM")
+    finally:
+        _create_views(db)
+    db.execute(SECURE)
 
 
 def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
@@ -287,98 +429,29 @@ def filesystem_of(resolved: str, mounts: str) -> str:
     return best_kind
 
 
-# --- creating and migrating
+# --- the state of a store
 
 
-def create(path: Path) -> None:
-    """Create a store file under another name and rename it, so that it is never incomplete.
-
-    The file is written without a log, so that the renamed file is complete, and SQLite syncs it;
-    only then is a log added. After a failure the incomplete file is removed, at the latest by the
-    next attempt.
-    """
-    scratch = path.with_name(f".{path.name}.new")
-    _remove(scratch)
-    try:
-        os.close(os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = connect(scratch)
-        try:
-            connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
-            connection.pragma("synchronous", "FULL")
-            connection.pragma("secure_delete", 1)
-            empty = schema.empty()
-            empty.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-            empty.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
-            with connection.backup("main", empty, "main") as copy:
-                copy.step()
-            use_log(connection, scratch)
-        finally:
-            connection.close()
-        put_in_place(scratch, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the disk that failed may fail again
-            _remove(scratch)
-        raise
+def state(db: apsw.Connection) -> tuple[Marker, bool]:
+    """Return a store's state, and whether it is a restored backup without later writes."""
+    sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
+    rows = db.execute(sql).fetchall()
+    if len(rows) != 1 or not str(rows[0][1]).isdigit():
+        raise apsw.CorruptError("the commit count is missing")
+    store, commits, backup = rows[0]
+    return Marker(str(store), int(str(commits))), bool(backup)
 
 
-def _remove(scratch: Path) -> None:
-    for suffix in _SUFFIXES:
-        Path(f"{scratch}{suffix}").unlink(missing_ok=True)
-
-
-def use_log(connection: apsw.Connection, path: Path) -> None:
-    """Switch a file to a write-ahead log; copies made by VACUUM lack one."""
-    if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreDamaged(f"cannot give {path} a log, so several processes could not share it")
-
-
-def migrate(connection: apsw.Connection, path: Path) -> None:
-    """Migrate an older schema after a snapshot of the file; the caller holds the lock."""
-    version = connection.pragma("user_version")
-    if version < len(schema.MIGRATIONS):  # otherwise another process was faster
-        _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
-    for number in range(version + 1, len(schema.MIGRATIONS) + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            schema.migrate(connection, number)
-            if schema.counts_commits(connection):
-                schema.set_state(connection, next_marker(schema.state(connection)[0]))
-            connection.execute(f"PRAGMA user_version={number}")
-            connection.execute("COMMIT")
-        except BaseException:
-            undo(connection, "ROLLBACK")
-            raise
+def set_state(db: apsw.Connection, marker: Marker) -> None:
+    """Write the state after the current transaction."""
+    db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
     """Return how many commits up to a noted one are missing from the file."""
     if commit_note is None:
         return 0
-    marker, is_restored = schema.state(connection)
+    marker, is_restored = state(connection)
     if is_restored or commit_note.marker.history != marker.history:
         return 0  # a backup lacks later commits on purpose
     return max(0, commit_note.marker.commits - marker.commits)
-
-
-def undo(connection: apsw.Connection, statement: str) -> None:
-    """Roll back after an error, hiding failures of the rollback, because the first error is being
-    raised.
-    """
-    if connection.in_transaction:
-        with contextlib.suppress(apsw.Error):
-            connection.execute(statement)
-
-
-def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
-    if target.exists():
-        return  # from an interrupted migration; the older snapshot is the better one
-    scratch = target.with_name(f".{target.name}.new")
-    scratch.unlink(missing_ok=True)
-    # Otherwise VACUUM INTO would create it with mode 0644.
-    fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
-        connection.execute("VACUUM INTO ?", (str(scratch),))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    put_in_place(scratch, target)

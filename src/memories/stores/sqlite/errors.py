@@ -25,7 +25,7 @@ SALVAGE = (
     "restore a backup, or save every sound record with: memory doctor --salvage FILE, and build a "
     "store from them with: memory restore FILE --replace"
 )
-# Raised when invalid values are decoded; see `schema.describe_damage`.
+# Raised when invalid values are decoded; see `rows.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 # The first match counts, so general errors come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (

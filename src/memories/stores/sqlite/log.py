@@ -17,8 +17,7 @@ from typing import NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.sqlite import schema
-from memories.stores.sqlite.engine import connect_frozen, read_pages
+from memories.stores.sqlite.engine import connect_frozen, read_pages, state
 from memories.stores.sqlite.sidefile import LOG_MAGIC, CommitNote, Marker, salt_of
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -254,7 +253,7 @@ def _read_database(path: Path, log: Log) -> _Database:
     row, is_restored, is_unreadable = None, False, False
     db = connect_frozen(path)
     try:
-        row, is_restored = schema.state(db)
+        row, is_restored = state(db)
     except apsw.SQLError:  # an older schema doesn't have this table
         pass
     except apsw.Error:

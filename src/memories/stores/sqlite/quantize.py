@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from memories.stores.sqlite.errors import decoding_errors
-from memories.stores.sqlite.schema import COMPACT_BITS, SCALE_BYTES, code_bytes
+from memories.stores.sqlite.rows import COMPACT_BITS, SCALE_BYTES, code_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,30 +1,29 @@
-"""Record rows: filters as SQL conditions, and reading, adding and deleting rows.
+"""Queries of records: filters as SQL conditions, and the records and counts that they find.
 
 Damage affects only its own record: a row that can't be decoded or doesn't match its checksum is
 left out and noted.
 """
 
-import contextlib
 import json
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import apsw
 
-from memories.errors import Conflict
 from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record, find_problem
 from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
 from memories.stores.sqlite.errors import NEVER_WRITTEN
-from memories.stores.sqlite.schema import (
-    ROW,
+from memories.stores.sqlite.rows import (
+    VECTORS,
     decode_group,
     describe_damage,
     encode_group,
+    fetch,
+    fetch_value,
     record_of,
-    row_of,
 )
 
 _Name = TypeVar("_Name")
@@ -106,57 +105,6 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 # --- reading
-
-
-def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows as tuples. Damaged text, which isn't valid UTF-8, is returned as bytes."""
-    try:
-        return db.execute(sql, values).fetchall()
-    except UnicodeDecodeError:
-        return _fetch_bytes(db, sql, values)
-
-
-def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return the result of `fetch`, asking SQLite for the bytes of each text."""
-    names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
-    parts: list[str] = []
-    for name in names:
-        is_text = f"typeof({name}) = 'text'"
-        parts += [is_text, f"iif({is_text}, CAST({name} AS BLOB), {name})"]
-    rows: list[Any] = db.execute(
-        f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {', '.join(parts)} FROM found", values
-    ).fetchall()
-    decoded: list[Any] = []
-    for row in rows:
-        columns: list[Any] = []
-        for is_text, column in zip(row[::2], row[1::2], strict=True):
-            columns.append(column)
-            if is_text:
-                with contextlib.suppress(UnicodeDecodeError):
-                    columns[-1] = column.decode()
-        decoded.append(tuple(columns))
-    return decoded
-
-
-def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
-    columns = 0
-
-    def count(cursor: apsw.Cursor, _sql: str, _values: Any) -> bool:
-        nonlocal columns
-        columns = len(cursor.get_description())
-        return False  # don't run it
-
-    cursor = db.cursor()
-    cursor.exec_trace = count
-    with contextlib.suppress(apsw.ExecTraceAbort):
-        cursor.execute(sql, values)
-    return columns
-
-
-def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
-    """Return the first value of the first row; None if there is no row."""
-    rows = fetch(db, sql, values)
-    return rows[0][0] if rows else None
 
 
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
@@ -398,7 +346,7 @@ def _count_live(
     Each of the filter's labels is returned as its id and its number of live records.
     """
     ids = ",".join(map(str, pools))
-    live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({ids})"))
+    live = _total(db, pools, "live")
     sql = (
         "SELECT l.id, (SELECT coalesce(sum(live), 0) FROM label_pool "
         f"WHERE label = l.id AND pool IN ({ids})) FROM label l WHERE l.key = ? AND l.value = ?"
@@ -423,101 +371,52 @@ def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ..
     return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
 
 
-# --- adding and deleting rows; one statement for many rows takes a third of the time
-
-_INSERT = f"INSERT INTO record ({ROW}) VALUES ({', '.join('?' * len(ROW.split(',')))})"
-_DELETE_UNUSED = """
-DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
-DELETE FROM label_pool WHERE NOT EXISTS (
-  SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
-  WHERE m.label = label_pool.label AND r.pool = label_pool.pool
-);
-UPDATE pool SET namespace = '~' || id
-  WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.pool = pool.id)
-"""
+# --- counting, by the counts that triggers keep: see `schema`
 
 
-class AddedRow(NamedTuple):
-    """A record with its seq and its namespace's id."""
-
-    seq: int
-    pool: int
-    record: Record
-
-
-def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow]:
-    """Add records with their labels and access counts, in order.
-
-    Raises:
-        Conflict: A record's position or key is already taken.
+def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
+    """Return how many live records in some namespaces have each label key, or each value of one
+    key.
     """
-    ids: dict[tuple[str, ...], int] = {}
-
-    def id_of(table: str, columns: tuple[str, str], values: tuple[str, str]) -> int:
-        key = (table, *values)
-        if key not in ids:
-            ids[key] = _find_or_insert(db, table, columns, values)
-        return ids[key]
-
-    pools: list[int] = []
-    labels: list[list[int]] = []
-    for record in records:
-        namespace = (record.ref.collection, record.ref.namespace)
-        pools.append(id_of("pool", ("collection", "namespace"), namespace))
-        labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
-    rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
-    _insert_records(db, records, rows)
-    # AUTOINCREMENT numbers each row after the highest number that was ever used, and no other
-    # connection writes in the meantime.
-    last = db.last_insert_rowid()
-    seqs = range(last - len(records) + 1, last + 1)
-    label_rows: list[tuple[int, int]] = []
-    for seq, label_ids in zip(seqs, labels, strict=True):
-        label_rows += [(label, seq) for label in label_ids]
-    db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", label_rows)
-    added = [AddedRow(*parts) for parts in zip(seqs, pools, records, strict=True)]
-    accesses = [(row.seq, row.record.accesses) for row in added if row.record.accesses]
-    db.executemany("INSERT INTO access (seq, count) VALUES (?, ?)", accesses)
-    return added
+    condition = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
+    if key is None:
+        sql = f"SELECT key, sum(live) FROM key_pool WHERE {condition}"
+        rows: list[Any] = db.execute(sql).fetchall()
+    else:
+        sql = "SELECT l.value, sum(m.live) FROM label l JOIN label_pool m ON m.label = l.id"
+        rows = db.execute(f"{sql} WHERE l.key = ? AND {condition}", (key,)).fetchall()
+    return dict(rows)
 
 
-def _insert_records(
-    db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]
-) -> None:
-    last_ref = None
-
-    def rows_with_refs() -> Iterator[tuple[Any, ...]]:
-        nonlocal last_ref
-        for record, row in zip(records, rows, strict=True):
-            last_ref = record.ref
-            yield row
-
-    try:
-        db.executemany(_INSERT, rows_with_refs())
-    except apsw.ConstraintError as exc:
-        assert last_ref is not None  # a row was taken before it could be refused
-        raise Conflict(
-            f"another writer has written version {last_ref.position} of {last_ref.group}, "
-            "or its key; read it again"
-        ) from exc
+def count_matching(db: apsw.Connection, where: Filter, at_most: int | None) -> int:
+    """Return how many records match a filter; counting may stop at a number."""
+    everything = Filter(where.collection, where.namespaces)
+    selected = selection(db, where)
+    count: int | None = None
+    if where == everything._replace(state="ended", ended_by="delete"):
+        count = _total(db, selected.pools, "deleted")
+    elif selected.is_plain and len(selected.labels) < 2:
+        count = selected.rarest
+    if count is not None:
+        return count if at_most is None else min(count, at_most)
+    limit = -1 if at_most is None else at_most
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
+    return int(fetch_value(db, sql, (*selected.values, limit)))
 
 
-def _find_or_insert(
-    db: apsw.Connection, table: str, columns: tuple[str, str], values: tuple[str, str]
-) -> int:
-    """Return the id of a pair of values, which usually already exists."""
-    first, second = columns
-    sql = f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?"
-    row_id = fetch_value(db, sql, values)
-    if row_id is not None:
-        return int(row_id)
-    db.execute(f"INSERT INTO {table} ({first}, {second}) VALUES (?, ?)", values)
-    return db.last_insert_rowid()
+def count_without_vector(db: apsw.Connection, where: Filter) -> int:
+    """Return how many of the records that match a filter have no vector."""
+    if where == Filter(where.collection, where.namespaces):
+        return _total(db, namespace_ids(db, where), "without_vector")
+    selected = selection(db, where)
+    sql = (
+        f"SELECT count(*) FROM record r WHERE {selected.find} "
+        f"AND r.seq NOT IN (SELECT seq FROM {VECTORS[where.collection]})"
+    )
+    return int(fetch_value(db, sql, selected.values))
 
 
-def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
-    """Delete records with their labels and accesses, and names that no other record uses."""
-    values = [(seq,) for seq in seqs]
-    for table in ("record_label", "access", "record"):
-        db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)
-    db.execute(_DELETE_UNUSED)
+def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
+    """Return the sum of a count of the namespaces."""
+    ids = ",".join(map(str, pools))
+    return int(fetch_value(db, f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({ids})"))

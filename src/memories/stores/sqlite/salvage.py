@@ -22,6 +22,7 @@ from memories.stores.sqlite.engine import connect_frozen, open_apart
 from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
 from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
+from memories.stores.sqlite.rows import decode_group, describe_damage, record_of
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
 # The table and column for each part of a row of `READ`.
@@ -200,7 +201,7 @@ def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
     row = [
         values.get(column) if table == "r" else joined[column] for table, column in _READ_COLUMNS
     ]
-    return schema.record_of(row, names.labels)
+    return record_of(row, names.labels)
 
 
 class _Tables:
@@ -244,7 +245,7 @@ class _Tables:
             return seq, _make_record(values, self._names)
         except NEVER_WRITTEN as exc:
             ref = self._find_ref(values["pool"], values["grp"], values["position"])
-            return seq, Lost(seq, ref, schema.describe_damage(exc))
+            return seq, Lost(seq, ref, describe_damage(exc))
 
     def _find_ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
         collection, namespace = self._names.pools.get(pool, (None, None))
@@ -252,7 +253,7 @@ class _Tables:
             return None
         if not isinstance(position, int) or not isinstance(group, bytes | str):
             return None
-        return Ref(Collection(collection), namespace, schema.decode_group(group), position)
+        return Ref(Collection(collection), namespace, decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
         """Return each record's pool, group and position from the index, reading it from both

@@ -1,30 +1,35 @@
-"""The tables of the SQLite store, the numbered migrations that create them, and records as rows.
+"""The tables of the SQLite store, and the numbered migrations that create them.
 
 A migration is a script, or a function of the connection if it has to compute rows. It runs in the
 transaction that also writes its number to `user_version`. Released migrations never change; to
-change the schema, add one.
+change the schema, add one, and raise `engine.SCHEMA_VERSION`.
 """
 
 import contextlib
 import functools
-import json
 import os
+import re
+import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import apsw
 
-from memories.core.times import from_millis, to_millis
-from memories.stores.records import SPEAKER, Collection, Record, Ref
-from memories.stores.sqlite import counts
-from memories.stores.sqlite.sidefile import Marker
-
-# kibibytes of pages in memory, because searches read rows from all over the file
-_CACHE_KIB = 16_384
-_MISMATCH = "it does not match its checksum"
-APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
+from memories.stores.records import SPEAKER, Collection
+from memories.stores.sqlite.engine import SECURE
+from memories.stores.sqlite.rows import (
+    BLOCKS,
+    STAGED,
+    VECTORS,
+    WORD_TABLES,
+    WORDS,
+    WORDS_ENDED,
+    own_tokens,
+    state_crc,
+)
+from memories.stores.words import tokens
 
 _FIRST = """
 -- What the store has to remember about itself: model, dimension, blocks_epoch, erasing.
@@ -137,11 +142,161 @@ ALTER TABLE block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 """
 
-VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
-STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
-BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
-WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
-WORDS_ENDED = "words_ended"
+# --- row counts
+# They make tags and status equally fast in stores of any size. Triggers update them in the
+# transaction of each change, even if another program makes the change. They count live records by
+# namespace, label and label key, deleted records, and live records without a vector. All counts can
+# be rebuilt from the records.
+
+_COLUMNS = """
+-- Live records, those that were deleted, and live ones without a vector.
+ALTER TABLE pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pool ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pool ADD COLUMN without_vector INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE label_pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+
+-- How many live records, and how many at all, have a label with this key.
+CREATE TABLE key_pool (
+  key TEXT, pool INTEGER, live INTEGER NOT NULL, total INTEGER NOT NULL, PRIMARY KEY (key, pool)
+) WITHOUT ROWID;
+
+CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
+"""
+
+# The ids of a record's labels, '3,17', as rows; no rows for damaged labels, so that the record can
+# be removed.
+_LABELS = (
+    "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
+)
+_KEYS = "{labels} JOIN label l ON l.id = j.value"
+_LIVE = "({row}.ended_at IS NULL)"
+_DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
+_NO_VECTOR = (
+    "NOT EXISTS (SELECT 1 FROM vector WHERE seq = {row}.seq)"
+    " AND NOT EXISTS (SELECT 1 FROM turn_vector WHERE seq = {row}.seq)"
+    " AND (SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'"  # records without vectors
+)
+
+
+def _fill(row: str, *templates: str) -> tuple[str, ...]:
+    labels = _LABELS.format(row=row)
+    return tuple(template.format(row=row, labels=labels) for template in templates)
+
+
+def _make_added_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
+    return f"""
+CREATE TRIGGER record_added AFTER INSERT ON record BEGIN
+  UPDATE pool SET live = live + {live}, deleted = deleted + {deleted},
+    without_vector = without_vector + ({live} AND {no_vector}) WHERE id = new.pool;
+  INSERT INTO label_pool (label, pool, live) SELECT j.value, new.pool, {live} FROM {labels} WHERE true
+    ON CONFLICT (label, pool) DO UPDATE SET live = live + excluded.live;
+  INSERT INTO key_pool (key, pool, live, total) SELECT l.key, new.pool, {live}, 1 FROM {keys} WHERE true
+    ON CONFLICT (key, pool) DO UPDATE SET live = live + excluded.live, total = total + 1;
+END;
+"""
+
+
+def _make_ended_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
+    before, deleted_before = _fill("old", _LIVE, _DELETED)
+    return f"""
+CREATE TRIGGER record_ended AFTER UPDATE OF ended_at, ended_by ON record
+WHEN {live} <> {before} OR {deleted} <> {deleted_before} BEGIN
+  UPDATE pool SET live = live + {live} - {before}, deleted = deleted + {deleted} - {deleted_before},
+    without_vector = without_vector + ({live} - {before}) * ({no_vector}) WHERE id = new.pool;
+  UPDATE label_pool SET live = live + {live} - {before}
+    WHERE pool = new.pool AND label IN (SELECT j.value FROM {labels});
+  UPDATE key_pool SET live = live + {live} - {before}
+    WHERE pool = new.pool AND key IN (SELECT l.key FROM {keys});
+END;
+"""
+
+
+def _make_removed_trigger() -> str:
+    live, deleted, no_vector, labels, keys = _fill(
+        "old", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS
+    )
+    return f"""
+CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN
+  UPDATE pool SET live = live - {live}, deleted = deleted - {deleted},
+    without_vector = without_vector - ({live} AND {no_vector}) WHERE id = old.pool;
+  UPDATE label_pool SET live = live - {live} WHERE pool = old.pool AND label IN (SELECT j.value FROM {labels});
+  UPDATE key_pool SET live = live - {live}, total = total - 1
+    WHERE pool = old.pool AND key IN (SELECT l.key FROM {keys});
+  DELETE FROM key_pool WHERE pool = old.pool AND total = 0;
+END;
+"""
+
+
+def _make_vector_triggers(table: str) -> str:
+    # BEFORE, because a row that replaces another one isn't new.
+    return f"""
+CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
+WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN
+  UPDATE pool SET without_vector = without_vector - 1
+    WHERE id = (SELECT pool FROM record WHERE seq = new.seq AND ended_at IS NULL);
+END;
+CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
+  UPDATE pool SET without_vector = without_vector + 1
+    WHERE id = (SELECT pool FROM record WHERE seq = old.seq AND ended_at IS NULL);
+END;
+"""
+
+
+# Stores compare their triggers with this text, so it must never change, not even in its whitespace.
+CREATE_TRIGGERS = "".join(
+    (
+        _make_added_trigger(),
+        _make_ended_trigger(),
+        _make_removed_trigger(),
+        *map(_make_vector_triggers, VECTORS.values()),
+    )
+)
+_TRIGGERS = re.findall(r"CREATE TRIGGER (\w+)", CREATE_TRIGGERS)
+_DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
+
+# The correct counts, for comparing with the stored ones and for rebuilding them.
+POOL_COUNTS = f"""
+SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
+       count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})
+FROM pool p LEFT JOIN record r ON r.pool = p.id GROUP BY p.id
+""".format(row="r")
+LABEL_COUNTS = """
+SELECT m.label, r.pool, count(*) FILTER (WHERE r.ended_at IS NULL)
+FROM record_label m JOIN record r ON r.seq = m.seq GROUP BY 1, 2
+"""
+KEY_COUNTS = """
+SELECT l.key, r.pool, count(*) FILTER (WHERE r.ended_at IS NULL), count(*)
+FROM record_label m JOIN record r ON r.seq = m.seq JOIN label l ON l.id = m.label GROUP BY 1, 2
+"""
+RECOUNT = f"""
+UPDATE pool SET (live, deleted, without_vector) = (t.live, t.deleted, t.without_vector)
+  FROM (WITH t (id, live, deleted, without_vector) AS ({POOL_COUNTS}) SELECT * FROM t) t WHERE t.id = pool.id;
+DELETE FROM label_pool;
+INSERT INTO label_pool (label, pool, live) {LABEL_COUNTS};
+DELETE FROM key_pool;
+INSERT INTO key_pool (key, pool, live, total) {KEY_COUNTS};
+"""
+
+ADD_COUNTS = _COLUMNS + CREATE_TRIGGERS + RECOUNT
+
+
+@contextlib.contextmanager
+def suspend_counts(db: apsw.Connection) -> Iterator[None]:
+    """Suspend counting while vector tables are exchanged, then recount; requires a transaction."""
+    db.execute(_DROP)
+    yield
+    count = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}"
+    db.execute(f"{CREATE_TRIGGERS} UPDATE pool SET without_vector = ({count.format(row='r')})")
+
+
+# --- migrations that compute rows
+
 # Recreates one of these tables. FTS5 can't even drop a table whose settings it can't read, so they
 # are rewritten first.
 RECREATE_WORDS = """
@@ -156,12 +311,11 @@ DROP TABLE IF EXISTS {table}_config;
 CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
 INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word goes out of its page at once
 """
-WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index was rebuilt
 
 
 def _make_words_erasable(db: apsw.Connection) -> None:
     """Rebuild the word index so that FTS5 can erase a word without rewriting all of it."""
-    for table in (*WORDS.values(), WORDS_ENDED):
+    for table in WORD_TABLES:
         db.execute(RECREATE_WORDS.format(table=table))
     db.execute("DELETE FROM corpus")
     _index_words(db)
@@ -169,8 +323,6 @@ def _make_words_erasable(db: apsw.Connection) -> None:
 
 def _index_words(db: apsw.Connection) -> None:
     """Fill the empty word index and its counts, as far as damaged records can be read."""
-    from memories.stores.words import tokens  # as in `words.insert`
-
     sql = "SELECT id, value FROM label WHERE key = ?"
     speakers = {str(label): name for label, name in db.execute(sql, (SPEAKER,))}
     documents: Counter[tuple[int, bool]] = Counter()
@@ -206,8 +358,6 @@ def _index_words(db: apsw.Connection) -> None:
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
     """Write each window's namespace into a table's blocks."""
-    import struct
-
     rows: list[Any] = db.execute(
         "SELECT hi, seqs, length(bits) / (8 * ((value + 63) / 64)) "
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"
@@ -229,9 +379,18 @@ def _note_pools(db: apsw.Connection, table: str) -> None:
         db.execute(f"UPDATE {table} SET pools = ? WHERE hi = ?", (packed_pools, hi))
 
 
-# Marks a file in which every deletion since the first write has been overwritten; see
-# `SQLiteFile.erase_free_pages`.
-SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
+def _state_crc_of_bytes(*columns: Any) -> int:
+    """Return `state_crc` for texts given as bytes, because invalid UTF-8 must not stop a
+    migration.
+    """
+    crc, ended_at, ended_by, fields, session = columns
+    return state_crc(crc, ended_at, _decode(ended_by), _decode(fields), session)
+
+
+def _decode(text: bytes | None) -> str | None:
+    if text is None:
+        return None
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _add_checksums(db: apsw.Connection) -> None:
@@ -267,7 +426,7 @@ def _add_counts_and_checksums(db: apsw.Connection) -> None:
     _index_words(db)
     for table in BLOCKS.values():
         _note_pools(db, table)
-    db.execute(counts.MIGRATION)  # last, since its triggers are dropped together with a table
+    db.execute(ADD_COUNTS)  # last, since its triggers are dropped together with a table
 
 
 Migration = str | Callable[[apsw.Connection], None]
@@ -279,14 +438,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     _make_words_erasable,
 )
 
-# Faster than calling the enum.
-_COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
-
-ROW = (
-    "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, "
-    "state_crc"
-)
-
 
 def migrate(db: apsw.Connection, version: int) -> None:
     """Migrate a store from the previous version to this one, inside a transaction."""
@@ -295,13 +446,6 @@ def migrate(db: apsw.Connection, version: int) -> None:
         db.execute(migration)
     else:
         migration(db)
-
-
-def build(db: apsw.Connection) -> apsw.Connection:
-    """Create all tables of the newest schema in an empty database; return it."""
-    for version in range(1, len(MIGRATIONS) + 1):
-        migrate(db, version)
-    return db
 
 
 def empty() -> apsw.Connection:
@@ -317,223 +461,6 @@ def _empty_file() -> bytes:
     """Return the bytes of an empty store; cached, because the migrations take 8 ms."""
     db = apsw.Connection(":memory:")
     db.pragma("secure_delete", 1)
-    return build(db).serialize("main")
-
-
-def state(db: apsw.Connection) -> tuple[Marker, bool]:
-    """Return a store's state, and whether it is a restored backup without later writes."""
-    sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
-    rows = db.execute(sql).fetchall()
-    if len(rows) != 1 or not str(rows[0][1]).isdigit():
-        raise apsw.CorruptError("the commit count is missing")
-    store, commits, backup = rows[0]
-    return Marker(str(store), int(str(commits))), bool(backup)
-
-
-def counts_commits(db: apsw.Connection) -> bool:
-    """Return whether a store's schema includes the commit count."""
-    return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall())
-
-
-def set_state(db: apsw.Connection, marker: Marker) -> None:
-    """Write the state after the current transaction."""
-    db.execute("UPDATE store SET id = ?, commits = ?", (marker.store, f"{marker.commits:020d}"))
-
-
-# A condition for an undamaged counter row in `meta`.
-COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
-# A damaged number may continue anywhere; it only has to differ from the previous one.
-COUNT_ONE = f"""
-INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
-SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
-"""
-
-
-def count_epoch(db: apsw.Connection, name: str) -> None:
-    """Invalidate the connections' caches after a change other than an addition."""
-    db.execute(COUNT_ONE, (name,))
-
-
-def view_of(table: str, kind: str) -> str:
-    """Return the name of FTS5's view of a word index.
-
-    Args:
-        table: The index.
-        kind: `instance` for one row per occurrence of a token, or `row` for one row per token.
-    """
-    return f"temp.{table}_{kind}"
-
-
-def _create_views(db: apsw.Connection) -> None:
-    # Undo data of statements is kept in memory: 16 pages of a file for each added memory. The
-    # pragma comes first, because it drops temporary tables.
-    db.execute("PRAGMA temp_store=MEMORY")
-    for table in (*WORDS.values(), WORDS_ENDED):
-        for kind in ("instance", "row"):
-            name = view_of(table, kind)
-            db.execute(f"CREATE VIRTUAL TABLE {name} USING fts5vocab (main, {table}, {kind})")
-
-
-def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from before deletions were overwritten."""
-    db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
-    try:
-        db.execute("VACUUM")
-    finally:
-        _create_views(db)
-    db.execute(SECURE)
-
-
-def prepare(db: apsw.Connection) -> None:
-    """Give a new connection its page cache, and the views and functions that count words."""
-    db.pragma("cache_size", -_CACHE_KIB)
-    _create_views(db)
-
-    def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
-        return row.inst_count
-
-    def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
-        """Return how often each of a search's first phrases occurs, one byte for each.
-
-        The only argument is the number of phrases.
-        """
-        counts = [len(row.phrase_column_offsets(phrase, 0)) for phrase in range(*arguments)]
-        return bytes([min(255, count) for count in counts])
-
-    db.register_fts5_function("occurrences", occurrences)
-    db.register_fts5_function("frequencies", frequencies)
-
-
-# --- a record as a row
-
-
-def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
-    """Return a record's columns for `ROW`, given the ids of its namespace and labels."""
-    created_at = to_millis(record.created_at)
-    ended_at = None
-    if record.ended_at is not None:
-        ended_at = to_millis(record.ended_at)
-    fields = fields_json(record.fields)
-    crc = _crc(record, created_at)
-    return (
-        pool,
-        encode_group(record.ref.group),
-        record.ref.position,
-        created_at,
-        ended_at,
-        record.ended_by,
-        record.key,
-        ",".join(map(str, labels)) or None,
-        fields,
-        crc,
-        record.text,
-        record.session,
-        state_crc(crc, ended_at, record.ended_by, fields, record.session),
-    )
-
-
-def own_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the word index stores them, each with its namespace's id."""
-    return " ".join([f"{pool}z{token}" for token in tokens])
-
-
-def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:
-    """Return the record of a row of `query.READ`, given the labels by id.
-
-    Raises:
-        ValueError: The row does not match its checksums.
-    """
-    (_, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
-    (label_ids, fields, crc, text, accesses, session, state) = row[9:]
-    if state_crc(crc, ended_at, ended_by, fields, session) != state:
-        raise ValueError(_MISMATCH)
-    record = Record(  # positional arguments are faster, and a search reads many rows
-        Ref(_COLLECTIONS[collection], namespace, decode_group(group), position),
-        text,
-        from_millis(created_at),
-        None if ended_at is None else from_millis(ended_at),
-        ended_by,
-        key,
-        dict([labels[label] for label in label_ids.split(",")]) if label_ids else {},
-        json.loads(fields) if fields else {},
-        None,
-        accesses,
-        session,
-    )
-    if type(created_at) is not int or _crc(record, created_at) != crc:
-        raise ValueError(_MISMATCH)
-    return record
-
-
-def describe_damage(error: Exception) -> str:
-    """Return why a record can't be read, given the exception raised while decoding it."""
-    if type(error) is ValueError:
-        return str(error)
-    return "it contains values that were never written"
-
-
-def fields_json(fields: Mapping[str, Any]) -> str | None:
-    """Return fields in the format of their column; None if there are none."""
-    values = {name: value for name, value in fields.items() if value is not None}
-    if values:
-        return json.dumps(values, separators=(",", ":"))
-    return None
-
-
-def encode_group(group: str) -> bytes | str:
-    """Encode a UUID as its 16 bytes, which sort like its text; return any other name unchanged."""
-    if len(group) == 36 and group.count("-") == 4:
-        with contextlib.suppress(ValueError):
-            packed = bytes.fromhex(group.replace("-", ""))
-            if decode_group(packed) == group:
-                return packed
-    return group
-
-
-def decode_group(group: bytes | str) -> str:
-    """Return a group's name; the inverse of `encode_group`."""
-    if isinstance(group, str):
-        return group
-    digits = group.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-def state_crc(
-    crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
-) -> int:
-    """Return the checksum of a record's changing columns, bound to the others by `crc`."""
-    content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
-    return zlib.crc32(content.encode("utf-8", "surrogateescape"))
-
-
-def _state_crc_of_bytes(*columns: Any) -> int:
-    """Return `state_crc` for texts given as bytes, because invalid UTF-8 must not stop a
-    migration.
-    """
-    crc, ended_at, ended_by, fields, session = columns
-    return state_crc(crc, ended_at, _decode(ended_by), _decode(fields), session)
-
-
-def _decode(text: bytes | None) -> str | None:
-    if text is None:
-        return None
-    return text.decode("utf-8", "surrogateescape")
-
-
-def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of a record's constant parts."""
-    ref = record.ref
-    parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
-    for pair in record.labels.items():
-        parts += pair
-    parts.append(record.text)
-    return zlib.crc32("\0".join(parts).encode())
-
-
-SCALE_BYTES = 4
-COMPACT_BITS = 5
-
-
-def code_bytes(dimension: int, *, compact: bool) -> int:
-    """Return the length of a vector's code."""
-    return SCALE_BYTES + (COMPACT_BITS * -(-dimension // 8) if compact else dimension)
+    for version in range(1, len(MIGRATIONS) + 1):
+        migrate(db, version)
+    return db.serialize("main")

@@ -1,15 +1,11 @@
 """The embedding spaces of the SQLite store: the vectors in use, the staged vectors, and the switch
 between them.
-
-This module also checks and repairs vectors and blocks.
 """
 
 import functools
 import json
-import math
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
@@ -17,29 +13,10 @@ import apsw
 from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space, require_space
-from memories.stores.records import SEARCHED, Collection, Finding, Record, Ref, Space
-from memories.stores.sqlite import counts
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 from memories.stores.sqlite.errors import FIX
-from memories.stores.sqlite.query import (
-    CODES_OF_REFS,
-    READ,
-    AddedRow,
-    fetch,
-    fetch_value,
-    records_of,
-    refs_json,
-)
-from memories.stores.sqlite.schema import (
-    BLOCKS,
-    COMPACT_BITS,
-    COUNTED,
-    SCALE_BYTES,
-    STAGED,
-    VECTORS,
-    WORDS_EPOCH,
-    code_bytes,
-    count_epoch,
-)
+from memories.stores.sqlite.query import CODES_OF_REFS, READ, records_of, refs_json
+from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, AddedRow, fetch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,15 +46,9 @@ class StoredSpace(NamedTuple):
 
 
 IN_USE, STAGED_PREFIX = "", "staged_"  # prefix of names in `meta`
-_TABLES: tuple[tuple[str, Mapping[Collection, str]], ...] = (
-    (IN_USE, VECTORS),
-    (STAGED_PREFIX, STAGED),
-)
-# The rows of `meta` that contain counts.
-_COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))
-_NO_MODEL = "the model of its vectors can't be read"
+NO_MODEL = "the model of its vectors can't be read"
 _NO_DIMENSION = "the length of its vectors can't be read"
-_REEMBED = "embed again with: memory reembed"
+REEMBED = "embed again with: memory reembed"
 _MAX_DIMENSION = 1_000_000
 
 
@@ -90,7 +61,7 @@ def read_space(db: apsw.Connection, prefix: str = IN_USE) -> StoredSpace | None:
     """Return the space in use, or the staged one, as far as it can be read; None if there is
     none.
     """
-    names = _names(prefix)
+    names = names_of(prefix)
     rows = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
     if not rows:
         return None
@@ -110,7 +81,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
     """
     space = form_in_use(db)
     if space is not None and not space.model:
-        raise StoreDamaged(f"{db.filename} is damaged: {_NO_MODEL}; {_REEMBED}")
+        raise StoreDamaged(f"{db.filename} is damaged: {NO_MODEL}; {REEMBED}")
     return space
 
 
@@ -307,7 +278,9 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
         return
     if read_space(db, STAGED_PREFIX) != space:
         drop_staged_vectors(db)  # from a third space, in a store without records
-    with counts.suspend(db):
+    from memories.stores.sqlite.schema import suspend_counts
+
+    with suspend_counts(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
             # Renamed, not copied, because other writers are waiting.
@@ -317,7 +290,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
             )
             db.execute(f"DELETE FROM {BLOCKS[collection]}")
             _index(space, collection).seal_all(db)
-    db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", _names(STAGED_PREFIX))
+    db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", names_of(STAGED_PREFIX))
     _write_space(db, IN_USE, space)
 
 
@@ -347,12 +320,13 @@ def _quantizer(dimension: int, compact: bool) -> "Quantizer":
 def _write_space(db: apsw.Connection, prefix: str, space: StoredSpace) -> None:
     sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
     db.execute(sql, (f"{prefix}model", space.model))
-    _write_form(db, prefix, space.form)
+    write_form(db, prefix, space.form)
 
 
-def _write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> None:
+def write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> None:
+    """Write the dimension of the vectors, and whether their codes are compact."""
     dimension, compact = form
-    _, dimension_name, compact_name = _names(prefix)
+    _, dimension_name, compact_name = names_of(prefix)
     rows = [(dimension_name, dimension)]
     if compact:
         rows.append((compact_name, 1))
@@ -361,179 +335,6 @@ def _write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> Non
     db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
 
-def _names(prefix: str) -> tuple[str, str, str]:
+def names_of(prefix: str) -> tuple[str, str, str]:
+    """Return the names in `meta` of the rows that describe a space."""
     return f"{prefix}model", f"{prefix}dimension", f"{prefix}compact"
-
-
-# --- damage of the rows that describe vectors
-
-
-def find_problems(db: apsw.Connection) -> list[Finding]:
-    """Return the damaged rows in `meta` that describe the vectors or contain counts."""
-    names = ", ".join("?" * len(_COUNTS))
-    sql = f"SELECT name FROM meta WHERE name IN ({names}) AND NOT ({COUNTED}) ORDER BY 1"
-    findings = [
-        Finding(f"the number {name} is damaged", FIX, derived=True)
-        for (name,) in fetch(db, sql, _COUNTS)
-    ]
-    for prefix, tables in _TABLES:
-        space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
-        if space is None or (space.model and form == space.form):
-            continue
-        if prefix or form != space.form:
-            which = "the staged vectors" if prefix else "the vectors"
-            what = f"the description of {which} does not match their codes"
-            findings.append(Finding(what, FIX, derived=True))
-        if not prefix and not space.model and form is not None:
-            findings.append(Finding(_NO_MODEL, _REEMBED))
-    return findings
-
-
-def repair(db: apsw.Connection) -> None:
-    """Repair these rows from the codes; drop vectors whose form can't be detected."""
-    for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
-        if name in _COUNTS:
-            count_epoch(db, name)
-    for prefix, tables in _TABLES:
-        space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
-        if space is None or (form == space.form and (space.model or not prefix)):
-            continue
-        if form is None or prefix:
-            for table in tables.values():
-                db.execute(f"DELETE FROM {table}")
-            db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", _names(prefix))
-        else:
-            _write_form(db, prefix, form)
-
-
-def _detect_form(
-    db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]
-) -> tuple[int, bool] | None:
-    """Return the dimension of most codes and whether they are compact; None if no form fits.
-
-    The stored form is tried first.
-    """
-    space = read_space(db, prefix)
-    if space is None:
-        return None
-    lengths = _count_code_lengths(db, tables)
-    if not lengths:
-        return space.form if space.model and space.dimension else None
-    for dimension, compact in _possible_forms(space, lengths):
-        if dimension <= 0:
-            continue
-        size = code_bytes(dimension, compact=compact)
-        fitting = sum(count for length, count in lengths.items() if length % size == 0)
-        if 2 * fitting > lengths.total():
-            return dimension, compact
-    return None
-
-
-def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -> Counter[int]:
-    lengths: Counter[int] = Counter()
-    for table in tables.values():
-        sql = (
-            f"SELECT length(codes), count(*) FROM {table} "
-            "WHERE typeof(codes) = 'blob' AND length(codes) > 0 GROUP BY 1"
-        )
-        lengths.update(dict(fetch(db, sql)))
-    return lengths
-
-
-def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the stored form, then those that match codes of these lengths."""
-    forms: list[tuple[int, bool]] = []
-    if space.dimension:
-        forms += [space.form, (space.dimension, not space.compact)]
-    [(usual, _)] = lengths.most_common(1)
-    for length in (math.gcd(*lengths) - SCALE_BYTES, usual - SCALE_BYTES):
-        if space.compact:
-            forms.append((8 * (length // COMPACT_BITS), True))
-        forms.append((length, False))
-    return forms
-
-
-# --- damage of vectors and blocks
-
-
-def find_damaged_vectors(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield the tables with vectors that don't match their checksum or belong to no record."""
-    space = read_space(db)
-    if space is not None and not space.dimension:
-        return  # see `find_problems`
-    for collection, table in _vector_tables():
-        if space is None:
-            count = int(fetch_value(db, f"SELECT count(*) FROM {table}"))
-        else:
-            count = len(_damaged_seqs(db, space, collection, table))
-        if count:
-            remedy = f"{FIX}, then: memory reembed"
-            yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
-
-
-def drop_damaged_vectors(db: apsw.Connection) -> None:
-    """Remove damaged vectors; until their records are embedded again, only words find them."""
-    space = read_space(db)
-    for collection, table in _vector_tables():
-        if space is None:
-            db.execute(f"DELETE FROM {table}")
-        else:
-            seqs = _damaged_seqs(db, space, collection, table)
-            db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
-
-
-def _vector_tables() -> Iterator[tuple[Collection, str]]:
-    yield from VECTORS.items()
-    yield from STAGED.items()
-
-
-def _damaged_seqs(
-    db: apsw.Connection, space: StoredSpace, collection: Collection, table: str
-) -> list[int]:
-    # Staged vectors may have another dimension.
-    size = 1
-    if table in VECTORS.values():
-        size = code_bytes(space.dimension, compact=space.compact)
-    sql = (
-        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v "
-        "LEFT JOIN record r ON r.seq = v.seq LEFT JOIN pool p ON p.id = r.pool"
-    )
-    damaged: list[int] = []
-    for seq, codes, crc, kind in fetch(db, sql):
-        is_whole = type(codes) is bytes and len(codes) % size == 0
-        if kind != collection or not is_whole or zlib.crc32(codes) != crc:
-            damaged.append(seq)
-    return damaged
-
-
-def find_wrong_blocks(db: apsw.Connection, vectors: StoredVectors) -> Iterator[Finding]:
-    """Yield the tables whose blocks differ from the blocks for their vectors."""
-    space = read_space(db)
-    if space is not None and not space.dimension:
-        return  # see `find_problems`
-    for collection, table in BLOCKS.items():
-        blocks = fetch(db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
-        if blocks and space is None:
-            what = f"{table} contains blocks of vectors that do not exist"
-            yield Finding(what, FIX, derived=True)
-            continue
-        sql = (
-            f"SELECT seq, codes FROM {VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
-        )
-        previous, wrong = 0, 0
-        for hi, *block in blocks:
-            rows = fetch(db, sql, (previous, hi))
-            if tuple(block) != vectors.index(db, collection).pack_block(db, rows):
-                wrong += 1
-            previous = hi
-        if wrong:
-            what = f"{wrong} blocks in {table} do not match their vectors"
-            yield Finding(what, FIX, derived=True)
-
-
-def rebuild_blocks(db: apsw.Connection, vectors: StoredVectors) -> None:
-    """Rebuild all blocks from the vectors."""
-    for collection, table in BLOCKS.items():
-        db.execute(f"DELETE FROM {table}")
-        if read_space(db) is not None:
-            vectors.index(db, collection).seal_all(db)

@@ -23,7 +23,7 @@ from memories.stores.records import (
     Space,
     StoreInfo,
 )
-from memories.stores.sqlite import counts, schema, spaces
+from memories.stores.sqlite import spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import (
@@ -36,19 +36,30 @@ from memories.stores.sqlite.errors import (
 from memories.stores.sqlite.query import (
     READ,
     READ_REFS,
-    delete_rows,
-    fetch,
-    fetch_value,
+    count_matching,
+    count_without_vector,
     find_stand_in,
     ignore_changes,
-    insert_rows,
     is_group,
+    live_labels,
     namespace_ids,
     records_of,
     refs_json,
     selection,
     seq_of,
     sort_key,
+)
+from memories.stores.sqlite.rows import (
+    VECTORS,
+    count_epoch,
+    decode_group,
+    delete_rows,
+    encode_group,
+    fetch,
+    fetch_value,
+    fields_json,
+    insert_rows,
+    state_crc,
 )
 
 if TYPE_CHECKING:
@@ -129,15 +140,15 @@ class SQLiteStore:
         if seq not in records:  # a change must not give damage a matching checksum
             raise refusal(damaged_record(patch.ref, "it can't be changed"))
         before = records[seq]
-        fields = schema.fields_json({**before.fields, **patch.fields})
+        fields = fields_json({**before.fields, **patch.fields})
         ended_at = None if patch.ended_at is None else to_millis(patch.ended_at)
         [(crc, pool)] = fetch(db, "SELECT crc, pool FROM record WHERE seq = ?", (seq,))
-        state_crc = schema.state_crc(crc, ended_at, patch.ended_by, fields, before.session)
+        new_crc = state_crc(crc, ended_at, patch.ended_by, fields, before.session)
         sql = (
             "UPDATE record SET ended_at = ?, ended_by = ?, fields = ?, state_crc = ? WHERE seq = ?"
         )
         try:
-            db.execute(sql, (ended_at, patch.ended_by, fields, state_crc, seq))
+            db.execute(sql, (ended_at, patch.ended_by, fields, new_crc, seq))
         except apsw.ConstraintError as exc:
             raise Conflict(
                 f"another record now has the key of {patch.ref.group}; read it again"
@@ -207,7 +218,7 @@ class SQLiteStore:
             if seq is not None:
                 refs_by_seq[seq] = ref
         for seq, ref in refs_by_seq.items():
-            table = schema.VECTORS.get(ref.collection)
+            table = VECTORS.get(ref.collection)
             if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
                 self._vectors.index(db, ref.collection).remove(db, seq)
         seqs = sorted(refs_by_seq)
@@ -217,7 +228,7 @@ class SQLiteStore:
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
         # Each erasure has its own number, so that none ends another one.
-        schema.count_epoch(db, "erasing")
+        count_epoch(db, "erasing")
 
     # --- changing the space
 
@@ -275,7 +286,7 @@ class SQLiteStore:
                     condition, values = selected.in_order(wanted), selected.values
                     if after is not None:
                         condition += f" AND (r.grp, r.position) {sign} (?, ?)"
-                        values += (schema.encode_group(after[0]), after[1])
+                        values += (encode_group(after[0]), after[1])
                     rows += fetch(db, f"{READ} WHERE {condition} {order}", (*values, wanted))
                 rows.sort(key=sort_key, reverse=newest_first)
                 records = list(records_of(db, rows[:wanted], self.damaged).values())
@@ -292,7 +303,7 @@ class SQLiteStore:
                 f"WHERE {selected.find} ORDER BY r.grp, p.namespace LIMIT ?"
             )
             groups = [
-                (namespace, schema.decode_group(group))
+                (namespace, decode_group(group))
                 for namespace, group in fetch(db, sql, (*selected.values, limit))
                 if is_group(group)
             ]
@@ -309,7 +320,7 @@ class SQLiteStore:
                 f"WHERE {selected.find} ORDER BY r.grp, r.position"
             )
             refs = [
-                Ref(where.collection, namespace, schema.decode_group(group), position)
+                Ref(where.collection, namespace, decode_group(group), position)
                 for namespace, group, position in fetch(db, sql, selected.values)
                 if is_group(group)
             ]
@@ -327,31 +338,22 @@ class SQLiteStore:
             )
             rows = fetch(db, sql, selected.values)
         return [
-            (Ref(where.collection, namespace, schema.decode_group(group), position), count)
+            (Ref(where.collection, namespace, decode_group(group), position), count)
             for namespace, group, position, count in rows
             if is_group(group)
         ]
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        limit = -1 if at_most is None else at_most
         with self._file.read() as db:
-            count = counts.count_matching(db, namespace_ids(db, where), where)
-            if count is None:
-                selected = selection(db, where)
-                if selected.is_plain and len(selected.labels) == 1:
-                    count = selected.rarest
-            if count is not None:
-                return count if at_most is None else min(count, at_most)
-            sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
-            return int(fetch_value(db, sql, (*selected.values, limit)))
+            return count_matching(db, where, at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         with self._file.read() as db:
             if where == Filter(where.collection, where.namespaces):
                 with decoding_errors(db.filename):
-                    return counts.live_labels(db, namespace_ids(db, where), key)
+                    return live_labels(db, namespace_ids(db, where), key)
             selected = selection(db, where)
             column, condition = ("l.key", "1") if key is None else ("l.value", "l.key = ?")
             sql = (
@@ -463,7 +465,7 @@ class SQLiteStore:
             version = fetch_value(db, "PRAGMA user_version")
             space = spaces.read_space(db)
             is_erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
-            without_vector = self._count_without_vector(db, where)
+            without_vector = count_without_vector(db, where)
         return StoreInfo(
             url=f"sqlite:///{self._file.path}",
             schema_version=version or None,
@@ -475,16 +477,6 @@ class SQLiteStore:
             missing_commits=self._file.missing_commits(),
             compact=bool(space and space.compact),
         )
-
-    def _count_without_vector(self, db: apsw.Connection, where: Filter) -> int:
-        if where == Filter(where.collection, where.namespaces):
-            return counts.count_without_vector(db, namespace_ids(db, where))
-        selected = selection(db, where)
-        sql = (
-            f"SELECT count(*) FROM record r WHERE {selected.find} "
-            f"AND r.seq NOT IN (SELECT seq FROM {schema.VECTORS[where.collection]})"
-        )
-        return int(fetch_value(db, sql, selected.values))
 
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`."""

@@ -16,16 +16,8 @@ from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.errors import WordsDamaged, decoding_errors
 from memories.stores.sqlite.quantize import windows_of
-from memories.stores.sqlite.query import (
-    READ_ANY,
-    Selection,
-    fetch,
-    fetch_value,
-    has_written,
-    labels_of,
-    records_of,
-)
-from memories.stores.sqlite.schema import decode_group
+from memories.stores.sqlite.query import READ_ANY, Selection, has_written, labels_of, records_of
+from memories.stores.sqlite.rows import decode_group, fetch, fetch_value
 from memories.stores.sqlite.vectors import VectorIndex, is_large
 from memories.stores.sqlite.words import Postings
 from memories.stores.words import WordHits

@@ -18,14 +18,8 @@ from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.errors import decoding_errors
 from memories.stores.sqlite.quantize import Quantizer, windows_of
-from memories.stores.sqlite.query import (
-    Selection,
-    fetch,
-    fetch_value,
-    has_written,
-    select_seqs,
-)
-from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS, count_epoch
+from memories.stores.sqlite.query import Selection, has_written, select_seqs
+from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, count_epoch, fetch, fetch_value
 from memories.stores.words import best as highest
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ BM25.
 
 The words are the tokens of `stores.words`, as in every store. There are three tables: for current
 memories, turns and ended records. In each table, every namespace has its own tokens
-(`schema.own_tokens`), and `corpus` counts its records and their tokens. So neither the scores nor
+(`rows.own_tokens`), and `corpus` counts its records and their tokens. So neither the scores nor
 the duration of a search depend on other namespaces. Nor do old versions and turns affect how rare a
 word is in current memories.
 """
@@ -23,15 +23,17 @@ import apsw
 from memories.core.batches import by_count
 from memories.stores.records import Record
 from memories.stores.sqlite.errors import WordsDamaged
-from memories.stores.sqlite.query import (
-    ReadCache,
-    Selection,
+from memories.stores.sqlite.query import ReadCache, Selection, has_written, select_seqs
+from memories.stores.sqlite.rows import (
+    WORD_TABLES,
+    WORDS,
+    WORDS_ENDED,
+    WORDS_EPOCH,
     fetch,
     fetch_value,
-    has_written,
-    select_seqs,
+    own_tokens,
+    view_of,
 )
-from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, WORDS_EPOCH, own_tokens, view_of
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
@@ -49,7 +51,6 @@ _SURPLUS = 4
 _MAX_COLLECTED = 4_096  # up to this many records with a label, looking only at them is faster
 _MAX_SPREAD = 4  # up to this many times as many seqs as records, the entire range is looked at
 
-TABLES = (*WORDS.values(), WORDS_ENDED)
 SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment
 
 Scores = dict[int, float]
@@ -239,7 +240,7 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
     """
     rows = list(rows)
     with _words_errors(db):
-        for table in TABLES:
+        for table in WORD_TABLES:
             erased: set[str] = set()
             for seq, record in rows:
                 erased.update(_remove_row(db, table, seq, record))
