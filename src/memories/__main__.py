@@ -30,7 +30,13 @@ def main() -> None:
         _open_missing_streams()
         code = ask(arguments)
     except KeyboardInterrupt:  # at any moment, also during imports
-        code = _report_interrupt()
+        import signal
+
+        # An impatient second Ctrl-C must not cut off the sentence.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from memories.cli import output
+
+        code = output.report_interrupt()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -245,16 +251,6 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 
 
 # --- process ---
-
-
-def _report_interrupt() -> int:
-    import signal
-
-    # An impatient second Ctrl-C must not cut off the sentence.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from memories.cli import output
-
-    return output.report_interrupt()
 
 
 def _open_missing_streams() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
+from memories.core import trust
 from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
@@ -72,7 +73,9 @@ def load_config(
     settings["home"] = home or settings["home"] or _platform_folder("data")
     if home:
         sources["home"] = home_source
-    _refuse_doubtful_home(settings["home"])
+    doubt = trust.home_in_doubt(settings["home"])
+    if doubt:
+        raise ConfigError(doubt)
     if settings["store"] is None:
         settings["store"], sources["store"] = _default_store(settings, sources)
 
@@ -107,14 +110,6 @@ def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
         except ValueError as exc:
             raise ConfigError(f'{name} ({source}) {exc}, not "{validate.shown(text)}"') from None
     return setting.default, "default"
-
-
-def _refuse_doubtful_home(home: Path) -> None:
-    from memories.core.trust import home_in_doubt
-
-    doubt = home_in_doubt(home)
-    if doubt:
-        raise ConfigError(doubt)
 
 
 def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
@@ -171,8 +166,6 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return _DotEnv()
-    from memories.core import trust
-
     dotenv = trust.read(file, registers)
     settings = _by_name(dotenv.values)
     if dotenv.approved:
@@ -224,9 +217,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return {}
     import tomllib
 
-    from memories.core.trust import others_may_write
-
-    doubt = others_may_write(file)
+    doubt = trust.others_may_write(file)
     if doubt:
         raise ConfigError(f"{file} {doubt}")
     try:

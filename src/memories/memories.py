@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from memories.anchors.grammar import RootOf
 from memories.anchors.judge import Judge, cache_of
 from memories.config import load_config
 from memories.core.events import note_methods, noting
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
+    from memories.anchors.grammar import RootOf
     from memories.embedders import Embedder
     from memories.guard.origin import Origin
     from memories.guard.redactor import Redactor
@@ -175,7 +175,7 @@ class Memories:
         twin._write_as((name, version))
         return twin
 
-    def judge_in(self, root_of: RootOf, seconds: float | None = None) -> Self:
+    def judge_in(self, root_of: "RootOf", seconds: float | None = None) -> Self:
         """Check anchors in these working trees from now on; return this memory.
 
         Args:
@@ -905,7 +905,9 @@ class Memories:
         Args:
             as_of: Only the namespaces that were not empty at this time, with their sizes then.
         """
-        return self._lookup.count_namespaces(self._past(as_of))
+        from memories.read.listing import count_namespaces
+
+        return count_namespaces(self._lookup, self._past(as_of))
 
     def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
         """Return every version of a memory, oldest first; deleted memories are found too.
@@ -1336,8 +1338,7 @@ class Memories:
 
     def close(self) -> None:
         """Close the store, unless it was passed in; waiting reads are counted first."""
-        is_one_command = self._channel in ("cli", "hook")
-        if "_accesses" in vars(self) and not is_one_command:
+        if "_accesses" in vars(self) and self._channel not in ("cli", "hook"):
             self.flush_accesses()
         self._scratchpads.flush()
         if self._owns_store:

@@ -58,6 +58,27 @@ class Verdict(NamedTuple):
         return f"{self.word} since {day}: {self.reason}"
 
 
+class Cited(NamedTuple):
+    """What makes a memory true, for `anchors.judge`; see `Memory` for the attributes."""
+
+    anchors: tuple[str, ...]
+    tags: Mapping[str, str]
+    updated_at: datetime
+    valid_until: datetime | None = None
+    recheck_days: int | None = None
+    anchored_at: datetime | None = None
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether there is anything to check."""
+        return bool(self.anchors or self.valid_until or self.recheck_days)
+
+    @property
+    def confirmed_at(self) -> datetime:
+        """When it was last known to be true."""
+        return self.anchored_at or self.updated_at
+
+
 def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
     """Return whether tags and a key mark a session note; see `hooks.session_note`."""
     return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)

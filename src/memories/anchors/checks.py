@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from memories.anchors import grammar, literals, symbols
-from memories.anchors.grammar import CHECKED, PATH, SYMBOL, Anchor, Cited, RootOf
+from memories.anchors.grammar import CHECKED, PATH, SYMBOL, Anchor, RootOf
 from memories.anchors.tree import Budget, Look, WorkingTree
 from memories.core.times import from_millis, to_millis
 from memories.errors import InvalidInput
-from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Verdict
+from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Cited, Verdict
 
 OUT_OF_TIME = "was not checked in time"
 _RACY_NS = 2_000_000_000  # a file modified so recently may change again without a new time

@@ -11,8 +11,7 @@ Paths are relative to the top folder of the memory's project.
 """
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,6 @@ PATH, SYMBOL, LITERAL, COMMIT, URL = "path", "symbol", "literal", "commit", "url
 CHECKED = (PATH, SYMBOL, LITERAL)
 MAX_ANCHORS = 20
 MAX_CHARACTERS = 500
-SEPARATOR = "\n"  # between the anchors of a memory where they are stored
 _COMMIT_PREFIX = "commit:"
 _HEX = frozenset("0123456789abcdef")
 # Names of files and folders with secrets, in lower case.
@@ -42,27 +40,6 @@ _SECRET_ENDS = (
 _SECRET_WORDS = frozenset("credential credentials secret secrets".split())
 _DATA_ENDS = frozenset("json yaml yml toml ini cfg conf env txt xml properties".split())
 _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
-
-
-class Cited(NamedTuple):
-    """The sources that make a memory true; see `models.Memory` for the fields."""
-
-    anchors: tuple[str, ...]
-    tags: Mapping[str, str]
-    updated_at: datetime
-    valid_until: datetime | None = None
-    recheck_days: int | None = None
-    anchored_at: datetime | None = None
-
-    @property
-    def can_be_judged(self) -> bool:
-        """Whether there is anything to check."""
-        return bool(self.anchors or self.valid_until or self.recheck_days)
-
-    @property
-    def confirmed_at(self) -> datetime:
-        """When it was last known to be true."""
-        return self.anchored_at or self.updated_at
 
 
 class Anchor(NamedTuple):
@@ -196,18 +173,6 @@ def parse_all(texts: Iterable[str]) -> list[Anchor]:
     if len(anchors) > MAX_ANCHORS:
         raise InvalidInput(f"a memory has at most {MAX_ANCHORS} anchors, not {len(anchors)}")
     return anchors
-
-
-def join(anchors: Iterable[Anchor]) -> str | None:
-    """Return anchors as the field of a record; None without any."""
-    return SEPARATOR.join(map(str, anchors)) or None
-
-
-def split(field: object) -> tuple[str, ...]:
-    """Return the anchors in the field of a record."""
-    if field:
-        return tuple(str(field).split(SEPARATOR))
-    return ()
 
 
 def select_named(anchors: Sequence[str], old_text: str, new_text: str) -> tuple[str, ...]:

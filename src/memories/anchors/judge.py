@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from memories.anchors import grammar
-from memories.anchors.grammar import Anchor, Cited, RootOf
-from memories.models import Memory, Verdict
+from memories.models import Cited, Memory, Verdict
+
+if TYPE_CHECKING:
+    from memories.anchors.grammar import Anchor, RootOf
 
 _FILE = "scratchpad.verdicts.json"
 HOOK_SECONDS = 0.02
@@ -34,11 +35,11 @@ class Judge(NamedTuple):
             for no limit.
     """
 
-    root_of: RootOf
+    root_of: "RootOf"
     cache: Path | None = None
     seconds: float | None = None
 
-    def discover(self, text: str, tags: Mapping[str, str]) -> list[Anchor]:
+    def discover(self, text: str, tags: Mapping[str, str]) -> "list[Anchor]":
         """Return the anchors that a text names; see `discover.find_anchors`."""
         root = self._root(tags)
         if root is None:
@@ -50,7 +51,7 @@ class Judge(NamedTuple):
             return find_anchors(text, tree)
         return []
 
-    def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> list[Anchor]:
+    def settle(self, anchors: Iterable[str], tags: Mapping[str, str]) -> "list[Anchor]":
         """Return explicit anchors in the form in which they are stored.
 
         If the project is at hand, each must hold now. A symbol that a file only mentions becomes a
@@ -59,7 +60,9 @@ class Judge(NamedTuple):
         Raises:
             InvalidInput: One is malformed, or doesn't hold.
         """
-        parsed = grammar.parse_all(anchors)
+        from memories.anchors.grammar import parse_all
+
+        parsed = parse_all(anchors)
         root = self._root(tags)
         if root is None:
             return parsed

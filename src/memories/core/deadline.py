@@ -132,7 +132,13 @@ class Deadline:
                 raise MemoryTimeout(
                     f"the memory still has not answered an earlier call ({_SETTING})"
                 )
-            calls = self._idle.pop() if self._idle else self._start_thread()
+            if self._idle:
+                calls = self._idle.pop()
+            else:
+                calls = SimpleQueue()
+                thread = threading.Thread(target=self._serve, args=(calls,), daemon=True)
+                thread.name = "memory"
+                thread.start()
         calls.put(call)
         if not self._wait_for(call, self.seconds):
             with self._lock:
@@ -168,11 +174,6 @@ class Deadline:
             remaining = started_at + seconds + embedder_seconds - time.monotonic()
             if remaining <= 0 or call.has_ended.wait(max(remaining, _MIN_WAIT)):
                 return call.has_ended.is_set()
-
-    def _start_thread(self) -> "SimpleQueue[_Call | None]":
-        calls: SimpleQueue[_Call | None] = SimpleQueue()
-        threading.Thread(target=self._serve, args=(calls,), name="memory", daemon=True).start()
-        return calls
 
     def _serve(self, calls: "SimpleQueue[_Call | None]") -> None:
         while (call := calls.get()) is not None:

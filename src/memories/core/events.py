@@ -258,11 +258,13 @@ def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
 def _write(home: Path, lines: bytes) -> None:
     fd = _open(home)
     try:
-        size = _size(fd)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
         written = os.write(fd, lines)  # one call, so that the lines of two writers never mix
         if written < len(lines):
             raise OSError(errno.ENOSPC, "only a part of a line could be written: the disk is full")
-        if size > MAX_BYTES:
+        if status.st_size > MAX_BYTES:
             _rotate(home, fd)
     finally:
         os.close(fd)
@@ -338,14 +340,9 @@ def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
     return removed
 
 
-@functools.cache
-def _encoder() -> Callable[[object], str]:
+def _line(operation: str, figures: dict[str, Figure]) -> bytes:
     import json
 
-    return json.JSONEncoder(separators=(",", ":")).encode
-
-
-def _line(operation: str, figures: dict[str, Figure]) -> bytes:
     now = time.time()
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
     event: dict[str, Figure] = {"at": at, "op": operation}
@@ -354,7 +351,8 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
             event[name] = value[: MAX_CONTENT if name == CONTENT else MAX_TEXT]
         elif value is not None:
             event[name] = value
-    return _encoder()(event).encode() + b"\n"  # ASCII, so that no cut text can break it
+    line = json.dumps(event, separators=(",", ":"))
+    return line.encode() + b"\n"  # ASCII, so that no cut text can break it
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -385,13 +383,6 @@ def _open(home: Path) -> int:
     except FileNotFoundError:
         make_folder(home)
         return os.open(home / FILE, flags, 0o600)
-
-
-def _size(fd: int) -> int:
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
-    return status.st_size
 
 
 def _older_file(home: Path, number: int) -> Path:

@@ -230,7 +230,11 @@ class JsonClient:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as exc:
             raise _translate(exc, seconds) from _root_cause(exc)
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, _parse(content), headers)
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):  # such as the error page of a proxy
+            body = content.decode("utf-8", "replace")
+        return Answer(response.status, body, headers)
 
     def _count_connections(self) -> int:
         """Return how many connections were opened so far."""
@@ -368,13 +372,6 @@ def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
     if not results:
         raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=True)
     return results[0]
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):  # such as the error page of a proxy
-        return content.decode("utf-8", "replace")
 
 
 class Failed(Exception):

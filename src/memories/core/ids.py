@@ -32,6 +32,11 @@ class _Counter:
     """
 
     def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the lock
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[int, int] = {}
 
@@ -51,13 +56,6 @@ class _Counter:
 
 
 _counter = _Counter()
-if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the lock
-
-    def _renew() -> None:
-        global _counter  # noqa: PLW0603 - a child is another process
-        _counter = _Counter()
-
-    os.register_at_fork(after_in_child=_renew)
 
 
 def new_id(created_at: datetime) -> str:

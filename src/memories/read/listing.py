@@ -4,21 +4,21 @@ import functools
 import heapq
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.ids import ID_LENGTH, parse_id
+from memories.core.times import to_millis
 from memories.errors import InvalidInput
 from memories.guard import validate
-from memories.guard.origin import is_reserved
-from memories.models import PENDING, Status
+from memories.guard.origin import HELD, is_reserved
+from memories.models import PENDING, NamespaceCounts, Status
 from memories.read import versions
 from memories.read.lookup import (
     Lookup,
     count_turns,
-    find_pending_at,
     narrow,
     only_pending,
     select_accepted,
@@ -26,8 +26,8 @@ from memories.read.lookup import (
     with_past_reinforcement,
 )
 from memories.settings import Config
-from memories.stores.protocol import PAGE_SIZE
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.protocol import PAGE_SIZE, Store, scan_pages
+from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -110,6 +110,11 @@ class Order(NamedTuple):
         """Return the sort key of a record."""
         assert self.value is not None
         return (self.value(record), *_position(record))
+
+    def puts_after(self, bound: tuple[Any, str, int, str], record: Record) -> bool:
+        """Return whether a record comes after a sort key."""
+        key = self.key(record)
+        return key != bound and (key < bound) is self.descending
 
 
 NEWEST_FIRST = Order(None, descending=True)
@@ -228,7 +233,8 @@ def _read_sorted(
     select_first = heapq.nlargest if order.descending else heapq.nsmallest
     is_following: Selects | None = None
     if after is not None:
-        is_following = _following(order, order.key(_read_at(lookup, filters, after)))
+        bound = order.key(_read_at(lookup, filters, after))
+        is_following = functools.partial(order.puts_after, bound)
     first: list[Record] = []
     position: Position | None = None
     while records := _scan(lookup, filters, PAGE_SIZE, position, newest_first=True):
@@ -240,16 +246,6 @@ def _read_sorted(
             selected = list(filter(is_following, selected))
         first = select_first(count, [*first, *selected], key=order.key)
     return first
-
-
-def _following(order: Order, bound: tuple[Any, str, int, str]) -> Selects:
-    """Return a test for the records that come after a sort key."""
-
-    def test(record: Record) -> bool:
-        key = order.key(record)
-        return key != bound and (key < bound) is order.descending
-
-    return test
 
 
 def _read_at(lookup: Lookup, filters: Sequence[Filter], position: Position) -> Record:
@@ -336,11 +332,56 @@ def _parse_full_id(lookup: Lookup, group: str) -> str | None:
 # --- counts ---
 
 
+def count_namespaces(lookup: Lookup, moment: datetime | None) -> tuple[NamespaceCounts, ...]:
+    """Return the size of each namespace in the store, sorted by name; see `Memories.namespaces`.
+
+    For a past moment, only the counts that the store can reconstruct are set, and namespaces that
+    were empty then are left out.
+    """
+    names = {name for collection in SEARCHED for name in lookup.store.namespaces(collection)}
+    sizes: list[NamespaceCounts] = []
+    for name in sorted(names):
+        size = _count_namespace(lookup, name, moment)
+        if moment is None or size.memory_count or size.turn_count:
+            sizes.append(size)
+    return tuple(sizes)
+
+
+def _count_namespace(lookup: Lookup, namespace: str, moment: datetime | None) -> NamespaceCounts:
+    store, is_readable = lookup.store, namespace in lookup.readable
+    where = Filter(Collection.MEMORY, (namespace,))
+    turns = where._replace(collection=Collection.HISTORY)
+    if moment is not None:
+        past = where._replace(as_of=moment)
+        unaccepted_count = sum(1 for _ in _find_pending_at(store, past))
+        memory_count = store.count(past) - unaccepted_count
+        turn_count = store.count(turns._replace(until=moment))
+        return NamespaceCounts(namespace, memory_count, None, None, turn_count, is_readable)
+    return NamespaceCounts(
+        namespace,
+        memory_count=store.count(where),
+        pending_count=store.count(only_pending(where)),
+        deleted_count=store.count(where._replace(state="ended", ended_by="delete")),
+        turn_count=store.count(turns),
+        read=is_readable,
+    )
+
+
+def _find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
+    """Yield the records that a past filter matches although they awaited review at that time."""
+    assert where.as_of is not None
+    moment = to_millis(where.as_of)
+    for namespace in where.namespaces:  # namespaces may share ids
+        held = where._replace(namespaces=(namespace,), labels={**where.labels, HELD: "1"})
+        for page in scan_pages(store, held):
+            yield from (record for record in page if versions.accepted_at(record) > moment)
+
+
 def count_tags(lookup: Lookup, where: Filter, key: str | None) -> dict[str, int]:
     """Return the tag keys in use, or one key's values, with the number of memories for each."""
     counts = Counter(lookup.store.labels(where, key))
     if where.as_of is not None:
-        for record in find_pending_at(lookup.store, where):
+        for record in _find_pending_at(lookup.store, where):
             if key is None:
                 counts.subtract(record.labels.keys())
             elif key in record.labels:

@@ -3,7 +3,7 @@
 For pages of memories see `listing`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from memories.core.times import from_millis, mixes_zones, to_iso, to_millis, to_
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.guard import validate
 from memories.guard.origin import CONTINUED, HELD, TRUSTS, Place, labels_for
-from memories.models import PENDING, SHARED, Draft, NamespaceCounts
+from memories.models import PENDING, SHARED, Draft
 from memories.read.versions import (
     accepted_at,
     is_unaccepted,
@@ -24,7 +24,7 @@ from memories.read.versions import (
 )
 from memories.settings import Config
 from memories.stores.damage import refusal
-from memories.stores.protocol import Store, refuse_damaged, scan_pages
+from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more than any memory has
@@ -368,7 +368,7 @@ class Lookup(NamedTuple):
             return searched
         return f"{searched}; it is there with --project {', '.join(having)}"
 
-    # --- versions and counts ---
+    # --- versions ---
 
     def versions(self, memory_id: str, moment: datetime | None = None) -> list[Record]:
         """Return every version of a memory, oldest first; deleted memories are found too.
@@ -416,39 +416,6 @@ class Lookup(NamedTuple):
             raise NotFound(f"Memory not found at {to_iso(moment)}: {reason}")
         return past
 
-    def count_namespaces(self, moment: datetime | None = None) -> tuple[NamespaceCounts, ...]:
-        """Return the size of each namespace in the store, sorted by name; see
-        `Memories.namespaces`.
-
-        For a past moment, only the counts that the store can reconstruct are set, and namespaces
-        that were empty then are left out.
-        """
-        names = {name for collection in SEARCHED for name in self.store.namespaces(collection)}
-        counts = [self._count_namespace(name, moment) for name in sorted(names)]
-        if moment is None:
-            return tuple(counts)
-        return tuple(count for count in counts if count.memory_count or count.turn_count)
-
-    def _count_namespace(self, namespace: str, moment: datetime | None) -> NamespaceCounts:
-        """Return the size of a namespace, readable or not."""
-        where = Filter(Collection.MEMORY, (namespace,))
-        turns = where._replace(collection=Collection.HISTORY)
-        is_readable = namespace in self.readable
-        if moment is not None:
-            past = where._replace(as_of=moment)
-            unaccepted_count = sum(1 for _ in find_pending_at(self.store, past))
-            memory_count = self.store.count(past) - unaccepted_count
-            turn_count = self.store.count(turns._replace(until=moment))
-            return NamespaceCounts(namespace, memory_count, None, None, turn_count, is_readable)
-        return NamespaceCounts(
-            namespace,
-            memory_count=self.store.count(where),
-            pending_count=self.store.count(only_pending(where)),
-            deleted_count=self.store.count(where._replace(state="ended", ended_by="delete")),
-            turn_count=self.store.count(turns),
-            read=is_readable,
-        )
-
 
 def _all_versions(namespace: str, group: str) -> Filter:
     return Filter(Collection.MEMORY, (namespace,), state="any", group=group)
@@ -478,17 +445,11 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
     at = neighbours.index(memory_id)
     length = min_length
     for other in neighbours[max(0, at - 1) : at + 2]:
-        if other != memory_id:
-            length = max(length, _common_length(memory_id, other) + 1)
+        while other != memory_id and length <= len(memory_id):
+            if not other.startswith(memory_id[:length]):
+                break
+            length += 1
     return memory_id[:length]
-
-
-def _common_length(first: str, second: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    for at, (left, right) in enumerate(zip(first, second, strict=False)):
-        if left != right:
-            return at
-    return len(first)
 
 
 # --- projects and review ---
@@ -581,16 +542,6 @@ def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[
     if moment is None:
         return list(records)
     return [record for record in records if accepted_at(record) <= to_millis(moment)]
-
-
-def find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
-    """Yield the records that a past filter matches although they awaited review at that time."""
-    assert where.as_of is not None
-    moment = to_millis(where.as_of)
-    for namespace in where.namespaces:  # namespaces may share ids
-        held = where._replace(namespaces=(namespace,), labels={**where.labels, HELD: "1"})
-        for page in scan_pages(store, held):
-            yield from (record for record in page if accepted_at(record) > moment)
 
 
 def with_past_reinforcement(

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from memories.anchors import grammar
 from memories.core.times import from_millis, to_millis
 from memories.guard.origin import HELD, IMPORTED_AS, PINNED, origin_of, tags_of
 from memories.models import PENDING, DecayPolicy, Draft, History, Memory, Version
@@ -16,6 +15,7 @@ _RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields of what makes a memory true; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
+_ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
 
 
@@ -103,12 +103,16 @@ def next_version(
 
 def _anchors_left(latest: Record, text: str) -> dict[str, Any]:
     """Return the fields of the anchors that still belong to a memory with a new text."""
-    anchors = grammar.split(latest.fields.get("anchors"))
-    left = grammar.select_named(anchors, latest.text, text)
+    anchors = split_anchors(latest.fields.get("anchors"))
+    if not anchors:
+        return {}
+    from memories.anchors.grammar import select_named
+
+    left = select_named(anchors, latest.text, text)
     if not left:
         return {}
     return {
-        "anchors": grammar.SEPARATOR.join(left),
+        "anchors": _ANCHOR_SEPARATOR.join(left),
         "anchored_at": latest.fields.get("anchored_at"),
     }
 
@@ -128,7 +132,7 @@ def declared_fields(draft: Draft) -> dict[str, Any]:
     if draft.data is not None:
         fields["data"] = draft.data or None
     if draft.anchors is not None:
-        fields["anchors"] = grammar.SEPARATOR.join(draft.anchors) or None
+        fields["anchors"] = _ANCHOR_SEPARATOR.join(draft.anchors) or None
         fields["anchored_at"] = None
         if draft.anchored_at is not None:
             fields["anchored_at"] = to_millis(draft.anchored_at)
@@ -207,11 +211,18 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         corrects=fields.get("corrects"),
         corrected_by=corrected_by(latest, now),
         pinned=PINNED in latest.labels,
-        anchors=grammar.split(fields.get("anchors")),
+        anchors=split_anchors(fields.get("anchors")),
         valid_until=time_of(fields, "valid_until"),
         recheck_days=fields.get("recheck_days"),
         anchored_at=time_of(fields, "anchored_at"),
     )
+
+
+def split_anchors(field: object) -> tuple[str, ...]:
+    """Return the anchors in the field of a record."""
+    if field:
+        return tuple(str(field).split(_ANCHOR_SEPARATOR))
+    return ()
 
 
 def time_of(fields: Mapping[str, Any], name: str) -> datetime | None:

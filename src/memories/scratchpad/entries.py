@@ -8,11 +8,10 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from memories.models import OFTEN, SESSION
+from memories.models import OFTEN, SESSION, Cited
 from memories.search.relevance import Relevance, boost, factor, fade
 
 if TYPE_CHECKING:
-    from memories.anchors.grammar import Cited
     from memories.anchors.judge import Judge
     from memories.models import Verdict
     from memories.settings import Config
@@ -195,11 +194,11 @@ def with_verdicts(
     )
 
 
-def _cited_by(entry: Entry, now: datetime) -> "Cited":
-    from memories.anchors.grammar import Cited, split
+def _cited_by(entry: Entry, now: datetime) -> Cited:
+    from memories.read.versions import split_anchors  # most entries have no anchors
 
     return Cited(
-        split(entry.anchors),
+        split_anchors(entry.anchors),
         entry.tags,
         parse_time(entry.written, now),
         _parse_time(entry.valid_until),

@@ -244,17 +244,16 @@ def with_verdicts(
     """Return hits with the verdicts of their memories; those that are no longer true come last."""
     memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
     judged = {memory.id: memory for memory in judge(memories)}
-    with_verdict: list[Hit] = []
+    sound: list[Hit] = []
+    doubtful: list[Hit] = []
     for hit in hits:
-        if isinstance(hit.found, Memory):
-            with_verdict.append(replace(hit, found=judged[hit.id]))
-        else:
-            with_verdict.append(hit)
-    return tuple(sorted(with_verdict, key=_is_doubtful))
-
-
-def _is_doubtful(hit: Hit) -> bool:
-    return isinstance(hit.found, Memory) and is_doubtful(hit.found)
+        if not isinstance(hit.found, Memory):
+            sound.append(hit)
+            continue
+        memory = judged[hit.id]
+        group = doubtful if is_doubtful(memory) else sound
+        group.append(replace(hit, found=memory))
+    return (*sound, *doubtful)
 
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:

@@ -86,7 +86,7 @@ class Anchoring(NamedTuple):
 
         Anchors that the new text no longer names, or that no longer hold, go.
         """
-        old = grammar.split(latest.fields.get("anchors"))
+        old = versions.split_anchors(latest.fields.get("anchors"))
         if draft.anchors is not None:
             is_same = tuple(draft.anchors) == old
             return replace(draft, anchors=None, anchored_at=None) if is_same else draft
@@ -139,7 +139,7 @@ class Anchoring(NamedTuple):
         """Return the anchors of a memory that is still true: those that hold, and those that its
         text names.
         """
-        old = grammar.split(latest.fields.get("anchors"))
+        old = versions.split_anchors(latest.fields.get("anchors"))
         if self.judge is None:
             return old
         tags = tags_of(latest.labels)

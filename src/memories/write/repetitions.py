@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.anchors import grammar
 from memories.core.times import to_millis
 from memories.guard.origin import AGENT, TRUST, USER, tags_of
 from memories.guard.validate import MAX_TAGS
@@ -126,7 +125,7 @@ def find_additions(record: Record, draft: Draft) -> Additions:
 def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
     """Return what a draft adds to what makes a memory true."""
     fields: dict[str, Any] = {}
-    anchors = grammar.split(record.fields.get("anchors"))
+    anchors = versions.split_anchors(record.fields.get("anchors"))
     both = tuple(dict.fromkeys((*anchors, *(draft.anchors or ()))))
     if both != anchors:
         fields["anchors"] = both

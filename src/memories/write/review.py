@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from memories.anchors import grammar
 from memories.core.batches import by_count
 from memories.core.times import to_millis
 from memories.embedders.protocol import embed_to_store
@@ -462,7 +461,7 @@ def _draft_of(record: Record, content: str | None) -> Draft:
         confidence=fields.get("confidence"),
         source=fields.get("source"),
         data=fields.get("data") if is_same_text else None,
-        anchors=grammar.split(fields.get("anchors")) or None,
+        anchors=versions.split_anchors(fields.get("anchors")) or None,
     )
 
 
