@@ -22,7 +22,11 @@ def test_a_language_has_every_line() -> None:
         code: tuple(len(languages.words(code)[line]) for line in ("months", "weekdays", "numbers"))
         for code in CODES
     }
-    assert {code: count for code, count in counts.items() if count != (12, 7, 13)} == {}
+    assert {
+        code: count
+        for code, count in counts.items()
+        if count[:2] != (12, 7) or count[2] not in (13, 29)
+    } == {}
 
 
 def test_the_file_of_latin_words_is_current() -> None:

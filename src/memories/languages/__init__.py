@@ -225,11 +225,9 @@ MONTHS = (
 )
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 DAYS = frozenset((*MONTHS, *WEEKDAYS))
-_SERIES = {
-    "weekdays": WEEKDAYS,
-    "months": MONTHS,
-    "numbers": [str(number) for number in range(13)],
-}
+# The numbers in the order of their words; not all languages have words for all of them here.
+NUMBERS = [str(number) for number in (*range(21), *range(30, 101, 10))]
+_SERIES = {"weekdays": WEEKDAYS, "months": MONTHS, "numbers": NUMBERS}
 
 
 @functools.cache
@@ -242,7 +240,7 @@ def _senses(code: str) -> Mapping[str, str]:
             for entry in lines.get(line, ()):
                 senses.update(dict.fromkeys(entry.split("|"), english))
         for line, names in _SERIES.items():
-            for entry, english in zip(lines[line], names, strict=True):
+            for entry, english in zip(lines[line], names, strict=False):
                 for word in entry.split("|"):
                     senses[word.strip("~")] = english
     return senses

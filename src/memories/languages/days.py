@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from memories.languages import (
     MONTHS,
+    NUMBERS,
     UNSPACED,
     WEEKDAYS,
     detect,
@@ -320,10 +321,8 @@ def _units(code: str) -> Mapping[str, tuple[str, str]]:
 def _number_words(code: str) -> Mapping[str, str]:
     """Return the numbers of a language's words for them."""
     numbers: dict[str, str] = {}
-    for number, entry in enumerate(words(code)["numbers"]):
-        if number:
-            names = entry.replace("_", " ").split("|")
-            numbers.update(dict.fromkeys(names, str(number)))
+    for number, entry in zip(NUMBERS[1:], words(code)["numbers"][1:], strict=False):
+        numbers.update(dict.fromkeys(entry.replace("_", " ").split("|"), number))
     numbers.update(dict.fromkeys(words(code)["a"], "1"))
     numbers.update({word.replace("_", " "): "few" for word in words(code)["few"]})
     numbers.pop("-", None)

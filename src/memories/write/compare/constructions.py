@@ -84,8 +84,9 @@ def _apply(construction: _Construction, words: Sequence[Word]) -> Sequence[Word]
 def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
     """Return the words for a part of a form."""
     name = part.strip("<>!")
-    if name == "days":
-        return [Word(f"{word.key}s", f"{word.shown}s", exact=True) for word in slots["day"]]
+    if name in {"days", "days2"}:
+        days = slots[name.replace("days", "day")]
+        return [Word(f"{word.key}s", f"{word.shown}s", exact=True) for word in days]
     if name not in slots:
         return [Word(part, part, form=FREE)]
     if not part.endswith("!"):
@@ -149,6 +150,7 @@ _CLASSES = {
     "agent": AGENTS,
     "wish": frozenset("want wants prefer prefers like likes".split()),
     "before": frozenset("before after when while".split()),
+    "duty": frozenset({"must", "should", "may", "can"}),
 }
 _CLASSES["day2"] = _CLASSES["day"]
 

@@ -16,12 +16,17 @@ from memories.write.compare.vocabulary import (
     GROUP,
     LIGHT,
     PAST_MARKS,
+    PLACES,
     SOFT,
     WHOLE,
 )
 
 _T = TypeVar("_T")
 _MARKS = frozenset(".,")
+_END = Word(".", ".")
+_ADJUNCTS = PLACES | {"@when", "during"}  # before them a comma means nothing
+_ARTICLES = (["a"], ["an"])
+_DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # of German and French verbs
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 
@@ -43,7 +48,8 @@ def base_of(key: str) -> list[str]:
     if key in BASE:
         return [BASE[key]]
     if participle := _PARTICIPLE.fullmatch(key):
-        return [participle[1] or f"{participle[2]}e"]
+        stem = f"{participle[2]}e"
+        return [participle[1]] if participle[1] else [stem, stem.replace("é", "è")]
     if len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
         return []
     if key.endswith(("ies", "ied")):
@@ -107,6 +113,7 @@ def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
             for form, i in places:
                 before = keys_of(words[max(0, i - 2) : i])
                 is_noun = form.endswith("ing") and BE.isdisjoint(before)
+                is_noun = is_noun and f"{form}s" not in other_forms  # meeting, meetings
                 is_changed = bool(other_forms) and form not in other_forms
                 if is_changed and (is_noun or words[i].form == "adjective"):
                     other_form = other_forms[0]
@@ -121,7 +128,7 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
     nothing.
 
     It means nothing in a subject without a determiner whose verb changes with it (requests are, a
-    request is), nor after "all" and "every".
+    request is; a user needs, users need), nor after "all" and "every".
     """
     new_written, old_written = _by_key(new), _by_key(old)
     for key, new_places in new_written.items():
@@ -130,33 +137,46 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
             many, one = _neighbours(old, j), _neighbours(new, i)
             if len(added) > len(removed):
                 plural, single, many, one = single, plural, one, many
-            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(many, one):
+            is_plural = plural[-1:] == "s" and single in base_of(plural)
+            if is_plural and not (_is_general(many, one) or _agrees(many, one)):
                 return f"number: {removed} -> {added}"
     return ""
 
 
 class _Neighbours(NamedTuple):
-    """The keys of the two words before a word, and the word after it as it was written."""
+    """The words of its sentence before a word, and the word after it."""
 
-    before: Sequence[str]
-    after: str
+    before: Sequence[Word]
+    after: Word
 
 
 def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
-    after = ""
-    if i + 1 < len(words):
-        after = words[i + 1].shown.lower()
-    return _Neighbours(keys_of(words[max(0, i - 2) : i]), after)
+    keys = keys_of(words[:i])
+    start = max((at + 1 for at, key in enumerate(keys) if key in _MARKS), default=0)
+    return _Neighbours(words[start:i], next(iter(words[i + 1 : i + 2]), _END))
 
 
 def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
     """Return whether a plural and a singular between these words are both generic."""
     every = GROUP["all"]
-    if every in map(GROUP.get, plural.before) and every in map(GROUP.get, single.before):
+    plural_keys, keys = keys_of(plural.before), keys_of(single.before)
+    many, one = plural_keys[-2:], keys[-2:]
+    if every in map(GROUP.get, many) and every in map(GROUP.get, one):
         return True
-    if not DETERMINERS.isdisjoint([*plural.before, *single.before]):
+    plural_verb, verb = plural.after.shown.lower(), single.after.shown.lower()
+    if keys[:1] in _ARTICLES and (verb in _DUTIES or plural_verb in base_of(verb)):
+        return DETERMINERS.isdisjoint([*plural_keys, *keys[1:]])
+    if not DETERMINERS.isdisjoint([*many, *one]):
         return False
-    return plural.after in {"are", "were", "have"} and single.after in {"is", "was", "has"}
+    return plural_verb in {"are", "were", "have"} and verb in {"is", "was", "has"}
+
+
+def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
+    """Return whether these are forms of a verb behind its subject: a user needs, users need."""
+    if not (plural.before and single.before):
+        return False
+    subject, subjects = plural.before[-1], single.before[-1]
+    return subject.key == subjects.key and subject.shown.lower() in base_of(subjects.shown.lower())
 
 
 def describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -200,7 +220,7 @@ def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tupl
         if word.key in marks and left:
             after = keys_of(words[i + 1 :])
             right = next((key for key in after if key not in LIGHT or key in _JOINING), "")
-            if right and right not in _JOINING:
+            if right and right not in _JOINING and not (i > 1 and after[0] in _ADJUNCTS):
                 pairs.add((left, right))
         if word.key not in LIGHT:
             left = word.key

@@ -27,10 +27,13 @@ _LIST = 3  # minimum number of names in a list
 _NAME = 3  # maximum number of words in a name
 _REFLEXIVE = frozenset({"se", "si", "sich"})
 _BETWEEN = frozenset({"not", "also", "still"})
-_OF = frozenset("of for with".split())
+_OF = frozenset("of for with in on".split())
 _HELPING = BE | MODALS | {"not", "never", "always", "also"}
 _ADJUNCT_STARTS = PLACES | frozenset("for with as from to via through @when @on".split())
 _SHORTEST_MANNER = 5  # letters
+_DATES = DATES | frozenset("second sec min hr wk mth yr".split())
+_LISTING = BE | PLACES | frozenset("of for with from @when".split())  # what is before a list
+_ORDERED = frozenset("order steps sequence first then priority stages ranked phases".split())
 _STARTING = frozenset("we user all every each".split())
 
 
@@ -43,7 +46,7 @@ def orders_of(words: Sequence[Word]) -> set[tuple[str, ...]]:
         return {tuple(f"{word.key} {word.form == 'passive'}" for word in weighty)}
     orders: set[tuple[str, ...]] = set()
     sorted_words = _sort_pair(words)
-    fronted = _move_fronted(sorted_words)
+    fronted = _sort_pair(_move_fronted(sorted_words))
     for variant in (sorted_words, fronted, _sort_adjuncts(fronted)):
         active = _make_active(variant)
         orders.add(_keys(active))
@@ -114,7 +117,9 @@ def _may_move(fronted: Sequence[Word]) -> bool:
     first = fronted[0]
     if first.key in FRONTED | SOFT | DATES or first.sense in {"in", "with", "every"}:
         return True
-    return any(word.key in DATES or word.sense in DAYS for word in fronted[:2])
+    return any(
+        word.sense in DAYS or not _DATES.isdisjoint(forms_of(word.key)) for word in fronted[:3]
+    )
 
 
 def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
@@ -204,7 +209,9 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """Sort the names of the only "A and B" alphabetically if it is a whole subject or object."""
+    """Sort the words of the only "A and B" alphabetically: names that are a whole subject or
+    object, and other words at the end of a sentence, behind "is" or a preposition.
+    """
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
     length = len(words) - (bool(words) and words[-1].key == ".")
@@ -215,7 +222,10 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
         return words
     at = ands[0]
     pair = [words[at - 1], words[at + 1]]
-    if all(word.shown[:1].isupper() for word in pair):
+    is_list = at == length - 2 and keys[at - 2] in _LISTING and _ORDERED.isdisjoint(keys)
+    if is_list:
+        is_list = not any(COMMON_VERBS.intersection(forms_of(word.key)) for word in pair)
+    if is_list or all(word.shown[:1].isupper() for word in pair):
         words[at - 1], words[at + 1] = sorted(pair, key=lambda word: word.key)
     return words
 
@@ -283,6 +293,8 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
         while start > 0 and not _ends_clause(words, start - 1):
             start -= 1
         end = _find_word(words, at, BOUNDARIES)
+        while end < len(words) and _joins_names(words, end):
+            end = _find_word(words, end + 1, BOUNDARIES)
         by = _find_word(words[:end], at + 1, {"by"})
         last = _find_word(words[:end], by + 1, SOFT)
         agent, verb = words[by + 1 : last], words[at]._replace(form="active")
@@ -299,12 +311,18 @@ def _make_active(words: Sequence[Word]) -> list[Word]:
         ]
 
 
+def _joins_names(words: Sequence[Word], at: int) -> bool:
+    """Return whether a word is the "and" or "or" of two names."""
+    pair = words[at - 1 : at + 2 : 2]
+    return words[at].key in {"and", "or"} and all(word.shown[:1].isupper() for word in pair)
+
+
 def _ends_clause(words: Sequence[Word], at: int) -> bool:
     """Return whether a clause ends at a word; the "and" of "dark and light mode are supported" ends
     none.
     """
     if words[at].key != "and":
-        return words[at].key in BOUNDARIES
+        return words[at].key in BOUNDARIES - {"than"}
     return any(
         word.key in BE or word.key in BOUNDARIES or not COMMON_VERBS.isdisjoint(forms_of(word.key))
         for word in words[:at]
