@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories.write.compare.grammar import base_of, forms_of
-from memories.write.compare.reading import FREE, Word, keys_of
 from memories.write.compare.vocabulary import (
     ACTIONS,
     AGENTS,
@@ -28,6 +27,7 @@ from memories.write.compare.vocabulary import (
     SOFT,
     WEEKDAYS,
 )
+from memories.write.compare.words import FREE, Word, keys_of
 
 _LONG = 60  # words; longer texts aren't rewritten
 _VERBS = COMMON_VERBS | ACTIONS | {GROUP[verb] for verb in COMMON_VERBS if verb in GROUP}

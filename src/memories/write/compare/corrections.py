@@ -17,7 +17,7 @@ from memories.languages import are_opposite
 from memories.languages.text import is_latin, is_unspaced
 from memories.write.compare.duplicates import align_texts, is_value
 from memories.write.compare.grammar import base_of
-from memories.write.compare.reading import Word, keys_of, tongues
+from memories.write.compare.reading import tongues
 from memories.write.compare.vocabulary import (
     ANTONYMS,
     BE,
@@ -36,6 +36,7 @@ from memories.write.compare.vocabulary import (
     SWITCHING,
     USING,
 )
+from memories.write.compare.words import Word, keys_of
 
 _MAX_CHARACTERS = 400  # characters; longer texts say several things
 _MIN_SHARED = 0.45  # share of the longer text's words

@@ -24,16 +24,7 @@ from memories.write.compare.grammar import (
     forms_of,
     pair_words,
 )
-from memories.write.compare.reading import (
-    CASED,
-    Word,
-    bare,
-    is_shouted,
-    keys_of,
-    quotations,
-    read,
-    tongues,
-)
+from memories.write.compare.reading import CASED, bare, is_shouted, quotations, read, tongues
 from memories.write.compare.vocabulary import (
     COMPOUNDS,
     DATES,
@@ -52,6 +43,7 @@ from memories.write.compare.word_order import (
     orders_of,
     sort_lists,
 )
+from memories.write.compare.words import Word, keys_of
 
 
 class Relation(StrEnum):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple, TypeVar
 
-from memories.write.compare.reading import FREE, Word, keys_of
 from memories.write.compare.vocabulary import (
     BASE,
     BE,
@@ -20,6 +19,7 @@ from memories.write.compare.vocabulary import (
     SOFT,
     WHOLE,
 )
+from memories.write.compare.words import FREE, Word, keys_of
 
 _T = TypeVar("_T")
 _MARKS = frozenset(".,")

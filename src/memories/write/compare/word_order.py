@@ -5,7 +5,6 @@ from itertools import product
 
 from memories.languages import DAYS
 from memories.write.compare.grammar import forms_of
-from memories.write.compare.reading import FREE, Word, keys_of
 from memories.write.compare.vocabulary import (
     BE,
     BOUNDARIES,
@@ -20,6 +19,7 @@ from memories.write.compare.vocabulary import (
     PLACES,
     SOFT,
 )
+from memories.write.compare.words import FREE, Word, keys_of
 
 _LONG = 300  # words; comparing the orders of longer texts takes seconds
 _ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject behind its verb
