@@ -119,10 +119,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
             path, files = _normal_path(command.path), self._files()
             if path == ROOT:
                 raise ToolError("Cannot delete the /memories directory itself")
-            paths = [path] if path in files else _inside(files, path)
-            if not paths:
-                raise ToolError(f"The path {command.path} does not exist")
-            for file in paths:
+            for file in _find_files(files, path, command.path):
                 self._memories.delete(files[file].id)
             return f"Successfully deleted {command.path}"
 
@@ -133,9 +130,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
             files = self._files()
             if old == ROOT:
                 raise ToolError("Cannot rename the /memories directory itself")
-            paths = [old] if old in files else _inside(files, old)
-            if not paths:
-                raise ToolError(f"The path {command.old_path} does not exist")
+            paths = _find_files(files, old, command.old_path)
             if new in files or new == ROOT or _inside(files, new):
                 raise ToolError(f"The destination {command.new_path} already exists")
             if new.startswith(f"{old}/"):
@@ -223,6 +218,18 @@ def _is_path(path: str) -> bool:
 
 def _inside(files: Mapping[str, Memory], folder: str) -> list[str]:
     return [path for path in files if path.startswith(f"{folder}/")]
+
+
+def _find_files(files: Mapping[str, Memory], path: str, name: str) -> list[str]:
+    """Return a file, or the files in a folder.
+
+    Raises:
+        ToolError: There is no such file or folder.
+    """
+    paths = [path] if path in files else _inside(files, path)
+    if not paths:
+        raise ToolError(f"The path {name} does not exist")
+    return paths
 
 
 def _text(memory: Memory) -> str:

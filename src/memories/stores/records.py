@@ -3,7 +3,7 @@
 The values that users see are in `models`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -43,6 +43,14 @@ class Ref(NamedTuple):
     namespace: str
     group: str
     position: int
+
+
+def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:
+    """Return refs by collection and namespace."""
+    groups: dict[tuple[Collection, str], list[Ref]] = {}
+    for ref in refs:
+        groups.setdefault(ref[:2], []).append(ref)
+    return groups
 
 
 class Record(NamedTuple):

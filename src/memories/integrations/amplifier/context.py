@@ -299,10 +299,7 @@ class MemoriesContext:
             token_budget: The maximum number of tokens.
             provider: The provider whose limits apply if there is no budget.
         """
-        budget = token_budget
-        if budget is None:
-            limits = (self._max_tokens, _limit_of(provider))
-            budget = min((limit for limit in limits if limit is not None), default=MAX_TOKENS)
+        budget = self._budget(token_budget, provider)
         first, messages = [], self._messages
         if self._factory:
             first.append({"role": "system", "content": await self._factory()})
@@ -358,6 +355,12 @@ class MemoriesContext:
         if self._hooks is not None:
             event = {"messages": len(messages), "messages_removed": left_out, "budget": budget}
             await self._hooks.emit("context:compaction", event)
+
+    def _budget(self, tokens: int | None, provider: Any) -> int:
+        if tokens is not None:
+            return tokens
+        limits = [limit for limit in (self._max_tokens, _limit_of(provider)) if limit is not None]
+        return min(limits, default=MAX_TOKENS)
 
 
 def _limit_of(provider: Any) -> int | None:

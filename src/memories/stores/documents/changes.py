@@ -33,7 +33,7 @@ from memories.stores.documents.schema import (
     window_ids,
     write_id_of,
 )
-from memories.stores.records import Filter, Patch, Record, Ref
+from memories.stores.records import Filter, Patch, Record, Ref, by_namespace
 from memories.stores.words import tokens_of
 
 if TYPE_CHECKING:
@@ -459,7 +459,4 @@ def find_pending(
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
     """Return refs by the part that contains their records."""
-    refs_by_part: dict[Part, list[Ref]] = {}
-    for ref in refs:
-        refs_by_part.setdefault(part_of(ref), []).append(ref)
-    return refs_by_part
+    return {Part(Kind.RECORDS, *place): part for place, part in by_namespace(refs).items()}

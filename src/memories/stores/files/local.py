@@ -41,6 +41,7 @@ from memories.stores.records import (
     Record,
     Ref,
     Space,
+    by_namespace,
     mutable_parts,
 )
 
@@ -434,10 +435,7 @@ class LocalFiles:
         if not self.folder.exists():
             return ()
         with self.transaction() as work:
-            refs_by_file: dict[tuple[Collection, str], list[Ref]] = {}
-            for ref in dict.fromkeys(refs):
-                refs_by_file.setdefault((ref.collection, ref.namespace), []).append(ref)
-            for (collection, namespace), file_refs in refs_by_file.items():
+            for (collection, namespace), file_refs in by_namespace(dict.fromkeys(refs)).items():
                 name = self.sync_readable(collection, namespace)
                 ids = work.index.read_event_ids(file_refs)
                 if not ids:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.postgres.schema import jsonb, record_of
 from memories.stores.postgres.transaction import Transaction
-from memories.stores.records import Collection, Filter, Record, Ref, plain_conditions
+from memories.stores.records import Collection, Filter, Record, Ref, by_namespace, plain_conditions
 
 COLUMNS = (
     "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, "
@@ -142,14 +142,6 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         else:
             records[row[0]] = record
     return records
-
-
-def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:
-    """Return refs by collection and namespace."""
-    groups: dict[tuple[Collection, str], list[Ref]] = {}
-    for ref in refs:
-        groups.setdefault((ref.collection, ref.namespace), []).append(ref)
-    return groups
 
 
 def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any, ...]]:

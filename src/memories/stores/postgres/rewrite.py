@@ -18,9 +18,8 @@ from typing import NamedTuple
 from memories.errors import StoreBusy, StoreError
 from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.query import by_namespace
 from memories.stores.postgres.transaction import ERASING, Transaction
-from memories.stores.records import Ref
+from memories.stores.records import Ref, by_namespace
 
 LOCK_SECONDS = 2.0  # seconds that other processes wait at most behind a lock that isn't granted
 PATIENCE_SECONDS = 120.0  # seconds that each attempt to get such a lock may take
@@ -93,6 +92,11 @@ class Copy(NamedTuple):
     new: str
     parts: int
 
+    @property
+    def new_leaves(self) -> list[str]:
+        """The tables that contain the rows of the copy."""
+        return _leaf_names(self.new, self.parts)
+
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
     """Return the tables that contain a table's rows; none if the table no longer exists."""
@@ -161,7 +165,7 @@ def replace(
     for copy in copies:
         _create(db, copy)
         db.run(f"INSERT INTO {copy.new} SELECT * FROM {copy.old}")
-        for leaf in _new_leaves(copy):
+        for leaf in copy.new_leaves:
             _make_indexes(db, copy.leaves[0], leaf)
             db.run(f"ANALYZE {leaf}")
     removed: set[str] = set()
@@ -221,10 +225,10 @@ def _create(db: Transaction, copy: Copy) -> None:
         for number in range(copy.parts):
             bounds = f"FOR VALUES WITH (MODULUS {copy.parts}, REMAINDER {number})"
             db.run(f"CREATE TABLE {copy.new}_p{number} PARTITION OF {copy.new} {bounds}")
-    for leaf in _new_leaves(copy):
+    for leaf in copy.new_leaves:
         db.run(f"ALTER TABLE {leaf} {_storage_changes(db, copy.leaves[0])}")
     for (column,) in db.rows(_UNSAMPLED, (copy.leaves[0],)):
-        for table in {copy.new, *_new_leaves(copy)}:
+        for table in {copy.new, *copy.new_leaves}:
             db.run(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
     for (grant,) in db.rows(_GRANTS, (copy.new, copy.old)):
         db.run(grant)
@@ -281,17 +285,13 @@ def _replace_table(db: Transaction, copy: Copy) -> None:
         )
         db.run(f"ALTER TABLE {parent} DETACH PARTITION {copy.old}")
     db.run(f"DROP TABLE {copy.old}")
-    for table in dict.fromkeys((copy.new, *_new_leaves(copy))):
+    for table in dict.fromkeys((copy.new, *copy.new_leaves)):
         for name, *_ in db.rows(_INDEXES, (table,)):
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
         # The server reads the rows to check them. This takes longest, about a second for a million.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
-
-
-def _new_leaves(copy: Copy) -> list[str]:
-    return _leaf_names(copy.new, copy.parts)
 
 
 def _leaf_names(table: str, parts: int) -> list[str]:
