@@ -3,7 +3,7 @@
 import pytest
 
 from memories.errors import InvalidInput
-from memories.read.lookup import complete_project, with_global
+from memories.read.lookup import _shorten, complete_project, with_global
 from memories.stores.records import Collection, Filter
 
 EVERYTHING = Filter(Collection.MEMORY, ("shared",))
@@ -44,3 +44,18 @@ def test_the_end_of_a_projects_name_is_enough_if_no_other_ends_like_that() -> No
         match=r'"till" may be github\.com/acme/till or gitlab\.com/ann/till; give',
     ):
         complete_project("till", names)
+
+
+@pytest.mark.parametrize(
+    ("memory_id", "short"),
+    [("ab1000", "ab1000"), ("ab1001", "ab1001"), ("ab2000", "ab2"), ("b", "b")],
+)
+def test_a_short_id_differs_from_its_neighbours_on_both_sides(memory_id: str, short: str) -> None:
+    assert _shorten(memory_id, ["ab1000", "ab1001", "ab2000", "b"], 2) == short
+
+
+def test_an_id_without_known_neighbours_keeps_its_time_and_some_random_bits() -> None:
+    memory_id = "0197d3b2-77aa-7c3e-8f00-1234567890ab"
+    assert _shorten(memory_id, None, 8) == memory_id[:18]
+    assert _shorten(memory_id, ["other"], 8) == memory_id[:18]
+    assert _shorten("own-id", None, 2) == "own-id"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import product
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memories.search import surroundings
+from memories.search.candidates import Query
 from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, Surroundings, measure
 from memories.stores.records import BESIDE, Matches
 
@@ -317,3 +320,10 @@ def test_measuring_changes_nothing() -> None:
     assert np.isnan(given_.similarity[0])
     assert given_.similarity[1] == -0.5
     assert given_.holds.dtype == np.bool_
+
+
+def test_a_day_without_a_year_may_be_in_this_year_or_the_four_before() -> None:
+    now = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    query = Query("what happened on 3 May", (), now, now, 168.0, None, {})
+    years = {start.year for start, _ in surroundings._search_periods(query)}
+    assert years == {2022, 2023, 2024, 2025, 2026}
