@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -371,3 +372,32 @@ def test_the_command_in_a_cloned_folder(
     assert run("trust", "--revoke")[0] == 0
     assert '"count": 1' in run("list")[1]
     assert run("trust", "--revoke")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "user", "members", "is_private"),
+    [
+        (("ann", 7), ("ann", 7), [], True),
+        (("ann", 7), ("ann", 7), ["ann"], True),
+        (("ann", 7), ("ann", 7), ["ann", "bob"], False),
+        (("users", 7), ("ann", 7), [], False),
+        (("ann", 7), ("ann", 8), [], False),
+        (("ann", 7), None, [], False),
+    ],
+)
+def test_a_group_is_private_if_it_has_the_name_of_the_user_and_no_other_member(
+    monkeypatch: pytest.MonkeyPatch,
+    group: tuple[str, int],
+    user: tuple[str, int] | None,
+    members: list[str],
+    is_private: bool,
+) -> None:
+    def entry(_: int) -> object:
+        if user is None:
+            raise KeyError
+        return SimpleNamespace(pw_name=user[0], pw_gid=user[1])
+
+    found = SimpleNamespace(gr_name=group[0], gr_gid=group[1], gr_mem=members)
+    monkeypatch.setattr("grp.getgrgid", lambda _: found)
+    monkeypatch.setattr("pwd.getpwuid", entry)
+    assert trust._is_private(7) is is_private

@@ -70,3 +70,13 @@ def test_a_value_is_a_secret_from_a_bound_on(
 def test_a_login_in_base64_has_four_characters_beside_its_colon() -> None:
     assert not values.holds_login(base64.b64encode(b":xyz").decode())
     assert values.holds_login(base64.b64encode(b"a:xyz").decode())
+
+
+@pytest.mark.parametrize(
+    ("byte", "is_text"),
+    [(8, False), (9, True), (13, True), (31, False), (32, True), (126, True), (127, False)],
+)
+def test_text_is_nine_tenths_printable(byte: int, is_text: bool) -> None:
+    assert values._is_printable(b"a" * 18 + bytes([byte]) * 3) is is_text
+    assert values._is_printable(b"a" * 9 + bytes([byte]))
+    assert not values._is_printable(b"")

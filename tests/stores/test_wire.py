@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from memories.stores.records import Collection, Filter, Patch, Record, Ref
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import InvalidInput
+from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.stores.wire import from_wire, namespaces_of, to_wire
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -19,6 +21,9 @@ ARGUMENTS: list[tuple[Any, set[str]]] = [
     ([REF, OTHER], {"ann", "bob"}),
     ({REF: OTHER}, {"ann", "bob"}),
     ("ann", set()),
+    (FakeEmbedder.space, set()),
+    (Finding("a part is damaged", "run memory doctor"), set()),
+    ((1, "two", None, 0.5), set()),
 ]
 
 
@@ -32,3 +37,22 @@ def test_a_token_is_checked_for_every_namespace_of_an_argument(
     argument: Any, namespaces: set[str]
 ) -> None:
     assert namespaces_of(argument) == namespaces
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        REF._replace(namespace=1),
+        REF._replace(group=None),
+        REF._replace(position="1"),
+        REF._replace(collection="memory"),
+        Filter(Collection.MEMORY, ["ann"]),  # type: ignore[arg-type]
+        Filter(Collection.MEMORY, ("ann", 1)),  # type: ignore[arg-type]
+        Filter("memory", ("ann",)),  # type: ignore[arg-type]
+        Record("m", "hello", NOW),  # type: ignore[arg-type]
+        Patch("m", NOW, "update", {}),  # type: ignore[arg-type]
+    ],
+)
+def test_an_address_of_the_wrong_type_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not a valid"):
+        from_wire(to_wire(wrong))
