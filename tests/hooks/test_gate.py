@@ -129,6 +129,33 @@ def test_a_correction_is_recalled_in_the_place_of_the_outdated_fact(
     assert ("1.80" in told, "1.74" in told) == (True, False)
 
 
+CHANGED = "Gary has retired. For pipes and heating we call Anneke from Bright Water now."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_left_out"),
+    [
+        ("For pipes and heating we call Gary Poole.", CHANGED, True),
+        (
+            "The pipes are repaired by Gary, mornings only.",
+            "Anneke from Bright Water repairs pipes, mornings only.",
+            False,
+        ),
+    ],
+)
+def test_a_correction_in_other_words_comes_before_the_outdated_fact_or_instead_of_it(
+    hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, is_left_out: bool
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    with Memories() as memories:
+        memories.create(old)
+        assert memories.create(new, force=True).corrects is None
+    told = hook("user-prompt", {"prompt": "who do I call about the pipes, Gary?"}).context
+    assert new in told
+    assert (old not in told) == is_left_out
+    assert is_left_out or told.index(new) < told.index(old)
+
+
 def test_at_most_five_memories_are_recalled(
     hook: Hook, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +202,11 @@ def test_a_text_counts_less_the_further_it_is_behind_the_best_one() -> None:
 
 def test_a_text_of_unknown_meaning_must_share_a_word() -> None:
     assert gate.Gate("run the tests").rate("run the tests", None, 0.0) < -1e9
+
+
+def test_words_of_scripts_without_spaces_share_pairs_of_characters() -> None:
+    prompt = gate.Gate("テストを実行して")
+    assert prompt.rate("テストが必要", None, 1.0) > prompt.rate("画像が必要", None, 1.0)
 
 
 def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone() -> None:

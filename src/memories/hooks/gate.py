@@ -18,7 +18,7 @@ prompt needs a text, in any language, and admits what reaches a threshold:
                 it" needs "The thesis is built with latexmk". See `relation_rater`. 0 if unknown.
     words       the BM25 of the words that the prompt and the text share
     spelling    the share of the prompt's groups of four letters that the text has too: parts of
-                compounds, and other forms of a word
+                compounds, and other forms of a word. In scripts without spaces a group has two.
     everywhere  1 for a memory that is valid in every project, else 0
 
 The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.languages.text import coverage
+from memories.languages.text import coverage, is_unspaced
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,8 @@ _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
 _MAX_SIZE = 100  # bytes
 _LETTERS = 4  # of a group
-_WORD = re.compile(r"\w{4,}")
+_CHARACTERS = 2  # of a group in scripts without spaces
+_WORD = re.compile(r"\w{2,}")
 _MIN_NAME = 3  # characters of a project's name that a prompt can contain by more than accident
 
 
@@ -118,10 +119,11 @@ def admits(relevance: float, rank: int) -> bool:
 
 
 def _groups(text: str) -> set[str]:
-    """Return the groups of four letters in the words of a text."""
+    """Return the groups of letters in the words of a text."""
     groups: set[str] = set()
     for word in _WORD.findall(text.lower()):
-        groups.update(word[start : start + _LETTERS] for start in range(len(word) - _LETTERS + 1))
+        size = _CHARACTERS if is_unspaced(word) else _LETTERS
+        groups.update(word[start : start + size] for start in range(len(word) - size + 1))
     return groups
 
 

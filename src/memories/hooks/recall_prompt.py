@@ -24,6 +24,13 @@ from memories.hooks.sentences import hash_sentences
 from memories.languages.text import query_terms
 from memories.memories import Memories
 from memories.models import Memory, is_recall_off
+from memories.read.subjects import (
+    REPLACES,
+    SURELY_REPLACES,
+    has_words_of,
+    reports_change,
+    score_replacement,
+)
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
@@ -31,7 +38,11 @@ from memories.settings import Config
 from memories.stores.records import Collection, Ref
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memories.context.protocol import HistoryTurn
+    from memories.stores.records import Space
 
 _NO_ID = "ffffffff-ffff-7"  # the prefix of an id of the year 10889
 _MIN_BUDGET = 100  # tokens
@@ -45,12 +56,14 @@ class Rated(NamedTuple):
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
         words: The BM25 of the words that the memory shares with the prompt.
+        vectors: The vectors of its windows, shape (windows, dimension); None if there are none.
     """
 
     hit: Hit
     relevance: float
     meaning: float | None = None
     words: float = 0.0
+    vectors: "NDArray[np.float32] | None" = None
 
     @property
     def memory(self) -> Memory:
@@ -270,6 +283,9 @@ class _GatedBackend(EngineBackend):
             }
             selected = _select(query, rated.values(), self._projects)
             current = _put_corrections(selected, rated, self.memories.get)
+            embedder = results[0].query.embedder
+            space = None if embedder is None else embedder.space
+            current = _put_newer(current, list(rated.values()), space)
             corrected = [entry for entry in current if not is_recall_off(entry.memory.tags)][:k]
             if self._trace is not None:
                 self._trace.add_memories(rated, selected, current)
@@ -356,16 +372,14 @@ class _Rater:
         own = results[-1]
         query = own.query
         vector = query.vector(query.text) if query.is_readable("") else None
-        need = 0.0
-        self._relations: dict[Ref, float] = {}
+        self._vectors: dict[Ref, NDArray[np.float32]] = {}
+        for result in results:
+            self._vectors.update(result.vectors())
+        need, self._relate = 0.0, None
         if query.embedder is not None and vector is not None:
             model = query.embedder.space.model
             need = gate.rate_need(model, vector)
-            relate = gate.relation_rater(model, vector)
-            if relate is not None:
-                for result in results:
-                    for ref, windows in result.vectors().items():
-                        self._relations[ref] = relate(windows)
+            self._relate = gate.relation_rater(model, vector)
         self._gate = gate.Gate(query.text, need)
         meanings = [_meaning(own, features) for features in own.features]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
@@ -376,16 +390,19 @@ class _Rater:
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
         meaning = _meaning(result, result.features[ranked.row])
+        vectors, relation = self._vectors.get(ref), 0.0
+        if self._relate is not None and vectors is not None:
+            relation = self._relate(vectors)
         is_global = ref.collection is Collection.MEMORY and _is_global(hit.memory)
         relevance = self._gate.rate(
             hit.content,
             meaning,
             words,
             best=self._best,
-            relation=self._relations.get(ref, 0.0),
+            relation=relation,
             is_global=is_global,
         )
-        return Rated(hit, relevance, meaning, words)
+        return Rated(hit, relevance, meaning, words, vectors)
 
     def rate_memories(
         self, result: SearchResult, min_confidence: float, *, is_small: bool
@@ -466,3 +483,55 @@ def _put_corrections(
                 break
         current.setdefault(latest.memory.id, latest)
     return list(current.values())
+
+
+def _put_newer(
+    current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
+) -> list[Rated]:
+    """Put before each memory the newer one that may replace it, and leave out what is surely
+    replaced.
+
+    A correction in other words isn't linked with the memory that it corrects, and a prompt often
+    resembles the older one more; see `search.newer_first`.
+    """
+    ordered: dict[str, Rated] = {}
+    for older in current:
+        newer, score = _find_newer(older, candidates, space)
+        if newer is not None:
+            relevance = max(older.relevance, newer.relevance)
+            ordered.setdefault(newer.memory.id, newer._replace(relevance=relevance))
+            if score >= SURELY_REPLACES and reports_change(newer.memory.content):
+                continue
+        ordered.setdefault(older.memory.id, older)
+    return list(ordered.values())
+
+
+def _find_newer(
+    older: Rated, candidates: Sequence[Rated], space: "Space | None"
+) -> tuple[Rated | None, float]:
+    """Return the memory that most likely replaces an older one, if any, and its score.
+
+    A memory replaces at most one other: that with the highest score.
+    """
+    best, best_score = None, REPLACES
+    for newer in candidates:
+        score = _score_replacement(newer, older, space)
+        if score < best_score:
+            continue
+        if all(_score_replacement(newer, other, space) <= score for other in candidates):
+            best, best_score = newer, score
+    return best, best_score
+
+
+def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> float:
+    """Return how likely a memory replaces an older one of its project; see `read.subjects`."""
+    new, old = newer.memory, older.memory
+    is_beside = new.namespace == old.namespace
+    is_beside = is_beside and new.tags.get("project") == old.tags.get("project")
+    is_later = newer.hit.date > older.hit.date and new.corrected_by is None
+    if not is_beside or not is_later or not has_words_of(new.content, old.content):
+        return 0.0
+    similarity = None
+    if newer.vectors is not None and older.vectors is not None:
+        similarity = float((newer.vectors @ older.vectors.T).max())
+    return score_replacement(new.content, old.content, similarity, space)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SHARED_WORDS = 1.2
 CHANGE = 0.8
 REPLACES = 1.3  # the least score of a text that may replace another
+SURELY_REPLACES = 1.7  # of one that reports a change; chosen on the half dev of `bench tidy`
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
 MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
 MAX_CHARACTERS = 2_000  # of a text; longer ones replace nothing

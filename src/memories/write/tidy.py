@@ -19,7 +19,7 @@ from memories.guard.origin import HELD
 from memories.languages.text import coverage, index_text, query_terms
 from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
 from memories.read import versions
-from memories.read.subjects import reports_change
+from memories.read.subjects import SURELY_REPLACES, reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
@@ -36,7 +36,6 @@ _LEAST_REPEATS = 3  # conversations in which a user says the same
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
 _MOST_SHARED = 0.6  # share of the newer text's words in the older one, for a change in other words
-_SURELY_REPLACES = 1.7  # least score of `read.subjects`; chosen on the half dev of `bench tidy`
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
 
@@ -206,7 +205,7 @@ def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) 
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
             older.append(rival)
     scored = writer.score_rivals(Draft(record.text), older)
-    return [rival.record for score, rival in scored[:1] if score >= _SURELY_REPLACES]
+    return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
 
 
 def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[Suggestion]:
