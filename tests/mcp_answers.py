@@ -5,7 +5,12 @@ marks.
 import json
 import re
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from memories import Memories
+
+if TYPE_CHECKING:
+    from memories.mcp.tools import Ready
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
 NAME = rf"(?:{QUOTED}|\w[\w.@/+:#-]*(?: [\w.@/+:#-]+)*)"
@@ -70,3 +75,12 @@ def tokens(text: str, encoding: str) -> int:
     ):  # the package opens its files as Python did before
         import bpe_openai
     return len(bpe_openai.get_encoding(encoding).encode(text))
+
+
+def server(memories: Memories, ready: "Ready | None" = None, *, read_only: bool = False) -> Any:
+    """Return the MCP server of a memory, which is ready to search unless `ready` says more."""
+    from memories.mcp.server import serve_tools
+    from memories.mcp.tools import Tools
+
+    tools = Tools(lambda: memories, ready or (lambda _: (memories, "")))
+    return serve_tools(tools, read_only=read_only)

@@ -40,12 +40,11 @@ def flush_reads(folder: Path) -> None:
     waiting.flush(Counting())  # type: ignore[arg-type]
 
 
-def remove_scratchpad(_folder: Path) -> None:
-    """Remove a scratchpad that is there."""
+def refresh_scratchpad(_folder: Path) -> None:
+    """Refresh a scratchpad."""
     with Memories(embedder="none", namespace="bob") as memories:
         memories.create("The gate is green")
         memories.scratchpad(refresh=True)
-        scratchpad_file.remove(memories._scratchpads.place("bob"))
 
 
 def edit_scratchpad(folder: Path) -> None:
@@ -101,9 +100,8 @@ CASES = {
     ),
     "reads: count": Case(flush_reads, "accesses.lock", Counting, "touch"),
     "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad_file, "replacing"),
-    "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
     "scratchpad: refresh": Case(
-        remove_scratchpad, "bob/.scratchpad.lock", scratchpad_file, "write"
+        refresh_scratchpad, "bob/.scratchpad.lock", scratchpad_file, "write"
     ),
     "key of exports": Case(
         lambda folder: export.own_key(folder, make=True), "export.key.lock", export, "replacing"

@@ -203,7 +203,7 @@ def _by_http(client: TestClient, given: Mapping[str, Any]) -> list[str]:
 def _by_mcp(memories: Memories, given: Mapping[str, Any]) -> list[str]:
     """Return what the tool finds, by the ids that it tells."""
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     async def call() -> Any:
         async with Client(server(memories)) as client:
@@ -218,7 +218,7 @@ async def _tools(memories: Memories) -> Any:
     """Return the tools of the MCP server."""
 
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     async with Client(server(memories)) as client:
         return (await client.list_tools()).tools

@@ -39,7 +39,7 @@ def call(memories: Memories, tool: str, **arguments: Any) -> "CallToolResult":
     from mcp_types import Implementation
 
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     async def connected() -> "CallToolResult":
         who = Implementation(name="stranger", version="1")

@@ -345,7 +345,7 @@ def test_no_redact_is_for_one_call_of_the_command(home: Path) -> None:
 def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
     from mcp.client import Client
 
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     planted = secret()
 

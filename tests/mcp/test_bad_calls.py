@@ -170,7 +170,7 @@ def answers(
 ) -> list[tuple[bool, str]]:
     """Return for each call, over one connection, whether it is an error, and what it says."""
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     async def all_of_them() -> list[tuple[bool, str]]:
         said = []

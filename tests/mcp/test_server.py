@@ -48,7 +48,7 @@ class Agent:
     """A client of a server, connected anew for each call."""
 
     def __init__(self, memories: Memories, era: str, **options: Any) -> None:
-        from memories.mcp.server import server
+        from mcp_answers import server
 
         self.server, self.era = server(memories, **options), era
 
@@ -418,7 +418,7 @@ def test_no_name_of_a_client_is_an_obstacle(
     from mcp_types import Implementation
 
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     built = server(memories)
 

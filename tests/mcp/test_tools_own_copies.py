@@ -53,7 +53,7 @@ def both(tmp_path: Path) -> Iterator[tuple[Memories, Memories]]:
 
 def test_a_tool_changes_the_own_copy_and_no_other_one(both: tuple[Memories, Memories]) -> None:
     from mcp import Client
-    from memories.mcp.server import server
+    from mcp_answers import server
 
     bob, shared = both
     wheres = [

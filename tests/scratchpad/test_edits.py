@@ -358,7 +358,7 @@ def test_unsafe_files_are_not_read(bob: Memories, what: str, tmp_path: Path) -> 
     else:
         path.chmod(0o666)
     with pytest.raises(InvalidInput, match=r"scratchpad\.yaml|symbolic link"):
-        file.read(bob.config.home, "bob")
+        file.load(bob.config.home, "bob")
     scratchpad = bob.scratchpad()
     assert [entry.content for entry in scratchpad.entries] == ["The user prefers tabs"]
     assert len(scratchpad.notes) == 1

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,11 +24,18 @@ from memories.scratchpad.entries import (
     select_current,
     sort_entries,
 )
-from memories.scratchpad.file import read
 from memories.scratchpad.text import is_edited
 from memories.search.relevance import Relevance, factor, freshness
 from memories.stores import open_store
 from scratchpad.conftest import contents, edit, file_of, store
+
+
+def read(home: Path, namespace: str) -> Sequence[Entry]:
+    """Return the entries in the file of a namespace's scratchpad."""
+    pad = file.load(home, namespace)
+    assert pad is not None
+    return pad.entries
+
 
 # --- content
 
@@ -51,9 +59,9 @@ def test_reading_it_loads_nothing_heavy(bob: Memories) -> None:
     script = """
 import sys
 from pathlib import Path
-from memories.scratchpad.file import read
+from memories.scratchpad.file import load
 heavy = {"numpy", "apsw", "click", "yaml", "onnxruntime"}
-print(len(read(Path(sys.argv[1]), "bob")), sorted(heavy & sys.modules.keys()))
+print(len(load(Path(sys.argv[1]), "bob").entries), sorted(heavy & sys.modules.keys()))
 """
     process = subprocess.run(
         [sys.executable, "-c", script, str(bob.config.home)],

@@ -194,7 +194,7 @@ def test_the_command_and_the_api_are_one_memory(
     told = [(each["op"], each["channel"], each["outcome"]) for each in events.read(home)]
     done = [("create", "cli"), ("create", "http"), ("list", "cli"), ("search", "http")]
     assert told == [(*each, "ok") for each in done]
-    assert typed in {entry.id for entry in scratchpad_file.read(home, "bob")}
+    assert typed in {entry.id for entry in scratchpad_file.load(home, "bob").entries}
     assert {typed, sent} == {
         each["id"]
         for each in json.loads(memory("scratchpad", "show", "-n", "bob").stdout)["results"]

@@ -22,12 +22,12 @@ from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
 from memories.mcp import answers
 from memories.mcp.answers import brief, fence_groups
-from memories.mcp.tools import Ready, Tools, result
-from memories.memories import Memories
+from memories.mcp.tools import Tools, result
 from memories.models import SHARED
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
+    from memories.memories import Memories
     from memories.stores.damage import Damaged
 
 INSTRUCTIONS = (
@@ -147,24 +147,8 @@ def _sentence(exc: MemoriesError) -> str:
 # --- the server ---
 
 
-def server(memories: Memories, ready: Ready | None = None, *, read_only: bool = False) -> MCPServer:
-    """Return the MCP server of a memory.
-
-    Args:
-        memories: The memory to read and write.
-        ready: See `Tools`; by default `memories` is always ready to search.
-        read_only: Leave out every tool that writes.
-    """
-
-    def always_ready(_longer: bool) -> tuple[Memories, str]:
-        return memories, ""
-
-    tools = Tools(lambda: memories, ready or always_ready)
-    return serve_tools(tools, read_only=read_only)
-
-
 def serve_tools(tools: Tools, *, read_only: bool = False) -> MCPServer:
-    """Return the MCP server of these tools; see `server`."""
+    """Return the MCP server of these tools; with `read_only`, without those that write."""
     offered: list[Tool] = []
     for name, (title, annotations) in TOOLS.items():
         if annotations.read_only_hint or not read_only:

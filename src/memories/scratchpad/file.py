@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memories.core.disk import CREATING, locked, make_folder, replacing, try_lock, write_all
 from memories.errors import InvalidInput, StoreBusy
-from memories.scratchpad.entries import Entry, EntryRules, choose, sort_entries
+from memories.scratchpad.entries import Entry, EntryRules, choose
 from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
-from memories.search.relevance import Relevance
 
 if TYPE_CHECKING:
     from memories.stores.protocol import Store
@@ -81,20 +80,6 @@ class Place(NamedTuple):
 # --- reading
 
 
-def read(home: Path, namespace: str) -> list[Entry]:
-    """Return the entries of a namespace's scratchpad in display order.
-
-    Only this file is read, and nothing is written. Without a file the list is empty.
-
-    Raises:
-        InvalidInput: The file can't be read or trusted; the message says why.
-    """
-    pad = load(home, namespace)
-    if pad is None:
-        return []
-    return sort_entries(memories_of(pad, namespace), datetime.now(UTC), Relevance())
-
-
 def memories_of(pad: Pad, namespace: str) -> list[Entry]:
     """Return a scratchpad's entries that are memories; entries without an id are not stored yet."""
     return [entry._replace(namespace=namespace) for entry in pad.entries if entry.id]
@@ -106,7 +91,7 @@ def load(home: Path, namespace: str) -> Pad | None:
     The texts read or written most recently are not parsed again.
 
     Raises:
-        InvalidInput: See `read`.
+        InvalidInput: The file can't be read or trusted; the message says why.
     """
     file = path_of(home, namespace)
     text = read_text(file)
@@ -123,7 +108,7 @@ def parse_file(text: str, file: Path, namespace: str) -> Pad:
     """Read the text of a namespace's scratchpad.
 
     Raises:
-        InvalidInput: See `read`.
+        InvalidInput: See `load`.
     """
     last_text, pad = _PARSED.get(file, (None, None))
     if pad is None or text != last_text:
@@ -437,17 +422,6 @@ def places_in(home: Path, place_of: Callable[[str], Place]) -> Iterator[Place]:
                 place = place_of(folder.name)
                 if exists(place):
                     yield place
-
-
-def remove(place: Place) -> None:
-    """Remove a scratchpad with all its files."""
-    if not place.folder.is_dir():
-        return
-    with locked(place.lock):
-        for file in (place.file, *copies_of(place)):
-            file.unlink(missing_ok=True)
-        for name in (_STALE, _REFRESHING):
-            (place.folder / name).unlink(missing_ok=True)
 
 
 # --- metadata
