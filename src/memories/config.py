@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
-from memories.core import trust
+from memories.core.disk import home_in_doubt, make_folder, others_may_write, replacing
 from memories.core.urls import local_path, slashes_hint
 from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
@@ -73,7 +73,7 @@ def load_config(
     settings["home"] = home or settings["home"] or _platform_folder("data")
     if home:
         sources["home"] = home_source
-    doubt = trust.home_in_doubt(settings["home"])
+    doubt = home_in_doubt(settings["home"])
     if doubt:
         raise ConfigError(doubt)
     if settings["store"] is None:
@@ -166,6 +166,8 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return _DotEnv()
+    from memories.core import trust
+
     dotenv = trust.read(file, registers)
     settings = _by_name(dotenv.values)
     if dotenv.approved:
@@ -217,7 +219,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return {}
     import tomllib
 
-    doubt = trust.others_may_write(file)
+    doubt = others_may_write(file)
     if doubt:
         raise ConfigError(f"{file} {doubt}")
     try:
@@ -251,8 +253,6 @@ def save_setting(name: str, value: str) -> Path:
     import json
     import re
     import tomllib
-
-    from memories.core.disk import make_folder, replacing
 
     file = registers() / "config.toml"
     _read_toml(file)  # refuses a file that is not the user's own

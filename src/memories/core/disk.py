@@ -1,4 +1,5 @@
-"""Files that threads and processes share: durable writes, atomic replacement, locks; and forks.
+"""Files that threads and processes share: durable writes, atomic replacement, locks, permissions;
+and forks.
 
 It doesn't know any store's format.
 """
@@ -241,3 +242,66 @@ class ForkGuard:
     def forked(self) -> bool:
         """Whether this process is a child of the one that made the guard."""
         return self._process != os.getpid()
+
+
+# --- who may write
+
+
+def others_may_write(path: Path) -> str:
+    """Return why a file or folder can't be trusted, as part of a sentence; empty if it can."""
+    if os.name != "posix":
+        return ""
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user"
+    return _open_to_others(path, status)
+
+
+def home_in_doubt(home: Path) -> str:
+    """Return a sentence on why the home or its parent folder can't be trusted; empty if they can.
+
+    A user who may write there could replace the files in it.
+    """
+    if os.name != "posix" or not home.exists():
+        return ""
+    if home.stat().st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+        return f"{home} belongs to another user; set MEMORY_HOME to a folder of your own"
+    for folder in (home, home.resolve().parent):
+        doubt = _open_to_others(folder, folder.stat())
+        if doubt:
+            return f"{folder} {doubt}"
+    return ""
+
+
+def open_to_everybody(path: Path, status: os.stat_result) -> str:
+    """Return a part of a sentence if every user may replace a file; else an empty string.
+
+    In a sticky folder users can't replace the files of others.
+    """
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if status.st_mode & stat.S_IWOTH and not is_sticky:
+        return f"can be written by everybody; run: chmod o-w {path}"
+    return ""
+
+
+def _open_to_others(path: Path, status: os.stat_result) -> str:
+    doubt = open_to_everybody(path, status)
+    if doubt:
+        return doubt
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+        return f"can be written by others of its group; run: chmod g-w {path}"
+    return ""
+
+
+def _is_private(group_id: int) -> bool:
+    """Return whether a group has only this user, as many systems make one for each user."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(group_id), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    if (group.gr_gid, group.gr_name) != (user.pw_gid, user.pw_name):
+        return False
+    return set(group.gr_mem) <= {user.pw_name}

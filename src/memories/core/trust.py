@@ -1,4 +1,6 @@
-"""Trust in files: `.env` files that choose settings, files with tokens, and the home.
+"""Trust in files: `.env` files that choose settings, and files with tokens.
+
+For permissions of files and folders see `disk`.
 
 A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval is
 for one path and one content. It is stored next to the user's `config.toml`, which no folder can
@@ -6,12 +8,10 @@ change.
 """
 
 import json
-import os
-import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.core.disk import locked, make_folder, read_file, replacing
+from memories.core.disk import locked, make_folder, others_may_write, read_file, replacing
 from memories.errors import ConfigError
 from memories.guard.origin import refuse_agent
 
@@ -90,66 +90,6 @@ def approved_files(registers: Path) -> dict[str, str]:
     return _approvals(registers)
 
 
-def others_may_write(path: Path) -> str:
-    """Return why a file or folder can't be trusted, as part of a sentence; empty if it can."""
-    if os.name != "posix":
-        return ""
-    status = path.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        return "belongs to another user"
-    return _open_to_others(path, status)
-
-
-def home_in_doubt(home: Path) -> str:
-    """Return a sentence on why the home or its parent folder can't be trusted; empty if they can.
-
-    A user who may write there could replace the files in it.
-    """
-    if os.name != "posix" or not home.exists():
-        return ""
-    if home.stat().st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-        return f"{home} belongs to another user; set MEMORY_HOME to a folder of your own"
-    for folder in (home, home.resolve().parent):
-        doubt = _open_to_others(folder, folder.stat())
-        if doubt:
-            return f"{folder} {doubt}"
-    return ""
-
-
-def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return a part of a sentence if every user may replace a file; else an empty string.
-
-    In a sticky folder users can't replace the files of others.
-    """
-    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    if status.st_mode & stat.S_IWOTH and not is_sticky:
-        return f"can be written by everybody; run: chmod o-w {path}"
-    return ""
-
-
-def _open_to_others(path: Path, status: os.stat_result) -> str:
-    doubt = open_to_everybody(path, status)
-    if doubt:
-        return doubt
-    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
-        return f"can be written by others of its group; run: chmod g-w {path}"
-    return ""
-
-
-def _is_private(group_id: int) -> bool:
-    """Return whether a group has only this user, as many systems make one for each user."""
-    import grp
-    import pwd
-
-    try:
-        group, user = grp.getgrgid(group_id), pwd.getpwuid(os.geteuid())
-    except KeyError:
-        return False
-    if (group.gr_gid, group.gr_name) != (user.pw_gid, user.pw_name):
-        return False
-    return set(group.gr_mem) <= {user.pw_name}
-
-
 def _content(file: Path) -> bytes:
     if not file.is_file():
         raise ConfigError(f"there is no file {file}")
@@ -167,7 +107,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     from dotenv import dotenv_values  # 20 ms, so only if there is such a file
 
     # Lines that it can't read are for other programs.
-    logging.getLogger("dotenv.main").addFilter(_drop)
+    logging.getLogger("dotenv.main").disabled = True
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -179,10 +119,6 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
         ) from exc
     variables = dotenv_values(stream=io.StringIO(text), interpolate=False)
     return {name: value for name, value in variables.items() if value is not None}
-
-
-def _drop(_record: object) -> bool:
-    return False
 
 
 def _name(file: Path) -> str:

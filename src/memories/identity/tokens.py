@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.core.disk import locked, make_folder, read_file, replacing
+from memories.core.disk import locked, make_folder, others_may_write, read_file, replacing
 from memories.core.times import parse_time, to_iso
-from memories.core.trust import others_may_write, read_secret
+from memories.core.trust import read_secret
 from memories.errors import ConfigError, InvalidInput, NotFound
 from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line

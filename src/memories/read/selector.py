@@ -226,17 +226,18 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
     elif condition.name.lower() == "verdict":
         kind, read = name.kind, _verdict_reader(condition, instant)
     else:
-        kind, read = (
-            name.kind,
-            name.read
-            or functools.partial(
-                versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
-            ),
+        kind = name.kind
+        read = name.read or functools.partial(
+            versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
         )
         # Values of names are stored normalized; values of tags as they were given.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
-        return _is_present(read)
+
+        def is_present(record: Record) -> bool:
+            return read(record) is not None
+
+        return is_present
     if condition.operator in ("~", "!~") and kind in ("time", "number"):
         raise error_at(
             condition.place,
@@ -324,13 +325,6 @@ def _compile_state(condition: Condition, collection: Collection) -> Test:
         return record.ended_at is not None and record.ended_by == ended_by
 
     return has_ended
-
-
-def _is_present(read: Reader) -> Test:
-    def test(record: Record) -> bool:
-        return read(record) is not None
-
-    return test
 
 
 def _contains_words(condition: Condition, read: Reader) -> Test:

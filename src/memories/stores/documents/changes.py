@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.config import cache_folder
-from memories.core.disk import make_folder, read_file, replacing, try_lock
-from memories.core.trust import others_may_write
+from memories.core.disk import make_folder, others_may_write, read_file, replacing, try_lock
 from memories.errors import Conflict, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
 from memories.stores.documents.schema import (

@@ -13,8 +13,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.core.disk import FULL, flush_folder, try_lock, write_all
-from memories.core.trust import open_to_everybody
+from memories.core.disk import FULL, flush_folder, open_to_everybody, try_lock, write_all
 from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0

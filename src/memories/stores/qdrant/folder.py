@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.core.disk import ForkGuard, read_file, replacing, try_lock
-from memories.core.trust import others_may_write
+from memories.core.disk import ForkGuard, others_may_write, read_file, replacing, try_lock
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 from memories.stores.qdrant.local import LocalCollection, keep_as_json

@@ -14,8 +14,7 @@ from typing import Any
 
 import apsw
 
-from memories.core.disk import CREATING, put_in_place
-from memories.core.trust import open_to_everybody
+from memories.core.disk import CREATING, open_to_everybody, put_in_place
 from memories.errors import SchemaTooNew, StoreDamaged, StoreError
 from memories.stores.sqlite.rows import WORD_TABLES, view_of
 from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
