@@ -38,7 +38,7 @@ ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
         integrations < server langgraph skins < __main__""",
-    "memories.languages": "days text unseen < dates",
+    "memories.languages": "days gloss text unseen < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < literals symbols < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",

@@ -3,7 +3,8 @@
 A sentence is proposed if it asks to be remembered, begins with a label such as `TODO:`, or has a
 phrase from `languages/phrases`: a standing instruction, a team habit, a decision, something about
 the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: it may
-need no phrase, or be left out in spite of one. Questions, quotations, reports, suppositions,
+need no phrase, or be left out in spite of one. A German, French or Spanish sentence without a
+phrase is rated by its gloss in English words. Questions, quotations, reports, suppositions,
 denials and instructions for the moment are left out in all languages.
 """
 
@@ -17,6 +18,7 @@ from memories import languages
 from memories.hooks.gate import Rate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import ASSISTANT, TOOL, USER
+from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # of a sentence
@@ -30,9 +32,11 @@ _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
+_QUOTATION = '"x"'  # stands for what is quoted
 _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
-# Worth from which a sentence is proposed, and what a phrase adds to them.
-_MIN_WORTH, _WORTH_OF_PHRASE = -0.6, 1.0
+# Worth from which a sentence is proposed, what a phrase adds to it, and worth from which the gloss
+# of a sentence in another language is proposed.
+_MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
@@ -209,7 +213,7 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
     """Return a sentence with a phrase or of worth, unless that means nothing; see the module."""
     if role != USER and _pattern("small_talk").match(sentence):
         return None
-    text = _pattern("quoted").sub('"x"', languages.fold(sentence))
+    text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))
     codes = (*languages.detect(sentence), "en")
     asks = _GREEK_ASKS if "el" in codes else _ASKS
     if asks.search(text):
@@ -222,9 +226,12 @@ def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> C
     if codes == ("en",) and role == USER and rate is not None and english.search(text):
         name = _weigh(text, sentence, name, rate)
     elif name is None:
-        guesses = (*codes, *languages.detect(message), *languages.LATIN)
+        detected = (*codes[:-1], *languages.detect(message), "en")
+        guesses = (*codes, *detected, *languages.LATIN)
         if not any(read_language(code).denies(text) for code in guesses):
             name = _find_in_languages(text, role, guesses)
+        if name is None and role == USER and rate is not None:
+            name = _weigh_gloss(text, sentence, detected[0], rate)
     if name is None:
         return None
     kind = FACT if name == _STATEMENT else _KINDS[name].kind
@@ -246,6 +253,16 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
     if english.denies(text) or any(english.pattern(kind).search(text) for kind in _OF_NOW):
         return None
     return _STATEMENT if rate(sentence) >= _MIN_WORTH else None
+
+
+def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
+    """Return the kind of a sentence of another language if its gloss is worth enough."""
+    if code not in gloss.LANGUAGES or _QUOTATION in text:
+        return None
+    language = read_language(code)
+    if language.denies(text) or language.pattern("moment").search(text):
+        return None
+    return _STATEMENT if rate(gloss.gloss(sentence, code)) >= _MIN_WORTH_OF_GLOSS else None
 
 
 def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
