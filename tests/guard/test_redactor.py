@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import verdicts
 from memories.errors import InvalidInput
-from memories.guard import contexts, rules, scan
+from memories.guard import contexts, redactor, rules, scan
 from memories.guard.redactor import Redactor, redact, without_private
 
 ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
@@ -82,6 +82,14 @@ def test_redacting_any_text_again_changes_nothing(pieces: list[str]) -> None:
 def test_a_text_without_a_secret_is_the_same_object() -> None:
     text = "The password policy asks for 12 characters; the token of a word is not a secret."
     assert redact(text).text is text
+
+
+def test_a_text_up_to_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer one is refused afterwards, unread."""
+    text = f"a token: {token()}"
+    monkeypatch.setattr(redactor, "MAX_CHARACTERS", len(text))
+    assert Redactor().text(text).text == "a token: [redacted:github_token]"
+    assert Redactor().text(f"{text} ").text == f"{text} "
 
 
 def test_what_stands_around_a_secret_stays() -> None:
