@@ -14,7 +14,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if known := os.environ.get("MEMORY_TEST_CLIENTS"):
         return Path(known)
     folder = tmp_path_factory.mktemp("clients")
-    subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", *CLIENTS], cwd=folder, check=True, timeout=500
-    )
+    # Tests have a home that can't be written to, where npm would keep its cache.
+    npm = ["npm", "install", "--no-audit", "--no-fund", "--cache", str(folder / "cache")]
+    subprocess.run([*npm, *CLIENTS], cwd=folder, check=True, timeout=500)
     return folder / "node_modules"
