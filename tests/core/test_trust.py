@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from memories import __main__ as front_door
 from memories.config import load_config, registers
-from memories.core import trust
+from memories.core import disk, trust
 from memories.errors import ConfigError
 from memories.settings import SETTINGS, Config
 
@@ -400,4 +400,4 @@ def test_a_group_is_private_if_it_has_the_name_of_the_user_and_no_other_member(
     found = SimpleNamespace(gr_name=group[0], gr_gid=group[1], gr_mem=members)
     monkeypatch.setattr("grp.getgrgid", lambda _: found)
     monkeypatch.setattr("pwd.getpwuid", entry)
-    assert trust._is_private(7) is is_private
+    assert disk._is_private(7) is is_private
