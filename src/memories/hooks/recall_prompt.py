@@ -17,6 +17,7 @@ from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
+from memories.guard.origin import CAPTURED
 from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
@@ -36,6 +37,7 @@ from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
 from memories.stores.records import Collection, Ref
+from memories.write.suspicion import find_marks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -485,6 +487,14 @@ def _put_corrections(
     return list(current.values())
 
 
+def _is_admitted(memory: Memory) -> bool:
+    """Return whether an agent may see a memory unasked: one that isn't shown replaces none."""
+    is_captured = memory.origin is not None and memory.origin.trust == CAPTURED
+    if is_recall_off(memory.tags) or (is_captured and memory.accepted_at is None):
+        return False
+    return not find_marks(memory.content)
+
+
 def _put_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
@@ -516,7 +526,7 @@ def _find_newer(
     best, best_score = None, REPLACES
     for newer in candidates:
         score = _score_replacement(newer, older, space)
-        if score < best_score:
+        if score < best_score or not _is_admitted(newer.memory):
             continue
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
