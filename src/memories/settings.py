@@ -146,6 +146,7 @@ class Config(NamedTuple):
     scratchpad_size: int
     prompt_tokens: int
     capture_projects: str
+    tidy_command: str | None
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -327,6 +328,20 @@ def _patterns(text: str) -> str:
     return text
 
 
+def _command(text: str) -> str:
+    """Return a command whose program is a name or a full path, so no folder can choose it."""
+    import shlex  # almost no command line needs it
+
+    try:
+        program = shlex.split(_name(text))[0]
+    except (ValueError, IndexError):
+        raise ValueError("must be a command with its options, as for a shell") from None
+    is_name = program and Path(program).name == program
+    if not is_name and not Path(program).is_absolute():
+        raise ValueError("must begin with the name of a program or its whole path")
+    return text
+
+
 # fmt: off
 SETTINGS = (
     Setting("home", "MEMORY_HOME", None, _folder,
@@ -460,5 +475,7 @@ SETTINGS = (
     Setting("capture_projects", "CAPTURE_PROJECTS", "", _patterns,
             "folders in which hooks capture, such as ~/work/*,!~/work/secret; all if none is "
             "given"),
+    Setting("tidy_command", "TIDY_COMMAND", None, _command,
+            "command that gives a second opinion on the proposals of memory tidy"),
 )
 # fmt: on

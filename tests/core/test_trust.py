@@ -71,6 +71,7 @@ HOSTILE = {
     "RELEVANCE_THRESHOLD_STALE": "1",
     "MEMORY_SERVE": "auto",
     "CAPTURE_PROJECTS": "/*",
+    "TIDY_COMMAND": "judge",
 }
 HARMLESS = {
     "MEMORY_FORMAT": "text",

@@ -39,13 +39,15 @@ from memories.cli.output import (
     shows_text,
 )
 from memories.cli.search import emit_fields, field_names
-from memories.errors import InvalidInput, MemoriesError, NotFound
+from memories.errors import InvalidInput, MemoriesError, NotFound, RequestError
 from memories.guard.origin import is_person
 from memories.models import Page
 
 if TYPE_CHECKING:
     from memories.memories import Memories
+    from memories.settings import Config
     from memories.write.review import Reviewed, Rivals
+    from memories.write.tidy import Choose, Suggestion
 
 _MAY_DECIDE = "memories.review.may_decide"  # in the context's meta: no command was named
 _REJECTED = "rejected"
@@ -461,21 +463,54 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
     Looks for memories that say the same or contradict each other, whose anchors changed or whose
     time has passed, that nobody read in a year, and for statements repeated in conversations.
     Nothing is done by itself: each proposal waits in memory review, at most 20 at a time, and a
-    rejected one does not come back.
+    rejected one does not come back. If TIDY_COMMAND names a command of yours, it can withhold some.
     """
     begin_change()
-    proposals = memories.truth.tidy(dry_run=dry_run)
+    withheld: list[Suggestion] = []
+    choose = _ask_second_opinion(memories.config, withheld)
+    proposals = memories.truth.tidy(dry_run=dry_run, choose=choose)
     if not dry_run:
         record_change(f"{len(proposals)} proposals wait for review")
     rows = [
         {"id": memory_id or None, "kind": kind, "content": content, "certainty": certainty}
         for (kind, content, certainty, _, _), memory_id in proposals
     ]
-    emit({"proposals": rows, "count": len(rows)}, partial(_render_proposals, rows))
+    answer: dict[str, Any] = {"proposals": rows, "count": len(rows)}
+    if choose is not None:
+        answer["withheld"] = len(withheld)
+    emit(answer, partial(_render_proposals, answer))
 
 
-def _render_proposals(rows: Sequence[Mapping[str, Any]]) -> str:
+def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
+    """Return a function that asks the user's command, if there is one, what not to propose.
+
+    The function adds that to `withheld`. If the command fails, it withholds nothing.
+    """
+    command = config.tidy_command
+    if command is None:
+        return None
+
+    def choose(suggestions: "Sequence[Suggestion]") -> "Sequence[Suggestion]":
+        from memories.write.tidy import consult
+
+        try:
+            if config.sources["tidy_command"] == ".env":
+                raise RequestError("a .env can't name it; put it in config.toml or the environment")
+            chosen = consult(command, suggestions)
+        except MemoriesError as exc:
+            note(f"The second opinion of TIDY_COMMAND doesn't count: {exc}.")
+            return suggestions
+        withheld.extend(suggestion for suggestion in suggestions if suggestion not in chosen)
+        return chosen
+
+    return choose
+
+
+def _render_proposals(answer: Mapping[str, Any]) -> str:
+    rows = answer["proposals"]
     lines = [f"{row['certainty']:.2f} {row['kind']}: {safe(row['content'])}" for row in rows]
+    if answer.get("withheld"):
+        lines.append(f"The second opinion withheld {answer['withheld']}.")
     lines.append("To decide: memory review" if rows else "Nothing to tidy.")
     return "\n".join(lines)
 

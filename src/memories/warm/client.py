@@ -34,7 +34,7 @@ _READING = frozenset(
     "search get list history tags duplicates status namespaces stats log context verify".split()
 )
 _WRITING = frozenset(
-    "create update reinforce delete restore review move rollback forget turns confirm tidy".split()
+    "create update reinforce delete restore review move rollback forget turns confirm".split()
 )
 _READING_TURNS = ("tail", "show", "list")
 
@@ -45,7 +45,8 @@ _NAMES = frozenset(
     DECAY_HALF_LIFE_HOURS REINFORCE_ON_RETRIEVAL COUNT_ACCESSES COLLECTION_NAME HISTORY_TAIL_N
     MCP_ENDPOINT REDACT OPENAI_API_KEY VOYAGE_API_KEY COHERE_API_KEY DECAY_REINFORCEABLE_HOURS
     HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy SERVE
-    PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS""".split()
+    PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS
+    TIDY_COMMAND""".split()
 )
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",

@@ -3,18 +3,25 @@ person accepts it.
 
 A proposal is a memory that awaits review, whose field `tidy` says what accepting it does. Foreign
 files can't bring that field. Its text is the same each time, so a rejected one is not made again.
+
+`consult` asks a command of the user's which suggestions to leave out. Only `memory tidy` calls it.
 """
 
+import contextlib
 import json
+import os
 import re
+import signal
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.core.batches import by_count
 from memories.core.ids import new_id
 from memories.embedders.protocol import embed_to_store
+from memories.errors import SystemFault
 from memories.guard.origin import HELD
 from memories.languages.text import coverage, index_text, query_terms
 from memories.models import CHANGED, EXPIRED, PENDING, Draft, Memory, is_session_note
@@ -27,9 +34,17 @@ from memories.stores.records import Candidate, Collection, Filter, Patch, Record
 from memories.write.links import link_correction, unlink
 from memories.write.writer import Writer
 
+if TYPE_CHECKING:
+    import subprocess
+
 FIELD = "tidy"
 TYPE = "tidy"  # the tag `type` of proposals to change a memory
 MAX_PROPOSALS = 20
+_MAX_CONSULTED = 60  # suggestions that a second opinion gets, so that it can drop some of them
+_OPINION_SECONDS = 120.0
+_MAX_OPINION_BYTES = 65_536
+_POLL_SECONDS = 0.02
+_KEEP, _DROP = "keep", "drop"
 _MAX_COMPARED = 2_000  # newest memories that are compared with the others
 _UNREAD_FOR = timedelta(days=365)
 _LEAST_REPEATS = 3  # conversations in which a user says the same
@@ -74,7 +89,12 @@ def suggest(writer: Writer) -> list[Suggestion]:
     return list(by_target.values())
 
 
-def propose(writer: Writer, *, dry_run: bool = False) -> list[tuple[Suggestion, str]]:
+Choose = Callable[[Sequence[Suggestion]], Sequence[Suggestion]]
+
+
+def propose(
+    writer: Writer, *, dry_run: bool = False, choose: Choose | None = None
+) -> list[tuple[Suggestion, str]]:
     """Store new proposals for review; return each with its id, which is empty in a dry run."""
     where = writer.lookup.own.where(state="any", labels={HELD: "1"})
     earlier: set[str] = set()
@@ -83,10 +103,12 @@ def propose(writer: Writer, *, dry_run: bool = False) -> list[tuple[Suggestion, 
         earlier |= {record.text for record in page}
         waiting += sum(FIELD in record.fields and record.ended_by == PENDING for record in page)
     room = max(0, MAX_PROPOSALS - waiting)
-    new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier][:room]
+    new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier]
+    if choose is not None and new and room:
+        new = list(choose(new[:_MAX_CONSULTED]))
     if dry_run:
-        return [(suggestion, "") for suggestion in new]
-    return [(suggestion, _store(writer, suggestion)) for suggestion in new]
+        return [(suggestion, "") for suggestion in new[:room]]
+    return [(suggestion, _store(writer, suggestion)) for suggestion in new[:room]]
 
 
 def _store(writer: Writer, suggestion: Suggestion) -> str:
@@ -129,6 +151,88 @@ def apply(writer: Writer, record: Record) -> str | None:
         links = {name: linked.fields.get(name) for name in versions.LINK}
         writer.store.patch([Patch(live.ref, None, None, links)])
     return live.ref.group
+
+
+# --- a second opinion
+
+
+def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Return the suggestions that a command of the user's keeps.
+
+    It gets them as JSON on standard input, and prints `keep` or `drop` for each, one on a line, or
+    a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
+
+    Raises:
+        SystemFault: It failed, was late, or printed anything else.
+    """
+    rows = [
+        {"id": number, "kind": kind, "content": text, "certainty": certainty, "action": action}
+        for number, (kind, text, certainty, action, _) in enumerate(suggestions, 1)
+    ]
+    output = _run(command, json.dumps({"proposals": rows}).encode())
+    words = _read_words(output.decode("utf-8", "replace"), len(rows))
+    return [
+        suggestion for suggestion, word in zip(suggestions, words, strict=True) if word == _KEEP
+    ]
+
+
+def _read_words(output: str, count: int) -> list[str]:
+    """Return `keep` or `drop` for each of the suggestions that a command was asked about."""
+    words: Any = output.lower().split()
+    with contextlib.suppress(ValueError, RecursionError):
+        words = json.loads(output)
+    ids = list(map(str, range(1, count + 1)))
+    if isinstance(words, dict) and words.keys() <= set(ids):
+        words = [words.get(name, _KEEP) for name in ids]
+    is_list = isinstance(words, list) and len(words) == count
+    if not is_list or any(word not in (_KEEP, _DROP) for word in words):
+        raise SystemFault("it printed neither keep or drop for each proposal nor such JSON")
+    return list(words)
+
+
+def _run(command: str, text: bytes) -> bytes:
+    """Run a command without a shell, with a text as standard input; return its standard output."""
+    import shlex  # these are only needed with a second opinion
+    import subprocess
+    import tempfile
+
+    deadline = time.monotonic() + _OPINION_SECONDS
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
+        given.write(text)
+        given.seek(0)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own setting names it
+                shlex.split(command), stdin=given, stdout=output, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as exc:
+            raise SystemFault(f"it can't be started: {exc.strerror or exc}") from exc
+        try:
+            while process.poll() is None:
+                if os.fstat(output.fileno()).st_size > _MAX_OPINION_BYTES:
+                    break
+                if time.monotonic() > deadline:
+                    raise SystemFault(f"it gave no answer in {_OPINION_SECONDS:g} seconds")
+                time.sleep(_POLL_SECONDS)
+        finally:
+            if process.poll() is None:
+                _kill_group(process)
+        output.seek(0)
+        printed = output.read(_MAX_OPINION_BYTES + 1)
+    if len(printed) > _MAX_OPINION_BYTES:
+        raise SystemFault(f"it printed more than {_MAX_OPINION_BYTES // 1024} KiB")
+    if process.returncode:
+        raise SystemFault(f"it ended with exit code {process.returncode}")
+    return printed
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process and those that it started."""
+    if os.name == "posix":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
 
 
 # --- what to propose

@@ -18,7 +18,7 @@ from memories.write.writer import Writer
 
 if TYPE_CHECKING:
     from memories.stores.records import Record
-    from memories.write.tidy import Suggestion
+    from memories.write.tidy import Choose, Suggestion
 
 
 class Verification(NamedTuple):
@@ -84,20 +84,23 @@ class Truth:
             unverified=tuple(memory for word, memory in ordered if word == VERDICTS[2]),
         )
 
-    def tidy(self, *, dry_run: bool = False) -> "list[tuple[Suggestion, str]]":
+    def tidy(
+        self, *, dry_run: bool = False, choose: "Choose | None" = None
+    ) -> "list[tuple[Suggestion, str]]":
         """Propose how to tidy your own namespace; the proposals wait for `review`.
 
         At most 20 wait at a time, and what was rejected is not proposed again.
 
         Args:
             dry_run: Store nothing; only return what would be proposed.
+            choose: Gets up to 60 suggestions, most certain first, and returns those to propose.
 
         Returns:
             The new proposals, most certain first, each with the id under which it waits.
         """
         from memories.write.tidy import propose
 
-        return propose(self._writer, dry_run=dry_run)
+        return propose(self._writer, dry_run=dry_run, choose=choose)
 
     def confirm(
         self,

@@ -136,7 +136,7 @@ def test_every_command_is_run_by_a_server_or_never() -> None:
     "import", "migrate", "review",
              "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect",
              "disconnect",
-             "projects"}  # fmt: skip
+             "projects", "tidy"}  # fmt: skip
     others = set(COMMANDS) - never
     assert [name for name in others if not client.is_warm([name])] == []
     assert [name for name in never if client.is_warm([name])] == []
