@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +132,139 @@ def test_links_out_of_the_folder_pipes_and_devices_are_not_read(
     (inner / "real.jsonl").write_text('{"text": "No secret"}\n')
     answer = memory("import", "inner").json
     assert (answer["memories"], answer["skipped"]) == (1, {"links out of the folder": 1})
+
+
+def test_links_and_pipes_beside_a_session_are_not_read(memory: Command, folder: Path) -> None:
+    outside, storage = folder / "outside", folder / "storage"
+    for name in ("message/ses_1", "part/msg_1"):
+        (outside / name).mkdir(parents=True)
+    (outside / "message" / "ses_1" / "msg_1.json").write_text('{"role": "user"}')
+    (outside / "part" / "msg_1" / "prt_1.json").write_text('{"type": "text", "text": "Secret"}')
+    (storage / "session" / "global").mkdir(parents=True)
+    (storage / "session" / "global" / "ses_1.json").write_text("{}")
+    for name in ("message", "part"):
+        (storage / name).symlink_to(outside / name)
+    assert memory("import", "opencode", "storage").json["imported"] == 0
+
+    chats = folder / "gemini" / "shop" / "chats"
+    shutil.copytree(SAMPLES / "gemini" / "shop" / "chats", chats)
+    (folder / "place").write_text("/home/ann/secret-place")
+    root = chats.parent / ".project_root"
+    for make in (lambda: root.symlink_to(folder / "place"), lambda: os.mkfifo(root)):
+        make()
+        assert memory("import", "gemini", "gemini", "--dry-run").json["turns"]
+        root.unlink()
+    agents = folder / "claude" / "p" / "s1" / "subagents"
+    agents.mkdir(parents=True)
+    [session] = (SAMPLES / "claude-code").rglob("s1.jsonl")
+    (agents / "agent-1.jsonl").write_bytes(session.read_bytes())
+    os.mkfifo(agents / "agent-1.meta.json")
+    arguments = ("import", "claude-code", "claude", "--include", "subagents")
+    assert memory(*arguments).json["turns"] == 3
+    assert "secret-place" not in memory("export").out
+
+
+def test_a_pipe_is_no_database_and_a_log_that_is_a_link_is_not_read(
+    memory: Command, folder: Path
+) -> None:
+    os.mkfifo(folder / "opencode.db")
+    assert "is not a regular file" in refused(memory, "opencode", "opencode.db")
+    (folder / "opencode.db").unlink()
+    connection = apsw.Connection(str(folder / "opencode.db"))
+    connection.execute((SAMPLES / "opencode" / "opencode.db.sql").read_text())
+    connection.close()
+    (folder / "other").write_text("mine")
+    (folder / "opencode.db-wal").symlink_to(folder / "other")
+    assert memory("import", "opencode", "opencode.db").json["turns"] == 4
+    assert (folder / "other").read_text() == "mine"
+
+
+def test_a_view_that_never_ends_is_no_table(memory: Command, folder: Path) -> None:
+    connection = apsw.Connection(str(folder / "omega.db"))
+    connection.execute(
+        "CREATE VIEW memories AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+        "SELECT x AS id, x AS node_id, hex(zeroblob(100000000)) AS content, 1 AS created_at FROM n"
+    )
+    connection.close()
+    assert "omega.db has no table memories" in refused(memory, "omega", "omega.db")
+
+
+def test_a_value_of_a_database_that_is_too_long_is_left_out(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_MAX_VALUE_BYTES", 1_000)
+    connection = apsw.Connection(str(folder / "omega.db"))
+    connection.execute("CREATE TABLE memories (id INTEGER, node_id, content, created_at)")
+    for number, text in enumerate(("Short", "é" * 501)):
+        connection.execute("INSERT INTO memories VALUES (?, ?, ?, 1)", (number, number, text))
+    connection.close()
+    assert memory("import", "omega", "omega.db").json["memories"] == 1
+
+
+def test_only_a_server_has_an_address(memory: Command, folder: Path) -> None:
+    (folder / "notes.jsonl").write_text('{"text": "Mine"}\n')
+    assert "cannot read http:" in refused(memory, "jsonl", "http://localhost:1")
+
+
+@pytest.mark.parametrize("source", ["markdown", "basic-memory", "okf", "anthropic"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(
+            f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+            for old, new in zip("abcdefghij", "bcdefghijk", strict=True)
+        )
+        + "title: *k\ntype: *k\ncreated: *k\nglobal: *k\nanchors: *k",
+        "type: !!bool x",
+        "type: !!int ''",
+        "type: !!timestamp x",
+        "type: !!python/object/apply:os.system [exit]",
+        "created: 9999-99-99\ntype: note",
+        "type: " + "[" * 900,
+        "type: " + "{a: " * 60_000,
+        "type: " + "x" * 100_000,
+        "? [a]\n: b",
+        "type: note\ntags: " + "9" * 10_000,
+        "\0",
+    ],
+)
+def test_any_frontmatter_is_survived(memory: Command, folder: Path, source: str, head: str) -> None:
+    notes = folder / "memories"
+    notes.mkdir()
+    (notes / "a.md").write_text(f"---\n{head}\n---\nThe body of the page says this.\n")
+    answer = memory("import", source, "memories").json
+    assert answer["memories"] + sum(answer["skipped"].values()) == 1
+
+
+def test_images_in_base64_are_named_not_stored(memory: Command, folder: Path) -> None:
+    image = "data:image/png;base64," + "iVBORw0KGgo+/" * 10_000
+    lines = [{"text": f"A chart: ![x]({image}) of sales"}, {"text": f"{image}="}]
+    (folder / "n.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert memory("import", "n.jsonl").json["memories"] == 2
+    texts = [hit["content"] for hit in memory("review").json["results"]]
+    assert sorted(texts) == ["A chart: ![x]([image/png]) of sales", "[image/png]"]
+
+
+def test_archives_in_an_archive_share_its_bound(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
+    inner = packed(chats=b"[" + b" " * 900_000 + b"]", name="conversations-0.zip")
+    for name, count in (("few.zip", 1), ("many.zip", 40)):
+        with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number in range(count):
+                archive.writestr(f"conversations-{number}.zip", inner)
+    assert memory("import", "chatgpt", "few.zip", "--dry-run").code == 0
+    assert "would unpack from" in refused(memory, "chatgpt", "many.zip")
+
+
+def test_a_source_without_anything_that_is_known_says_so(memory: Command, folder: Path) -> None:
+    lines = [{"type": "session_meta2", "payload": {}}, {"type": "response", "payload": {}}]
+    (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    answer = memory("import", "codex", "rollout-1.jsonl")
+    assert answer.json["imported"] == 0
+    assert "another version of the program may be needed" in " ".join(answer.err.split())
 
 
 def test_absurd_times_are_inferred(memory: Command, folder: Path) -> None:
@@ -329,6 +464,24 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
     assert "is cut off or empty" in refused(memory, "codex", "sessions")
 
 
+@pytest.mark.parametrize("lost", [1, 4, 100, 40_000])
+def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
+    memory: Command, folder: Path, lost: int
+) -> None:
+    [session] = (SAMPLES / "codex").rglob("rollout-*.jsonl")
+    noise = "".join(chr(33 + byte % 90) for byte in random.Random(1).randbytes(400_000))
+    line = json.dumps({"type": "compacted", "payload": {"message": noise}})
+    data = session.read_bytes() + f"{line}\n".encode()
+    file = compressed(folder, data)
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(data)
+    second = zstandard.compress(b'{"type": "state"}\n')  # another frame
+    file.write_bytes(packed + second)
+    assert memory("import", str(file), "--dry-run").json["turns"] == 4
+    file.write_bytes((packed + second if lost == 1 else packed)[:-lost])
+    for arguments in (["sessions"], [str(file)], ["codex", "sessions"]):
+        assert "rollout-1.jsonl.zst is cut off or empty" in refused(memory, *arguments)
+
+
 def test_a_session_is_recognized_behind_lines_of_other_kinds(memory: Command, folder: Path) -> None:
     session = (SAMPLES / "claude-code" / "-home-ann-shop" / "s1.jsonl").read_text()
     head = '{"type": "summary", "summary": "A title", "leafUuid": "x"}\n'
@@ -356,3 +509,11 @@ def test_a_path_that_is_not_text_is_read(memory: Command, folder: Path) -> None:
     (inner / os.fsdecode(b"n\xe9.jsonl")).write_text('{"text": "Inside"}\n{"te')
     answer = memory("import", name).json
     assert (answer["memories"], sum(answer["skipped"].values())) == (1, 1)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_of_a_table_may_end_in_any_way(memory: Command, folder: Path, end: str) -> None:
+    (folder / "n.csv").write_bytes(f'text;tags{end}One;a{end}"Two{end}lines";b{end}'.encode())
+    assert memory("import", "n.csv").json["memories"] == 2
+    texts = [hit["content"] for hit in memory("review").json["results"]]
+    assert sorted(texts) == ["One", "Two\nlines"]

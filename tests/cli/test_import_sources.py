@@ -4,21 +4,28 @@ A sample is a folder with what the program wrote and `expected.json`. A file `NA
 the database NAME.
 """
 
+import contextlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 
+from forkserver import ForkServer
 from memories.errors import StoreError
 from memories.hooks.transcripts import Utterance
 from memories.transfer import foreign
 from memories.transfer.sources import SOURCES, recognize
+
+if TYPE_CHECKING:
+    import subprocess
 
 Command = Callable[..., Any]
 SAMPLES = Path(__file__).parent / "samples"
@@ -29,6 +36,63 @@ def expected(source: str) -> dict[str, Any]:
     """Return what an import of a source's sample must answer."""
     shape: dict[str, Any] = json.loads((SAMPLES / source / "expected.json").read_text())
     return shape
+
+
+# Imports a source in small transactions; kills itself at the step whose number is the argument, or
+# prints how many steps there are.
+KILLED_IMPORT = """
+import os, signal, sys
+from memories.__main__ import ask
+from memories.transfer import foreign
+foreign._BATCH = 1
+last, path, steps = int(sys.argv[1]), sys.argv[2], 0
+def step():
+    global steps
+    steps += 1
+    if steps == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+def audit(event, arguments):
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
+        step()
+import apsw
+def traced(connection):
+    def statement(cursor, sql, bindings):
+        step()
+        return True
+    connection.exec_trace = statement
+apsw.connection_hooks.append(traced)
+sys.addaudithook(audit)
+assert ask(["import", path, "--format", "json"]) == 0
+sys.stdout.write(str(steps))
+"""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    """A server of processes that have imported the command."""
+    prelude = (
+        "from memories.__main__ import load_commands; load_commands()\n"
+        "import memories.transfer.foreign, memories.stores.sqlite.store"
+    )
+    with contextlib.closing(ForkServer(prelude)) as server:
+        yield server
+
+
+@pytest.fixture
+def import_until(
+    forks: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> "Callable[[str, int], subprocess.CompletedProcess[str]]":
+    """Return a function that imports a path into a new home, until it is killed at a step."""
+
+    def run(path: str, step: int) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.setenv("MEMORY_HOME", str(tmp_path / f"home {step}"))
+        with contextlib.closing(
+            forks.start(KILLED_IMPORT, step, path, folder=tmp_path, environment=os.environ)
+        ) as started:
+            return started.finish()
+
+    return run
 
 
 @pytest.fixture
@@ -105,6 +169,55 @@ def test_kinds_and_roles_of_other_types_do_no_harm(
     assert answer.code == 0 or answer.error.count("\n") == 0
 
 
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Yield what becomes of a file by accidents and attacks of many kinds."""
+    half = len(data) // 2
+    yield b""
+    yield bytes(len(data))
+    yield data[: half - 7]
+    yield data[half:]
+    yield data[:half] + bytes(range(256)) + data[half + 256 :]
+    yield data[: half - half % 2] + b"\xff\xfe\xed\xa0\x80" + data[half - half % 2 :]
+    yield data.replace(b'"', b"'")
+    yield data.replace(b"2026", b"0000")
+    yield data.replace(b"2026", b"9999999999999999999999")
+    yield re.sub(rb"(?<=: )\d+(?=\D)", b"1e999", data)
+    yield data.decode("latin-1").encode("utf-16")
+    yield data.decode("latin-1").encode("utf-16-le")
+    yield data.replace(b": ", b": " + b"[" * 100_000)
+    yield data.replace(b"{", b'{"' + b"k" * 300_000 + b'": 1, ', 1)
+    yield data.replace(b"\n", b"\r")
+    yield b"\xef\xbb\xbf" * 2 + data
+    yield data * 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "csv", "omega", "server-memory",
+        *(pytest.param(source, marks=pytest.mark.thorough) for source in SOURCES),
+    ],
+)  # fmt: skip
+def test_damage_of_any_kind_is_one_sentence_and_nothing_half_done(
+    memory: Command, sample: Callable[..., Path], source: str
+) -> None:
+    path = sample(source)
+    files = [file for file in [path, *path.rglob("*")] if file.is_file()]
+    for file in files:
+        whole = file.read_bytes()
+        for number, data in enumerate(damaged(whole)):
+            file.write_bytes(data)
+            answer = memory("import", source, str(path))
+            if answer.code:
+                assert answer.code in (1, 2), (file, number)
+                assert 10 < len(answer.error) < 400, (file, number)
+                assert contents(memory) == [], (file, number)
+            elif "import" in answer.json:
+                where = f"import = {answer.json['import']}"
+                memory("forget", "--where", where, "--in", "all", "--yes")
+        file.write_bytes(whole)
+
+
 def test_the_name_of_a_folder_may_be_longer_than_any_path(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
@@ -143,6 +256,44 @@ def test_an_import_that_stopped_is_completed_by_the_next_one(
     answer = memory("import", path).json
     assert (answer["turns"], answer["memories"], answer["known"]) == (2, 3, 2)
     assert len(set(contents(memory))) == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "kills"),
+    [
+        *((source, 2) for source in ("chatgpt", "claude-code", "opencode")),
+        *(pytest.param(source, 10, marks=pytest.mark.thorough) for source in SOURCES),
+    ],
+)
+def test_an_import_that_is_killed_anywhere_is_completed_and_can_be_taken_back(
+    memory: Command,
+    sample: Callable[..., Path],
+    import_until: Callable[..., "subprocess.CompletedProcess[str]"],
+    source: str,
+    kills: int,
+) -> None:
+    path = str(sample(source))
+    whole = import_until(path, 0)
+    assert whole.returncode == 0
+    steps, texts = int(whole.stdout.rpartition("}")[2]), sorted(contents(memory))
+    assert texts
+    interrupted = 0
+    for number in range(1, kills + 1):
+        killed = import_until(path, steps * (number + 1) // (kills + 2))
+        assert killed.returncode == -signal.SIGKILL
+        stored = contents(memory)
+        interrupted += 0 < len(stored) < len(texts)
+        ids = re.findall(r"^Import (\S+);", killed.stderr, re.MULTILINE)
+        assert ids or not stored
+        second = memory("import", source, path).json
+        assert sorted(contents(memory)) == texts
+        assert second["known"] == len(stored)
+        where = " or ".join(f"import = {name}" for name in [*ids, second.get("import")])
+        memory("rollback", "--to", "1h", "--where", where)
+        assert memory("review").json["count"] == 0
+        memory("forget", "--where", where, "--in", "all", "--yes")
+        assert contents(memory) == []
+    assert interrupted or kills == 2 or len(texts) < 3
 
 
 def test_a_preview_of_an_interrupted_import_counts_the_rest(

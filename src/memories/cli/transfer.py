@@ -27,7 +27,7 @@ from memories.cli.stores import (
     temporary_copy,
     without_vector,
 )
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import namespace, shown
 from memories.models import SHARED
 from memories.transfer.bundle import is_bundle
@@ -143,7 +143,8 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     from memories.transfer.sources import locate, recognize
 
     if source in SOURCES and path is not None:
-        return source, [path if "://" in path else Path(path)]
+        is_server = source == "chroma" and "://" in path
+        return source, [path if is_server else Path(path)]
     if source in SOURCES:
         paths = [place for name, place in locate(Path.home()) if name == source]
         if not paths:
@@ -178,7 +179,7 @@ def _import_source(
     from memories.embedders import open_embedder
     from memories.guard.origin import origin, refuse_agent
     from memories.scratchpad.file import mark_all_stale
-    from memories.transfer.foreign import Importer, Terms
+    from memories.transfer.foreign import Importer, Terms, survey
 
     if trusted:
         refuse_agent("whether statements from another program count as yours")
@@ -196,8 +197,7 @@ def _import_source(
     )
     with ProgressBar() as bar, open_store(config.store, embedder, config) as store:
         if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
-            for _ in reading.items(partial(bar, "checking")):
-                pass
+            survey(reading.items(partial(bar, "checking")), now)
         where = shlex.quote(f"import = {import_id}")
         undo = f"memory forget{_namespace(config.namespace)} --where {where} --in all"
 
@@ -215,13 +215,14 @@ def _import_source(
                 )
     counts = importer.counts
     counts.skipped.update(reading.skipped)
-    if not dry_run:
-        mark_all_stale(config.home)
     answer = store_shapes.source_import_result(counts, reading.source, dry_run=dry_run)
     if not dry_run and counts.turns + counts.memories:
+        mark_all_stale(config.home)
         answer |= {"import": import_id, "undo": undo}
         if counts.pending:
             answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
+    if not any((counts.turns, counts.memories, counts.known, counts.skipped)):
+        note("No message or statement was found; another version of the program may be needed.")
     emit(answer, partial(_render_result, answer))
     return 0
 
@@ -289,7 +290,7 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
         reading = Reading(name, [path])
         try:
             counts = survey(reading.items(partial(bar, "counting")), datetime.now(UTC))
-        except InvalidInput as exc:
+        except MemoriesError as exc:
             row["error"] = str(exc)
         else:
             row |= store_shapes.kind_counts(counts)

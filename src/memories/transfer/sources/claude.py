@@ -6,7 +6,16 @@ from typing import Any
 from memories.models import Draft
 from memories.read.turns import TurnDraft
 from memories.transfer.sources import markdown
-from memories.transfer.sources.items import Item, Message, clean, dicts, mapping, moment, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    dicts,
+    mapping,
+    moment,
+    name_of,
+    one_line,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -90,11 +99,12 @@ def _read_conversation(
         role, text = _ROLES.get(str(message.get("sender"))), _text(message)
         if role is None or not text:
             continue
+        written_at = message.get("created_at")
         turn = TurnDraft(
             text,
             role,
-            created_at=moment(message.get("created_at")),
-            message_id=f"claude:{message.get('uuid')}",
+            created_at=moment(written_at),
+            message_id=f"claude:{message.get('uuid') or name_of(role, written_at, text)}",
         )
         title = one_line(conversation.get("name")) or one_line(text, 100)
         yield Message(f"claude:{their_id}", turn, title, projects.get(str(project)) or None)

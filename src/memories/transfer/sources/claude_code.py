@@ -1,13 +1,20 @@
 """Sessions of Claude Code, one JSON lines file each."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from memories.read.turns import TurnDraft
-from memories.transfer.sources.items import Item, Message, clean, dicts, moment, one_line
+from memories.transfer.sources.items import (
+    Item,
+    Message,
+    clean,
+    dicts,
+    moment,
+    one_line,
+    parse_object,
+)
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample
 
@@ -51,7 +58,7 @@ def read(reader: Reader) -> Iterator[Item]:
 
 def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
     conversation, title = "", ""
-    speaker = _agent_type(file) if file.parent.name == _SUBAGENTS else None
+    speaker = _agent_type(reader, file) if file.parent.name == _SUBAGENTS else None
     for line in reader.json_lines(file):
         kind, line_id = str(line.get("type")), line.get("uuid")
         if kind in _TITLES:
@@ -77,16 +84,10 @@ def _read_session(reader: Reader, file: Path) -> Iterator[Item]:
         yield Message(conversation, turn, title, reader.project(line.get("cwd")), session)
 
 
-def _agent_type(file: Path) -> str | None:
+def _agent_type(reader: Reader, file: Path) -> str | None:
     """Return the type of the subagent that a transcript is of."""
-    try:
-        with file.with_suffix(".meta.json").open("rb") as stream:
-            value = json.loads(stream.read(_MAX_META_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    return one_line(value.get("agentType"), 64) or None
+    start = reader.beginning(file.with_suffix(".meta.json"), _MAX_META_BYTES)
+    return one_line(parse_object(start).get("agentType"), 64) or None
 
 
 def _text(line: Mapping[str, Any], reader: Reader) -> str:

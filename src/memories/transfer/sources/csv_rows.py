@@ -1,6 +1,7 @@
 """CSV files with one memory a row, under the column names that most programs use."""
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ FILES = ("*.csv", "*.tsv")
 _DELIMITERS = ",;\t|"
 _MAX_FIELD = 1_048_576
 _MAX_HEADER = 65_536  # characters of the first line
+_OLD_LINE_END = re.compile(r"(?<=\r)(?=[^\n])")
 
 
 def recognize(sample: Sample) -> bool:
@@ -56,7 +58,7 @@ def read(reader: Reader) -> Iterator[Item]:
 def _decoded(reader: Reader, file: Path) -> Iterator[str]:
     for number, line in enumerate(reader.lines(file), 1):
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield from _OLD_LINE_END.split(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError:
             raise InvalidInput(
                 f"line {number} of {shown(file.name)} is not UTF-8; save it as UTF-8"

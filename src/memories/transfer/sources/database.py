@@ -13,6 +13,8 @@ from memories.guard.validate import shown
 
 _ATTEMPTS = 5
 _SIDE_FILES = ("", "-wal", "-journal")
+_MAX_VALUE_BYTES = 67_108_864  # of a column; a longer value is read as None
+_MAX_ROW_BYTES = 4 * _MAX_VALUE_BYTES
 
 
 class Database:
@@ -27,8 +29,15 @@ class Database:
         return {row[0] for row in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def columns(self, table: str) -> set[str]:
-        """Return the names of a table's columns; empty if there is no such table."""
-        return {row[0] for row in self._run("SELECT name FROM pragma_table_info(?)", table)}
+        """Return the names of a table's columns; empty if there is no such table.
+
+        A view isn't one: a damaged or hostile file could compute endless rows in it.
+        """
+        sql = (
+            "SELECT c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c "
+            "WHERE t.type = 'table' AND t.name = ?"
+        )
+        return {row[0] for row in self._run(sql, table)}
 
     def rows(
         self,
@@ -63,7 +72,7 @@ class Database:
                     "another version of the program may have written it"
                 )
         names = [*needed, *(column for column in optional if column in columns)]
-        quoted = ", ".join(f'"{name}"' for name in names)
+        quoted = ", ".join(map(_bounded, names))
         missing = dict.fromkeys(set(optional) - columns)
         for row in self._run(f'SELECT {quoted} FROM "{table}" {rest}', *values):  # noqa: S608 - our names
             yield missing | dict(zip(names, row, strict=True))
@@ -77,6 +86,11 @@ class Database:
             raise InvalidInput(
                 f"{shown(self._name)} can't be read as a database: {exc}; use another copy"
             ) from exc
+
+
+def _bounded(column: str) -> str:
+    """Return SQL for the value of a column, or NULL if it is too long."""
+    return f'CASE WHEN octet_length("{column}") <= {_MAX_VALUE_BYTES} THEN "{column}" END'
 
 
 @contextlib.contextmanager
@@ -100,6 +114,7 @@ def open_copy(file: Path) -> Iterator[Database]:
         try:
             for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
                 connection.execute(f"PRAGMA {pragma}")
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
             _remove_names(connection, Path(folder))
             yield Database(connection, file.name)
         finally:
@@ -123,6 +138,8 @@ def _remove_names(connection: Any, folder: Path) -> None:
 
 def _copy(file: Path, copy: Path) -> None:
     """Copy a database and its log; copy them again if its program wrote in the meantime."""
+    if not file.is_file():
+        raise InvalidInput(f"{shown(file.name)} is not a regular file")
     with file.open("rb") as stream:
         if stream.read(16) != b"SQLite format 3\0":
             raise InvalidInput(f"{shown(file.name)} is not a SQLite database")
@@ -131,8 +148,10 @@ def _copy(file: Path, copy: Path) -> None:
         for suffix in _SIDE_FILES:
             target = copy.with_name(copy.name + suffix)
             target.unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                _copy_file(file.with_name(file.name + suffix), target)
+            part = file.with_name(file.name + suffix)
+            if part.is_file() and not part.is_symlink():
+                with contextlib.suppress(FileNotFoundError):
+                    _copy_file(part, target)
         if _state(file) == before:
             return
     raise SystemFault(

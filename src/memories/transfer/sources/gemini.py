@@ -44,7 +44,8 @@ def read(reader: Reader) -> Iterator[Item]:
     """
     for file in reader.files(*FILES):
         session, messages = _read_chat(reader, file)
-        project = reader.project(_project_folder(file))
+        root = reader.beginning(file.parent.parent / ".project_root", _MAX_ROOT_BYTES)
+        project = reader.project(root.decode("utf-8", "replace").strip())
         title = ""
         for message in messages:
             role = _ROLES[message["type"]]
@@ -89,13 +90,3 @@ def _read_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]
                 if message.get("toolCalls"):
                     reader.skip("results of tools", len(dicts(message["toolCalls"])))
     return session, list(messages.values())
-
-
-def _project_folder(file: Path) -> str | None:
-    """Return the folder that a chat is about, which lies in a file beside the folder of chats."""
-    root = file.parent.parent / ".project_root"
-    try:
-        with root.open("rb") as stream:
-            return stream.read(_MAX_ROOT_BYTES).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -5,6 +5,7 @@ Drafts are also made of fields with the names that most programs use, for CSV fi
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ _EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # a zero or a count of days is ear
 _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # numbers from here on count these since 1970
 # Control characters except tab and line feed, and halves of characters, which no store keeps.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+_EMBEDDED = re.compile(r"data:([\w.+-]{1,40}/[\w.+-]{1,80})[^,\s]{0,80};base64,[\w+/=-]{200,}")
 _UNSTORABLE |= dict.fromkeys(range(0xD800, 0xE000))
 
 TEXT_NAMES = ("content", "text", "memory", "note", "fact", "data", "value")
@@ -51,10 +53,14 @@ Item = Message | Draft
 
 
 def clean(text: object) -> str:
-    """Return text without characters that can't be stored; empty if it isn't text."""
+    """Return text without characters that can't be stored and without images and other files in
+    base64, which are named instead; empty if it isn't text.
+    """
     if not isinstance(text, str):
         return ""
-    return text.replace("\r\n", "\n").translate(_UNSTORABLE).strip()
+    if ";base64," in text:
+        text = _EMBEDDED.sub(r"[\1]", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNSTORABLE).strip()
 
 
 def one_line(text: object, longest: int = 256) -> str:

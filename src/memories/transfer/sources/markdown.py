@@ -38,6 +38,8 @@ _IN_HOME = (
 _LEFT_OUT = (".obsidian/*", ".trash/*", "*.excalidraw.md", "Templates/*", "templates/*")
 _SHORT = 60  # characters; a shorter statement is given its headings
 _MAX_FRONTMATTER_LINES = 64
+_MAX_FRONTMATTER = 65_536  # characters; longer YAML takes seconds
+_MAX_BRACKETS = 1_000  # the time for nested ones grows with the square of their number
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
 _QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
@@ -166,7 +168,8 @@ def parse(text: str) -> Page:
     above: tuple[str, ...] = ()
     passages: list[Passage] = []
     introduction = previous = ""
-    for token in _blocks(MarkdownIt("commonmark").enable("table").parse(body)):
+    parser = MarkdownIt("commonmark").enable("table").disable("inline")  # only blocks are read
+    for token in _blocks(parser.parse(body)):
         start, end = token.map or (0, 0)
         source = "\n".join(lines[start:end]).strip("\n")
         if level := _find_level(token, source):
@@ -218,23 +221,36 @@ def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
 
 
 def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
-    """Return the YAML at the beginning of a page and the rest; without any, all is the rest."""
-    import yaml
+    """Return the YAML at the beginning of a page and the rest; without any, all is the rest.
 
+    YAML with aliases counts as none, since a few lines of it can mean gigabytes of text.
+    """
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return {}, text
     for number, line in enumerate(lines[1 : _MAX_FRONTMATTER_LINES + 1], 1):
         if line.rstrip() == "---":
-            try:
-                fields = yaml.safe_load("\n".join(lines[1:number]))
-            except (yaml.YAMLError, ValueError, RecursionError):
-                fields = None
-            rest = "\n".join(lines[number + 1 :])
-            if not isinstance(fields, dict):
-                return {}, rest
-            return {str(name).lower(): value for name, value in fields.items()}, rest
+            fields = _parse_yaml("\n".join(lines[1:number]))
+            return fields, "\n".join(lines[number + 1 :])
     return {}, text
+
+
+def _parse_yaml(text: str) -> Mapping[str, Any]:
+    """Return the fields in a YAML text by their names in lower case; empty if it has none."""
+    import yaml
+
+    if len(text) > _MAX_FRONTMATTER or text.count("[") + text.count("{") > _MAX_BRACKETS:
+        return {}
+    try:
+        for event in yaml.parse(text):
+            if isinstance(event, yaml.AliasEvent):
+                return {}
+        fields = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        return {}  # the library raises most of them for values such as `!!bool x`
+    if not isinstance(fields, dict):
+        return {}
+    return {str(name).lower(): value for name, value in fields.items()}
 
 
 def _dedent(source: str) -> str:

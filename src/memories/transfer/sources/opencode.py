@@ -110,14 +110,21 @@ def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
     session = _Session(file.stem, one_line(fields.get("title")), directory, parent)
     storage = file.parent.parent.parent
     messages: list[_Message] = []
-    for message_file in sorted((storage / "message" / file.stem).glob("msg_*.json")):
+    for message_file in _files_in(storage / "message" / file.stem, "msg_*.json"):
         data = parse_object(reader.text(message_file))
-        part_files = sorted((storage / "part" / message_file.stem).glob("prt_*.json"))
+        part_files = _files_in(storage / "part" / message_file.stem, "prt_*.json")
         parts = [parse_object(reader.text(part_file)) for part_file in part_files]
         created_at = mapping(data.get("time")).get("created")
         texts = [part for part in parts if part.get("type") == "text"]
         messages.append(_Message(created_at, data, texts))
     yield from _turns(reader, session, messages)
+
+
+def _files_in(folder: Path, pattern: str) -> Sequence[Path]:
+    """Return the files in a folder, in order; none if a link leads there."""
+    if folder.resolve() != folder:
+        return ()
+    return sorted(folder.glob(pattern))
 
 
 def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> Iterator[Item]:

@@ -24,6 +24,7 @@ MAX_DEPTH = 200
 MAX_FILES = 1_000_000
 MAX_RATIO = 200  # unpacked to packed bytes of an archive; text reaches about 20
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file that is compressed so
+_PACKED_CHUNK = 512  # bytes that are unpacked at once; they can become 20 MB
 _RATIO_FROM = 104_857_600  # bytes unpacked, below which the ratio does not matter
 _CHUNK = 65_536
 _IN_MEMORY_BYTES = 16_777_216
@@ -69,6 +70,7 @@ class Reader:
         self._progress, self._project_of = progress, project_of
         self._projects: dict[str, str | None] = {}
         self._done = self._total = 0
+        self._unpacked = 0  # bytes in the archive that is read, with the archives in it
 
     def skip(self, reason: str, count: int = 1) -> None:
         """Count things that are left out.
@@ -201,6 +203,14 @@ class Reader:
             self._refuse(file, "files that are not UTF-8")
             return None
 
+    def beginning(self, file: Path, count: int) -> bytes:
+        """Return the first bytes of a file beside one that is read; empty if it can't be read."""
+        try:
+            with self.open(file) as stream:
+                return stream.read(count)
+        except InvalidInput:
+            return b""
+
     def _refuse(self, file: Path, reason: str) -> None:
         if file == self.path:
             raise InvalidInput(f"{shown(file.name)} is one of the {reason}, which are not read")
@@ -282,14 +292,22 @@ class Reader:
         for file in self.files(*patterns, "*.zip"):
             with self.open(file) as stream:
                 if stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
-                    self._total -= file.stat().st_size
-                    yield from self._archived(stream, file.name, patterns)
+                    packed = file.stat().st_size
+                    self._total -= packed
+                    self._unpacked = 0
+                    yield from self._archived(stream, file.name, patterns, packed)
                 else:
                     stream.seek(0)
                     yield self.below(file), stream
 
     def _archived(
-        self, stream: IO[bytes], name: str, patterns: tuple[str, ...], *, is_inner: bool = False
+        self,
+        stream: IO[bytes],
+        name: str,
+        patterns: tuple[str, ...],
+        packed: int,
+        *,
+        is_inner: bool = False,
     ) -> Iterator[tuple[str, IO[bytes]]]:
         import zipfile
 
@@ -297,16 +315,16 @@ class Reader:
             infos = [info for info in archive.infolist() if not info.is_dir()]
             inner = [info for info in infos if info.filename.endswith(".zip") and not is_inner]
             wanted = [info for info in infos if _is_wanted(info.filename, patterns)]
-            stream.seek(0, os.SEEK_END)
-            unpacked = sum(info.file_size for info in [*wanted, *inner])
-            _refuse_bomb(unpacked, stream.tell(), name)
+            self._unpacked += sum(info.file_size for info in [*wanted, *inner])
+            _refuse_bomb(self._unpacked, packed, name)
             self._total += sum(info.file_size for info in wanted)
             for info in sorted(wanted, key=lambda info: info.filename):
                 with archive.open(info) as member:
                     yield info.filename, member
             for info in inner:
                 with archive.open(info) as member, _spooled(member) as copy:
-                    yield from self._archived(copy, info.filename, patterns, is_inner=True)
+                    inner_name = info.filename
+                    yield from self._archived(copy, inner_name, patterns, packed, is_inner=True)
 
 
 class _Element:
@@ -370,11 +388,13 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, packed: io.BufferedReader, name: str) -> None:
         import zstandard
 
-        self._name = name
+        self._packed, self._name = packed, name
         self._packed_bytes = os.fstat(packed.fileno()).st_size
-        self._bytes = 0
+        self._unpacked_bytes = 0
         self._error = zstandard.ZstdError
-        self._reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame = self._decompressor.decompressobj()
+        self._text = memoryview(b"")  # unpacked, but not read yet
 
     def readable(self) -> bool:
         """Return True."""
@@ -384,16 +404,26 @@ class _Unpacked(io.RawIOBase):
         """Read into a buffer; see `io.RawIOBase.readinto`.
 
         Raises:
-            InvalidInput: The file is damaged, or would unpack to far too much.
+            InvalidInput: The file is damaged or cut off, or would unpack to far too much.
         """
-        try:
-            count = self._reader.readinto(buffer)
-        except self._error as exc:
-            raise InvalidInput(f"{shown(self._name)} is damaged ({exc}); use another copy") from exc
-        self._bytes += count
-        if not self._bytes:  # the library doesn't report the missing end of a block
+        while not self._text:
+            packed = self._frame.unused_data or self._packed.read(_PACKED_CHUNK)
+            if not packed:
+                break
+            if self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            try:
+                self._text = memoryview(self._frame.decompress(packed))
+            except self._error as exc:
+                raise InvalidInput(
+                    f"{shown(self._name)} is damaged ({exc}); use another copy"
+                ) from exc
+            self._unpacked_bytes += len(self._text)
+            _refuse_bomb(self._unpacked_bytes, self._packed_bytes, self._name)
+        if not self._text and not self._frame.eof:
             raise InvalidInput(f"{shown(self._name)} is cut off or empty; use another copy")
-        _refuse_bomb(self._bytes, self._packed_bytes, self._name)
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
         return count
 
 

@@ -1,5 +1,6 @@
 """The first look at a file or folder, by which its source is recognized."""
 
+import contextlib
 import io
 import json
 import os
@@ -42,14 +43,15 @@ class Sample:
 
     @cached_property
     def start(self) -> bytes:
-        """The first bytes of the file; empty for a folder, and for what can't be read."""
-        try:
-            if not self.path.is_file():
-                return b""
-            with self.path.open("rb") as stream:
-                return unpack(stream, self.path.name).read(_MAX_BYTES)
-        except (OSError, MemoriesError):
-            return b""
+        """The first bytes of the file that can be read; empty for a folder."""
+        start = bytearray()
+        with contextlib.suppress(OSError, MemoriesError):
+            if self.path.is_file():
+                with self.path.open("rb") as packed:
+                    stream = unpack(packed, self.path.name)
+                    while piece := stream.read1(_MAX_BYTES - len(start)):
+                        start += piece
+        return bytes(start)
 
     @property
     def frontmatter(self) -> bytes:
