@@ -218,13 +218,13 @@ def _old_tools(environment: Mapping[str, str]) -> Iterator[Conflict]:
 
 def _tool_folders(environment: Mapping[str, str]) -> dict[str, list[Path]]:
     """Return the folders in which each tool keeps the environments of programs."""
-    home = Path.home()
-    data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
+    user = Path.home()
+    data = Path(environment.get("XDG_DATA_HOME") or user / ".local" / "share")
     if os.name == "nt":
-        data = Path(environment.get("APPDATA") or home / "AppData" / "Roaming")
+        data = Path(environment.get("APPDATA") or user / "AppData" / "Roaming")
     uv, pipx = environment.get("UV_TOOL_DIR"), environment.get("PIPX_HOME")
     uv_folders = [data / "uv" / "tools", data / "uv" / "data" / "tools"]
-    pipx_homes = [data / "pipx", home / ".local" / "pipx", home / "pipx"]
+    pipx_homes = [data / "pipx", user / ".local" / "pipx", user / "pipx"]
     if uv:
         uv_folders = [Path(uv)]
     if pipx:
