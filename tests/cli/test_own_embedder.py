@@ -7,7 +7,6 @@ import pytest
 
 from cli.conftest import Command
 from memories import EmbedderMismatch, Memories
-from memories.cli import stores
 from memories.core import installation
 from memories.embedders.languages import give_hint
 from memories.embedders.minilm import MiniLM
@@ -108,7 +107,7 @@ def test_an_installation_that_fails_changes_nothing(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Anna lives in Riga", env=UNSET)
-    monkeypatch.setattr(stores, "_has_model", lambda _: False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr(installation, "install_arguments", lambda _: ["false", "memoriae-e5"])
     answer = memory("reembed", "--model", "e5", "--install", env=UNSET)
     assert answer.code == 1
