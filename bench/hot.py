@@ -12,15 +12,15 @@ from bench import report
 from bench.cold import _cpu_milliseconds, _loads_heavy
 from memories import Draft, Memories, load_config
 from memories.identity.prompt import build
-from memories.scratchpad.file import read
+from memories.scratchpad.file import load
 
 MEMORIES = 1_000
 _WARM = 200
 _READ = """
 import sys
 from pathlib import Path
-from memories.scratchpad.file import read
-read(Path(sys.argv[1]), "bob")
+from memories.scratchpad.file import load
+load(Path(sys.argv[1]), "bob")
 """
 
 
@@ -89,22 +89,21 @@ def _print_cold(rounds: int, home: Path, environment: dict[str, str]) -> None:
 
 def _print_warm(memories: Memories, home: Path) -> None:
     calls = {
-        "reading a scratchpad": lambda: read(home, "bob"),
+        "reading a scratchpad": lambda: load(home, "bob"),
         "the prompt block": lambda: build(memories, project=None, budget=1500),
         "a search of the scratchpad": lambda: memories.search_scratchpad("the part 49 of the shop"),
         "bringing it up to date": lambda: memories.scratchpad(refresh=True),
-        "choosing it anew": lambda: memories.scratchpad(rebuild=True),
+        "rebuilding it": lambda: memories.scratchpad(rebuild=True),
     }
     rows = []
     for name, call in calls.items():
         call()
-        rounds = _WARM if name != "choosing it anew" else _WARM // 20
+        rounds = _WARM if name != "rebuilding it" else _WARM // 20
         began = time.process_time()
         for _ in range(rounds):
             call()
         rows.append((name, f"{(time.process_time() - began) / rounds * 1000:.2f}"))
     size = (home / "bob" / "scratchpad.yaml").stat().st_size
-    report.heading(
-        f"The hot tier in a warm process: {len(read(home, 'bob'))} entries, {size:,} bytes"
-    )
+    count = len(memories.scratchpad().entries)
+    report.heading(f"The hot tier in a warm process: {count} entries, {size:,} bytes")
     report.table(["call", "CPU ms"], rows)
