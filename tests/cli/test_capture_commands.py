@@ -75,7 +75,9 @@ def test_a_home_that_cannot_be_written(memory: Command, tmp_path: Path) -> None:
     assert memory("off", env={"MEMORY_HOME": str(tmp_path / "file" / "x")}).code == 1
 
 
-def test_flush_and_status(memory: Command, home: Path, folder: Path) -> None:
+def test_flush_and_status(
+    memory: Command, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     event = {
         "id": "1",
         "at": 1,
@@ -90,7 +92,10 @@ def test_flush_and_status(memory: Command, home: Path, folder: Path) -> None:
     done = memory("capture", "flush").json
     assert (done["turns"], done["proposed"], done["waiting"]) == (1, 1, 0)
     assert [each["content"] for each in memory("review").json["results"]] == ["Ann sails"]
+    increments: list[int] = []
+    monkeypatch.setattr(os, "nice", increments.append)  # it would slow down the tests that follow
     assert memory("capture", "flush", "--quiet").out == ""
+    assert increments == [10]
 
 
 def test_flush_tells_why_something_waits(memory: Command, home: Path) -> None:
