@@ -399,6 +399,9 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("Ben'in köpeği var.", "Ben'in kedisi var."),
         ("The staging server is restarted every night.", "The staging server is at 10.0.0.5."),
         ("The job of customer 11 uses Redis.", "The job of customer 20 uses Redis."),
+        ("Robot arm 3 welds the left door.", "Robot arm 4 welds the left door."),
+        ("Gate terminal 3 dispenses 12 tokens.", "Gate terminal 4 dispenses 12 tokens."),
+        ("We use Gradle for the build.", "We use Gradle for the tests."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:

@@ -366,9 +366,22 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     if head[-1].key in ENUMERATED:
         return False
     if verb is None:
-        return len(head) > 1 and not any(map(_verb, tail))  # else it belongs to the subject
+        if len(head) == 1 or any(map(_verb, tail)):
+            return False  # it belongs to the subject
+        return not _begins_with_verb(tail)
     base = _verb(head[verb])
     return base not in MANY or bool(tail if base == "has" else head[verb + 1 :])
+
+
+def _begins_with_verb(words: Sequence[Word]) -> bool:
+    """Return whether words may be a verb that is in no list, and its object: (robot arm 4) welds
+    doors.
+    """
+    if len(words) < 2:
+        return False
+    verb, following = words[:2]
+    is_object = not _is_soft(following) and following.key not in {"per", "and", "or"}
+    return verb.shown.isalpha() and not _is_soft(verb) and is_object
 
 
 def _has_one_object(change: _Change, verb: int) -> bool:
@@ -386,8 +399,11 @@ def _has_one_object(change: _Change, verb: int) -> bool:
     if base in PLACED and (*behind, *removed)[0].key in SOFT | _TOWARDS:
         return base != "go" or head[verb - 1].key not in PEOPLE
     if base in USING:
+        # use X for A, use X for B: another purpose
+        is_purpose = len(behind) > 1 and (behind[-1].key == "for" or behind[-1].sense == "with")
         has_purpose = any(word.key not in SOFT for word in (*behind, *tail))
-        return has_purpose or (base == "prefer" and len(removed) == len(added) == 1)
+        is_only_one = base == "prefer" and len(removed) == len(added) == 1
+        return not is_purpose and (has_purpose or is_only_one)
     return False
 
 
