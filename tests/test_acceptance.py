@@ -32,6 +32,7 @@ from memories.settings import SETTINGS
 ROOT = Path(__file__).parent.parent
 APP = ROOT / "agent-app" / "src" / "app.py"
 GUIDE = (ROOT / "docs" / "conversations.md").read_text(encoding="utf-8")
+SETTINGS_PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 
 
@@ -280,14 +281,14 @@ def test_ac_qual_005_every_error_is_logged(
 # ---------------------------------------------------------------------------------------------------
 
 
-def section(title: str) -> str:
-    """Return what stands under a heading of the guide."""
-    return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def section(title: str, page: str = GUIDE) -> str:
+    """Return what stands under a heading of a page."""
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def rows(title: str) -> dict[str, str]:
-    """Return what the table of a section says of each variable: its second column."""
-    found = re.findall(r"^\| `([A-Z_]+)` \| ([^|]*) \|", section(title), re.MULTILINE)
+def rows(title: str, page: str = GUIDE) -> dict[str, str]:
+    """Return what the tables of a section say of each variable: their second column."""
+    found = re.findall(r"^\| `([A-Z_]+)` \| ([^|]*) \|", section(title, page), re.MULTILINE)
     return {name: value.strip(" `") for name, value in found}
 
 
@@ -315,7 +316,8 @@ def test_ac_conf_001_the_agents_variables_are_documented_with_their_defaults(
         variable: "none" if default is None else str(default)
         for variable, default in defaults.items()
     }
-    assert {variable: rows("Settings").get(variable) for variable in AGENT} == told
+    documented = rows("Settings", SETTINGS_PAGE)
+    assert {variable: documented.get(variable) for variable in AGENT} == told
 
 
 def test_ac_conf_001_the_variables_of_the_services_are_documented_with_their_values() -> None:

@@ -311,7 +311,7 @@ def test_http_and_mcp_say_the_same(
     )
     assert "is unwell (500)" in answer.json()["note"]
     with Memories(config=config) as memories:
-        called = Tools(memories, lambda _: (memories, "")).search_memories(
+        called = Tools(lambda: memories, lambda _: (memories, "")).search_memories(
             "main database", scope="memories"
         )
     assert OLD in str(called.content)
