@@ -25,7 +25,7 @@ def open_model(file: Path, name: str) -> Any:
     # onnxruntime 1.29 reports to its maker unless this is set before import
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     onnxruntime = _import_runtime(name)
-    onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
+    onnxruntime.disable_telemetry_events()  # if it was imported before
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -92,7 +92,7 @@ class Place(NamedTuple):
         return (self.project, *self.aliases)
 
     def root_of(self, project: str) -> Path | None:
-        """Return the top folder of a project's working tree, if that is where a program works."""
+        """Return the top folder of a project's working tree, if the program runs in it."""
         return self.root if project in self.names else None
 
     def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:

@@ -213,7 +213,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, run: Sequence[Event]) -> "_Sizes":
-        """Return a run's sizes."""
+        """Return the sizes of the events in a run."""
         sizes: dict[str, list[int]] = {}
         for event in run:
             sizes.setdefault(str(event.get("event")), []).append(int(event.get("size") or 0))

@@ -294,9 +294,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class OnThisDisk(Protocol):
-    """A store that this process writes itself, so that it can test whether a write would
-    succeed.
-    """
+    """A store whose files this process writes; it can test whether a write would succeed."""
 
     def rehearse(self) -> None:
         """Make a small write up to its commit, and undo it; readers never see it.

@@ -313,7 +313,7 @@ class Guard:
         except asyncio.CancelledError:  # the server is stopping and does not wait any longer
             if not started:
                 await stopped(in_doubt=not _is_read(scope))(scope, receive, answer)
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
             problem = failed(exc)
             if not started:
                 await problem(scope, receive, answer)

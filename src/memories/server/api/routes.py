@@ -315,7 +315,7 @@ def endpoint(route: Route) -> Named:
     async def answer(request: Request) -> Response:
         try:
             return await _answer(route, request)
-        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
             return failed(exc)
 
     return Named(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")

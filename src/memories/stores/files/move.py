@@ -283,7 +283,7 @@ class Mover:
     def _choose_file(self) -> str:
         """Return the name of a new or empty SQLite file in the folder.
 
-        A file from which the user went back still contains its records.
+        The file of a move that was undone still contains its records.
         """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
@@ -293,7 +293,8 @@ class Mover:
                 if not any(target.namespaces(collection) for collection in Collection):
                     return name
         raise StoreError(
-            f"{self._folder.path} is full of stores from which the user went back; remove them"
+            f"{self._folder.path} has too many stores of earlier moves that were undone; remove "
+            "some of them"
         )
 
     def _copy_files(self, names: Sequence[str], store: str) -> tuple[int, str]:
