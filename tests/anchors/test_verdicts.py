@@ -1,6 +1,7 @@
 """Memories written in a project get anchors, and verdicts when the project changes."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -275,7 +276,8 @@ def test_an_unchanged_file_is_not_read_again(
     monkeypatch.setattr("memories.anchors.tree.WorkingTree.read", refuse)
     assert verdict_of(memories, memory_id) == "verified"
     cache = cache_of(memories.config.home, memories.namespace).read_text()
-    assert "5433" not in cache and "compose" not in cache
+    texts = set(re.findall(r'"([^"]*)"', cache))  # 5433 may be part of a time or of a digest
+    assert "5433" not in texts and "compose" not in cache
 
 
 def test_secrets_in_anchors_are_removed_and_orders_are_marked(
