@@ -70,6 +70,11 @@ def admit_turns(
     return Admitted(admitted, left_out)
 
 
+def is_admitted(document: Document, rules: Admission) -> bool:
+    """Return whether a memory may be shown, apart from limits."""
+    return not _find_reason(_mark(document), rules)
+
+
 def select_recalled(
     turns: Sequence[Document], rules: Admission, limit: int, *, named: bool
 ) -> Admitted:
@@ -104,10 +109,9 @@ def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) 
     left_out: list[tuple[str, str]] = []
     safe: list[Document] = []
     for document in map(_mark, documents):
-        if document["suspicious"] and not rules.suspicious:
-            left_out.append((SUSPICIOUS, _id(document)))
-        elif _is_captured(document):
-            left_out.append((CAPTURED, _id(document)))
+        reason = _find_reason(document, rules)
+        if reason:
+            left_out.append((reason, _id(document)))
         else:
             safe.append(document)
     rows = _divide(safe, rules.per_writer, limit)
@@ -170,6 +174,13 @@ def _writer(document: Document) -> tuple[Any, ...]:
     if origin is None:
         return (document["metadata"].get("namespace"),)
     return (origin.by, origin.user, origin.namespace, origin.trust)
+
+
+def _find_reason(document: Document, rules: Admission) -> str:
+    """Return why a marked memory may not be shown; empty if it may."""
+    if document["suspicious"] and not rules.suspicious:
+        return SUSPICIOUS
+    return CAPTURED if _is_captured(document) else ""
 
 
 def _is_captured(document: Document) -> bool:

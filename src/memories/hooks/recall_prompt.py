@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context import rendering
+from memories.context.admission import Admission, is_admitted
 from memories.context.context import ContextBuilder, estimate_tokens
-from memories.context.engine import EngineBackend, translate_errors
+from memories.context.engine import EngineBackend, memory_document, translate_errors
 from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.events import OFF
 from memories.errors import InvalidInput, NotFound, StoreError, StoreUnreachable
-from memories.guard.origin import CAPTURED
 from memories.guard.validate import MAX_QUERY_CHARACTERS
 from memories.hooks import gate, session
 from memories.hooks.recall_strategy import NOT_ASKED, HookContext, RecallRequest
@@ -37,7 +37,6 @@ from memories.search.results import Hit, SearchResult, with_verdicts
 from memories.search.search import MIN_CANDIDATES
 from memories.settings import Config
 from memories.stores.records import Collection, Ref
-from memories.write.suspicion import find_marks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -487,19 +486,10 @@ def _put_corrections(
     return list(current.values())
 
 
-def _is_admitted(memory: Memory) -> bool:
-    """Return whether an agent may see a memory unasked: one that isn't shown replaces none."""
-    is_captured = memory.origin is not None and memory.origin.trust == CAPTURED
-    if is_recall_off(memory.tags) or (is_captured and memory.accepted_at is None):
-        return False
-    return not find_marks(memory.content)
-
-
 def _put_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Put before each memory the newer one that may replace it, and leave out what is surely
-    replaced.
+    """Put each memory after the newer one that may replace it; leave it out if that is certain.
 
     A correction in other words isn't linked with the memory that it corrects, and a prompt often
     resembles the older one more; see `search.newer_first`.
@@ -526,8 +516,10 @@ def _find_newer(
     best, best_score = None, REPLACES
     for newer in candidates:
         score = _score_replacement(newer, older, space)
-        if score < best_score or not _is_admitted(newer.memory):
+        if score < best_score or is_recall_off(newer.memory.tags):
             continue
+        if not is_admitted(memory_document(newer.hit), Admission()):
+            continue  # it isn't shown, so it replaces none
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
     return best, best_score
