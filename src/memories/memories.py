@@ -881,7 +881,7 @@ class Memories:
         if place is not None:
             with contextlib.suppress(NotFound):  # then search outside projects
                 return self._lookup.id_of_key(key, place.project)
-        return self._lookup.id_of_key(key, *self._lookup.names_of_project(project) or ())
+        return self._lookup.id_of_key(key, *(self._lookup.names_of_project(project) or ()))
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""

@@ -57,7 +57,7 @@ class HookCall:
         deadline: When the hook must have answered, on the same clock.
         ask_server: Sends a recall request to a running server; None if that is impossible.
         start_server: Starts a server for a store; None if that is impossible.
-        send_interim: Sends what the host gets if the hook does not answer in time.
+        send_interim: Sends an answer for the host in case the hook is too slow to finish.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ of a killed one: a turn by its text and the number of its repetitions, a memory 
 """
 
 import contextlib
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -158,7 +157,11 @@ class _Flusher:
         event_runs = list(_split_runs(_skip_stored(events, progress.last_event)))
         for number, run in enumerate(event_runs, 1):
             stored = self._store_run(name, run, progress, is_last=number == len(event_runs))
-            self._stored = Stored(*map(operator.add, self._stored, stored))
+            self._stored = Stored(
+                self._stored.turns + stored.turns,
+                self._stored.proposed + stored.proposed,
+                self._stored.summaries + stored.summaries,
+            )
         progress.failures = 0
         for event in reversed(events):
             if event.get("id"):

@@ -222,7 +222,7 @@ def _run_in_child(
 
 
 def _send_interim(answer: bytes) -> None:
-    """Send what the host gets if there is no answer in time; the work continues."""
+    """Send an answer for the host in case no later one comes in time; the work continues."""
     if _pipes:
         _write_all(_pipes[0], answer + _INTERIM)
     else:

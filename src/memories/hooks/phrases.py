@@ -32,10 +32,10 @@ _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
 _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
-_QUOTATION = '"x"'  # stands for what is quoted
+_QUOTATION = '"x"'  # stands for a quotation
 _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
-# Worth from which a sentence is proposed, what a phrase adds to it, and worth from which the gloss
-# of a sentence in another language is proposed.
+# The least worth of a proposed sentence, the worth that a phrase adds, and the least worth of the
+# gloss of a proposed sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
 # Words that connect "remember" with a fact that needs no verb.

@@ -280,7 +280,7 @@ class Route(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """What the route does, in one sentence."""
+        """Its purpose, in one sentence."""
         first_paragraph = inspect.cleandoc(self.handle.__doc__ or "").partition("\n\n")[0]
         return " ".join(first_paragraph.split())
 

@@ -1,4 +1,4 @@
-"""What the servers of one store share: the keys of their requests, and notifications of writes."""
+"""Data shared by the servers of one store: keys of requests, and notifications of writes."""
 
 import contextlib
 import logging
