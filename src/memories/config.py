@@ -146,6 +146,8 @@ def variables_of(variables: Mapping[str, str]) -> list[str]:
 
 # --- .env ---
 
+_NEVER = "a .env can't name it; put it in config.toml or the environment"
+
 
 class _DotEnv(NamedTuple):
     """The settings in a `.env` file.
@@ -171,7 +173,9 @@ def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
     dotenv = trust.read(file, registers)
     settings = _by_name(dotenv.values)
     if dotenv.approved:
-        return _DotEnv(settings)
+        refused = [one.name for one in SETTINGS if one.name in settings and not one.trustable]
+        allowed = {name: value for name, value in settings.items() if name not in refused}
+        return _DotEnv(allowed, refused)
     if dotenv.doubt:
         return _DotEnv(ignored=list(settings), reason=f"{file} {dotenv.doubt}")
     allowed = {
@@ -200,14 +204,17 @@ def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
     """Return a sentence about the ignored settings in a `.env`, or an empty string."""
     # Many projects keep their own programs' keys in that file; a local embedder doesn't need one.
     needs_no_key = embedder in ("minilm", "e5", "none", "fake")
-    names = [
-        setting.variable
-        for setting in SETTINGS
-        if setting.name in dotenv.ignored and not (needs_no_key and setting.secret)
-    ]
-    if not names:
-        return ""
-    return f"ignored {', '.join(names)}: {dotenv.reason}; to allow it, run: memory trust"
+    names: list[str] = []
+    remedy = ""
+    for setting in SETTINGS:
+        if setting.name not in dotenv.ignored or (needs_no_key and setting.secret):
+            continue
+        if setting.trustable:
+            names.append(setting.variable)
+            remedy = f": {dotenv.reason}; to allow it, run: memory trust"
+        else:
+            names.append(f"{setting.variable} ({_NEVER})")
+    return f"ignored {', '.join(names)}{remedy}" if names else ""
 
 
 # --- config.toml ---

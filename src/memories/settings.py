@@ -46,6 +46,7 @@ class Setting(NamedTuple):
             counts as unset.
         harmless: Whether any folder's `.env` may set it. All other settings would let the folder
             choose where texts go, and which files are read and written.
+        trustable: Whether a `.env` that the user trusts may set it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Setting(NamedTuple):
     purpose: str
     secret: bool = False
     harmless: bool = False
+    trustable: bool = True
 
 
 class Secret:
@@ -476,6 +478,7 @@ SETTINGS = (
             "folders in which hooks capture, such as ~/work/*,!~/work/secret; all if none is "
             "given"),
     Setting("tidy_command", "TIDY_COMMAND", None, _command,
-            "command that gives a second opinion on the proposals of memory tidy"),
+            "command that gives a second opinion on the proposals of memory tidy",
+            trustable=False),
 )
 # fmt: on

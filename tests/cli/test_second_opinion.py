@@ -113,10 +113,22 @@ def test_no_env_file_names_the_command_even_if_it_is_trusted(untidy: Command, fo
     answer = untidy("tidy", "--dry-run")
     assert "withheld" not in answer.json
     assert "ignored TIDY_COMMAND" in " ".join(answer.err.split())
+    assert "memory trust" not in " ".join(answer.err.split())  # it would not help
     assert untidy("trust", "--yes").code == 0
     answer = untidy("tidy", "--dry-run")
-    assert (answer.json["count"], answer.json["withheld"]) == (3, 0)
+    assert answer.json["count"] == 3
+    assert "withheld" not in answer.json
     assert "a .env can't name it" in " ".join(answer.err.split())
+
+
+def test_a_trusted_env_file_does_not_take_the_place_of_the_users_command(
+    untidy: Command, judge: Callable[[str], Path], folder: Path
+) -> None:
+    judge("print('drop\\ndrop\\nkeep')")
+    (folder / ".env").write_text("TIDY_COMMAND=no-such-judge\n")
+    assert untidy("trust", "--yes").code == 0
+    answer = untidy("tidy", "--dry-run").json
+    assert (answer["count"], answer["withheld"]) == (1, 2)
 
 
 @pytest.mark.parametrize("command", ["./judge", "tools/judge --all", "judge 'all", "''"])

@@ -39,7 +39,7 @@ from memories.cli.output import (
     shows_text,
 )
 from memories.cli.search import emit_fields, field_names
-from memories.errors import InvalidInput, MemoriesError, NotFound, RequestError
+from memories.errors import InvalidInput, MemoriesError, NotFound
 from memories.guard.origin import is_person
 from memories.models import Page
 
@@ -494,8 +494,6 @@ def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choo
         from memories.write.tidy import consult
 
         try:
-            if config.sources["tidy_command"] == ".env":
-                raise RequestError("a .env can't name it; put it in config.toml or the environment")
             chosen = consult(command, suggestions)
         except MemoriesError as exc:
             note(f"The second opinion of TIDY_COMMAND doesn't count: {exc}.")
