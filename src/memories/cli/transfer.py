@@ -283,7 +283,7 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
     from memories.transfer.sources import load
     from memories.transfer.sources.reader import Reader
 
-    files = Reader(path).files(*load(name).FILES)
+    files = Reader(path).files(*load(name).files)
     size = sum(file.stat().st_size for file in files)
     row: dict[str, Any] = {"source": name, "path": str(path), "files": len(files), "bytes": size}
     if size <= _COUNTED_BYTES:

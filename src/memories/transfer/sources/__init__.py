@@ -1,53 +1,45 @@
 """Reads the files of other programs as a stream of messages and statements.
 
-Each module is one source. The first line of its docstring names what it reads. It has
-
-- `FILES`, the patterns of its files in a folder;
-- `locate(home)`, which returns where its program keeps them on a machine, if it has a usual place;
-- `recognize(sample)`, which returns whether a file or folder is one of its own;
-- `read(reader)`, which yields messages (`items.Message`) and statements (`Draft`) in order, and
-  calls `reader.skip` for everything else. A second call must yield the same items.
-
+Each module has a table `SOURCES` of the sources that it reads, each a `sample.Source`.
 `reader.include` contains the names of `INCLUDE` that the user asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 
 if TYPE_CHECKING:
     from memories.transfer.sources.items import Item
-    from memories.transfer.sources.reader import Reader
-    from memories.transfer.sources.sample import Sample
+    from memories.transfer.sources.sample import Source
 
 # Each source and its module. A path is of the first one that recognizes it.
 SOURCES = {
-    "claude-code": "claude_code",
-    "codex": "codex",
-    "gemini": "gemini",
-    "opencode": "opencode",
-    "cursor": "cursor",
-    "chatgpt": "chatgpt",
-    "claude": "claude",
-    "server-memory": "server_memory",
-    "mem0": "mem0",
-    "mcp-memory-service": "mcp_memory_service",
-    "mempalace": "mempalace",
-    "omega": "omega",
-    "engram": "engram",
-    "claude-mem": "claude_mem",
+    "claude-code": "sessions",
+    "codex": "sessions",
+    "gemini": "sessions",
+    "opencode": "chats",
+    "cursor": "chats",
+    "chatgpt": "web_exports",
+    "claude": "web_exports",
+    "server-memory": "memory_programs",
+    "mem0": "memory_programs",
+    "mcp-memory-service": "memory_programs",
+    "mempalace": "memory_programs",
+    "omega": "memory_programs",
+    "engram": "memory_programs",
+    "claude-mem": "memory_programs",
     "chroma": "chroma",
-    "basic-memory": "basic_memory",
-    "okf": "okf",
-    "anthropic": "anthropic",
+    "basic-memory": "markdown",
+    "okf": "markdown",
+    "anthropic": "markdown",
     "markdown": "markdown",
-    "csv": "csv_rows",
-    "jsonl": "jsonl",
-    "lines": "lines",
+    "csv": "plain_files",
+    "jsonl": "plain_files",
+    "lines": "plain_files",
 }
 _UNKNOWN = (
     " of no known source; if you know which program wrote it, name it: memory import SOURCE PATH"
@@ -55,21 +47,10 @@ _UNKNOWN = (
 INCLUDE = ("branches", "subagents", "attachments")
 
 
-class Source(Protocol):
-    """The module of a source; see the docstring of this package."""
-
-    FILES: tuple[str, ...]
-
-    def recognize(self, sample: "Sample") -> bool:
-        """Return whether a file or folder is of this source."""
-
-    def read(self, reader: "Reader") -> "Iterator[Item]":
-        """Yield messages and statements; see the docstring of this package."""
-
-
-def load(name: str) -> Source:
-    """Return the module of a source."""
-    return cast("Source", import_module(f"{__name__}.{SOURCES[name]}"))
+def load(name: str) -> "Source":
+    """Return a source."""
+    source: Source = import_module(f"{__name__}.{SOURCES[name]}").SOURCES[name]
+    return source
 
 
 def recognize(path: Path) -> str | None:
@@ -95,8 +76,7 @@ def recognize(path: Path) -> str | None:
 def locate(home: Path) -> Iterator[tuple[str, Path]]:
     """Yield the sources that exist on this machine, with their paths."""
     for name in SOURCES:
-        find: Callable[[Path], Iterable[Path]] | None = getattr(load(name), "locate", None)
-        for path in () if find is None else find(home):
+        for path in load(name).locate(home):
             if path.exists():
                 yield name, path
 

@@ -18,9 +18,8 @@ from memories.models import Draft
 from memories.transfer.sources.database import Database, open_copy
 from memories.transfer.sources.items import Item, add_tag, to_draft
 from memories.transfer.sources.reader import Reader
-from memories.transfer.sources.sample import Sample
+from memories.transfer.sources.sample import Sample, Source
 
-FILES = ("chroma.sqlite3",)
 _API = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 _PAGE = 500
 _SECONDS = 30.0
@@ -74,7 +73,7 @@ def _to_draft(their_id: str, text: object, metadata: Mapping[str, Any]) -> Draft
 
 
 def _read_files(reader: Reader, name: str) -> Iterator[_Document]:
-    for file in reader.files(*FILES):
+    for file in reader.files("chroma.sqlite3"):
         with open_copy(file) as database:
             rows = database.rows("collections", ("id",), (), "WHERE name = ?", name)
             ids = [row["id"] for row in rows]
@@ -147,3 +146,6 @@ def _missing(name: str, place: str) -> InvalidInput:
         f'there is no collection "{shown(name)}" in {shown(place)}; '
         "set COLLECTION_NAME to the one with the memories"
     )
+
+
+SOURCES = {"chroma": Source(("chroma.sqlite3",), recognize, read)}

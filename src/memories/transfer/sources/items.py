@@ -6,7 +6,7 @@ Drafts are also made of fields with the names that most programs use, for CSV fi
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -140,6 +140,11 @@ def blocks_text(content: object) -> list[str]:
     return [clean(block.get("text")) for block in dicts(content)]
 
 
+def join_texts(texts: Iterable[str]) -> str:
+    """Return the texts of a message as one, with a blank line between them."""
+    return "\n\n".join(filter(None, texts))
+
+
 def strings(value: object) -> list[str]:
     """Return the strings in a JSON array; empty if it isn't one."""
     if not isinstance(value, list):
@@ -194,6 +199,16 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
     for word in words if isinstance(words, list) else ():
         key, separator, text = str(word).partition("=")
         add_tag(tags, key, text if separator else "true")
+    return tags
+
+
+def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
+    """Return the valid ones of some tags; a word becomes a tag with the value `true`."""
+    tags: dict[str, str] = {}
+    for name, value in values.items():
+        add_tag(tags, name, value)
+    for word in words:
+        add_tag(tags, word, "true")
     return tags
 
 

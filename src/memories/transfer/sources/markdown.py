@@ -1,9 +1,13 @@
-"""Markdown of people and agents: instructions, memory banks and vaults, split into statements."""
+"""Markdown, split into statements: instructions, memory banks and vaults of people and agents,
+notes of basic-memory, bundles in the Open Knowledge Format, and folders of Anthropic's memory tool.
+"""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,12 +17,13 @@ from memories.transfer.sources.items import (
     Item,
     add_tag,
     clean,
+    make_tags,
     moment,
     one_line,
     to_tags,
 )
 from memories.transfer.sources.reader import Reader
-from memories.transfer.sources.sample import Sample
+from memories.transfer.sources.sample import Sample, Source
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -274,3 +279,107 @@ def _find_reason_to_skip(text: str) -> str:
     if not re.search(r"\w", _LINK.sub("", text)):
         return "links, pictures and rules"
     return ""
+
+
+# --- the folder of Anthropic's memory tool: text files that a model writes for itself ---
+
+
+def recognize_anthropic(sample: Sample) -> bool:
+    """Return whether a path is a folder called `memories` with text files, as the tool sees it."""
+    if not sample.is_folder or sample.path.name != "memories" or ".obsidian" in sample.names:
+        return False
+    is_other = sample.path.parent.name in (".serena", ".codex")
+    return not is_other and any(name.endswith((".md", ".txt", ".xml")) for name in sample.names)
+
+
+# --- notes of basic-memory: Markdown with observations and relations ---
+
+_LOOKED_AT = 20  # files of a folder
+_OBSERVATION = re.compile(r"\[(?P<category>[^\]\[()]{1,60})\]\s+(?P<text>\S.*)", re.DOTALL)
+_RELATION = re.compile(r"(?P<verb>[^\[\]]{1,120}?)\s+\[\[(?P<target>[^\]]+)\]\]")
+_HASHTAG = re.compile(r"(?:^|\s)#([\w/-]+)")
+
+
+def locate_basic_memory(home: Path) -> Iterable[Path]:
+    """Return the folders of its projects."""
+    try:
+        projects = json.loads((home / ".basic-memory" / "config.json").read_text())["projects"]
+        values = [each["path"] if isinstance(each, dict) else each for each in projects.values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        values = []
+    folders = [Path(value) for value in values if isinstance(value, str)]
+    return folders or [home / "basic-memory"]
+
+
+def recognize_basic_memory(sample: Sample) -> bool:
+    """Return whether a note, or one of the first notes in a folder, has a permalink."""
+    if not sample.is_folder:
+        return sample.path.suffix == ".md" and b"\npermalink:" in sample.frontmatter
+    notes = islice(sample.path.rglob("*.md"), _LOOKED_AT)
+    return any(b"\npermalink:" in Sample(note).frontmatter for note in notes)
+
+
+def read_basic_memory(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield each observation with the title of its note, each relation as a sentence, and the
+    other passages.
+    """
+    text = reader.text(file)
+    if text is None:
+        return
+    page = parse(text)
+    title = one_line(page.fields.get("title")) or file.stem
+    time, tags = find_time(page.fields, file), page_tags(reader, page.fields, file)
+    for passage in page.passages:
+        content, own = with_headings(passage), {}
+        if relation := _RELATION.fullmatch(passage.text):
+            own = {"type": "relation"}
+            content = f"{title} {relation['verb']} {relation['target']}"
+        elif observation := _OBSERVATION.fullmatch(passage.text):
+            own = make_tags(_HASHTAG.findall(observation["text"]), type=observation["category"])
+            content = f"{title}: {observation['text']}"
+        yield Draft(content, tags=tags | own, created_at=time)
+
+
+# --- bundles in the Open Knowledge Format: files with a type in their frontmatter ---
+
+_RESERVED = ("index.md", "log.md")
+
+
+def recognize_okf(sample: Sample) -> bool:
+    """Return whether the index names a version of the format, or all first files have a type."""
+    if not sample.is_folder:
+        return False
+    if b"\nokf_version:" in Sample(sample.path / "index.md").frontmatter:
+        return True
+    files = [file for file in sample.path.rglob("*.md") if file.name not in _RESERVED]
+    first = list(islice(files, _LOOKED_AT))
+    return bool(first) and all(b"\ntype:" in Sample(file).frontmatter for file in first)
+
+
+def read_okf(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield each concept as one statement, with its type, tags and time."""
+    text = None if file.name in _RESERVED else reader.text(file)
+    if text is None:
+        return
+    fields, body = split_frontmatter(text)
+    title = one_line(fields.get("title")) or one_line(fields.get("description"))
+    content = clean(body)
+    if not fields.get("type") or not (content or title):
+        reader.skip("files without a type or a text")
+        return
+    if title and title not in content:
+        content = f"{title}\n\n{content}".rstrip()
+    tags = page_tags(reader, fields, file)
+    yield Draft(content, tags=tags, created_at=find_time(fields, file))
+
+
+SOURCES = {
+    "basic-memory": Source.of_files(
+        ("*.md",), recognize_basic_memory, read_basic_memory, locate_basic_memory
+    ),
+    "okf": Source.of_files(("*.md",), recognize_okf, read_okf),
+    "anthropic": Source.of_files(
+        ("*.md", "*.txt", "*.xml", "*.json", "*.yaml"), recognize_anthropic, read_file
+    ),
+    "markdown": Source(FILES, recognize, read, locate),
+}

@@ -4,14 +4,15 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from memories.errors import MemoriesError
-from memories.transfer.sources.reader import unpack
+from memories.transfer.sources.items import Item
+from memories.transfer.sources.reader import Reader, unpack
 
 _MAX_NAMES = 10_000
 _MAX_FILES = 200  # of a folder that are looked at
@@ -124,6 +125,63 @@ class Sample:
     def has(self, *keys: str) -> bool:
         """Return whether the first JSON object has all of these keys."""
         return all(key in self.first for key in keys)
+
+    def has_columns(self, table: str, *columns: str) -> bool:
+        """Return whether the database has a table with all of these columns."""
+        return self.tables.get(table, set()).issuperset(columns)
+
+
+Locate = Callable[[Path], Iterable[Path]]
+
+
+def nowhere(_home: Path) -> Iterable[Path]:
+    """Return no path: the files have no usual place."""
+    return ()
+
+
+class Source(NamedTuple):
+    """A program, or a format, whose files can be imported.
+
+    Attributes:
+        files: The patterns of its files in a folder.
+        recognize: Returns whether a file or folder is one of its own.
+        read: Yields messages (`items.Message`) and statements (`Draft`) in order, and calls
+            `reader.skip` for everything else. A second call must yield the same items.
+        locate: Returns where its program keeps its files on a machine, by the user's home.
+    """
+
+    files: tuple[str, ...]
+    recognize: Callable[[Sample], bool]
+    read: Callable[[Reader], Iterator[Item]]
+    locate: Locate = nowhere
+
+    @classmethod
+    def of_files(
+        cls,
+        files: tuple[str, ...],
+        recognize: Callable[[Sample], bool],
+        read_file: Callable[[Reader, Path], Iterator[Item]],
+        locate: Locate = nowhere,
+    ) -> Self:
+        """Return a source whose files are read one by one."""
+
+        def read(reader: Reader) -> Iterator[Item]:
+            for file in reader.files(*files):
+                yield from read_file(reader, file)
+
+        return cls(files, recognize, read, locate)
+
+
+def below(variable: str, default: str, *names: str) -> Locate:
+    """Return a function that finds files in the folder that a variable names, or in the default one
+    in the user's home.
+    """
+
+    def locate(home: Path) -> list[Path]:
+        folder = Path(os.environ.get(variable) or home / default)
+        return [folder / name for name in names]
+
+    return locate
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,132 @@
+"""Files without a program: CSV, JSON lines, and plain text with one statement a line."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from memories.errors import InvalidInput
+from memories.guard.validate import shown
+from memories.models import Draft
+from memories.transfer.sources.items import TEXT_NAMES, Item, clean, mapping, to_draft
+from memories.transfer.sources.reader import Reader
+from memories.transfer.sources.sample import Sample, Source
+
+# --- CSV ---
+
+_DELIMITERS = ",;\t|"
+_MAX_FIELD = 1_048_576
+_MAX_HEADER = 65_536  # characters of the first line
+_OLD_LINE_END = re.compile(r"(?<=\r)(?=[^\n])")
+
+
+def recognize_csv(sample: Sample) -> bool:
+    """Return whether the first line names a column for the text."""
+    if sample.path.suffix.lower() in (".csv", ".tsv"):
+        return True
+    try:
+        first = sample.start.partition(b"\n")[0].decode("utf-8-sig")
+        return "," in first and _has_text(_split(first))
+    except (UnicodeDecodeError, csv.Error):
+        return False
+
+
+def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield the draft of each row that has a text."""
+    lines = _decoded(reader, file)
+    first = next(lines, "")
+    names = _split(first[:_MAX_HEADER])
+    if not _has_text(names):
+        raise InvalidInput(
+            f"{shown(file.name)} has no column for the text; "
+            f"call one {', '.join(TEXT_NAMES[:-1])} or {TEXT_NAMES[-1]}"
+        )
+    csv.field_size_limit(_MAX_FIELD)
+    rows = csv.DictReader(lines, names, restkey="", delimiter=_delimiter(first))
+    try:
+        for row in rows:
+            row.pop("", None)
+            if draft := to_draft(row):
+                yield draft
+            else:
+                reader.skip("rows without text")
+    except csv.Error as exc:
+        raise InvalidInput(
+            f"{shown(file.name)} is not CSV at about line {rows.line_num + 1}: {exc}"
+        ) from exc
+
+
+def _decoded(reader: Reader, file: Path) -> Iterator[str]:
+    for number, line in enumerate(reader.lines(file), 1):
+        try:
+            yield from _OLD_LINE_END.split(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError:
+            raise InvalidInput(
+                f"line {number} of {shown(file.name)} is not UTF-8; save it as UTF-8"
+            ) from None
+
+
+def _delimiter(first: str) -> str:
+    return max(_DELIMITERS, key=first.count)
+
+
+def _split(first: str) -> list[str]:
+    """Return the names of the columns in the first line."""
+    rows = list(csv.reader([first.rstrip("\r\n")], delimiter=_delimiter(first)))
+    return [name.strip().lower() for name in rows[0]] if rows else []
+
+
+def _has_text(names: list[str]) -> bool:
+    return any(name in TEXT_NAMES for name in names)
+
+
+# --- JSON lines ---
+
+
+def recognize_jsonl(sample: Sample) -> bool:
+    """Return whether the first object has a text under one of the usual names."""
+    return any(isinstance(sample.first.get(name), str) for name in TEXT_NAMES)
+
+
+def read_jsonl(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield the draft of each line, or of each element of an array."""
+    with reader.open(file) as stream:
+        start = stream.read(4_096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    is_array = start[:1] == b"["
+    values = reader.values(file) if is_array else reader.json_lines(file)
+    for fields in map(mapping, values):
+        if draft := to_draft(fields):
+            yield draft
+        else:
+            reader.skip("lines without text")
+
+
+# --- Plain text ---
+
+_BULLETS = ("- ", "* ", "• ", "+ ")
+
+
+def recognize_lines(sample: Sample) -> bool:
+    """Return whether a path is a text file by its name; its content can be anything."""
+    return sample.path.suffix.lower() == ".txt" and b"\0" not in sample.start
+
+
+def read_lines(reader: Reader, file: Path) -> Iterator[Item]:
+    """Yield each line that is not blank, without its bullet."""
+    for line in reader.lines(file):
+        try:
+            text = clean(line.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            reader.skip("lines that are not UTF-8")
+            continue
+        for bullet in _BULLETS:
+            text = text.removeprefix(bullet)
+        if text.strip():
+            yield Draft(text.strip())
+
+
+SOURCES = {
+    "csv": Source.of_files(("*.csv", "*.tsv"), recognize_csv, read_csv),
+    "jsonl": Source.of_files(("*.jsonl", "*.ndjson", "*.json"), recognize_jsonl, read_jsonl),
+    "lines": Source.of_files(("*.txt",), recognize_lines, read_lines),
+}
