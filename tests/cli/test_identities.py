@@ -196,6 +196,22 @@ def test_the_end_of_a_projects_name_finds_it_unless_several_end_like_that(
     assert memory("list", "--project", "shop").json["count"] == 1
 
 
+def test_the_end_of_a_projects_name_is_enough_for_a_prompt(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    stored("Deploys happen on Tuesdays", "--project", ACME)
+    stored("The till is closed on Mondays", "--project", "example.org/till")
+    for name in ("shop", "acme/shop", ACME):
+        block = memory("prompt", "--project", name).json
+        assert "Deploys happen" in block["prompt"]
+        assert (block["left_out"], "The till" in block["prompt"]) == ({"other_project": 1}, False)
+    assert "Deploys happen" not in memory("prompt", "--project", "op").json["prompt"]
+    stored("Deploys are announced", "--project", "example.org/shop")
+    refused = memory("prompt", "--project", "shop")
+    said = f'"shop" may be {ACME} or example.org/shop; give its whole name'
+    assert (refused.code, refused.error) == (2, said)
+
+
 def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> None:
     made = memory("create", "Deploys happen on Tuesdays", "--key", "deploy/day").json["id"]
     assert memory("projects", "merge", ACME, "shop", "--dry-run").json["counts"] == {"tag": 1}

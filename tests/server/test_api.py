@@ -921,6 +921,15 @@ def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, toke
         assert owner.get(f"/api/prompt?{wrong}").status_code == 400
 
 
+def test_the_end_of_a_projects_name_is_enough_for_what_a_session_begins_with(
+    owner: TestClient,
+) -> None:
+    create(owner, "Deploys happen on Tuesdays", tags={"project": "example.com/acme/shop"})
+    for name, is_shown in (("shop", True), ("example.com/acme/shop", True), ("op", False)):
+        block = owner.get(f"/api/prompt?project={name}").json()
+        assert ("Deploys happen" in block["prompt"]) is is_shown
+
+
 def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
     with_blanks = owner.get("/api/export").text + (" " * 999 + "\n") * 1_200
     kind = {"content-type": "application/x-ndjson"}

@@ -41,7 +41,7 @@ from memories.models import SHARED
 
 if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
-    from memories.identity.prompt import Prompt
+    from memories.identity.prompt import BlockRequest, Prompt
     from memories.memories import Memories
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
@@ -226,14 +226,15 @@ def prompt(
     that have not been accepted are left out, as are texts that look like instructions to a model.
     If the store can't be reached, the scratchpad's file is used, and the exit code is 4.
     """
-    from memories.identity.prompt import shape
+    from memories.identity.prompt import BlockRequest, shape
 
     if budget is not None and not 100 <= budget <= 100_000:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
-    name = _project_name(config, project)
+    name, is_partial = _name_project(config, project)
     budget = budget or config.prompt_tokens
     with noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures:
-        block = _build_prompt(config, name, budget, client or "shell", shared=not no_shared)
+        wanted = BlockRequest.of(config, name, budget, client or "shell")
+        block = _build_prompt(config, wanted._replace(is_partial=is_partial), shared=not no_shared)
         figures["tokens"] = block.tokens
         figures["results"] = len(block.entries) + len(block.sessions)
     for sentence in block.notes:
@@ -244,13 +245,11 @@ def prompt(
     return DAMAGED if block.degraded else 0
 
 
-def _build_prompt(
-    config: "Config", project: str | None, budget: int, client: str, *, shared: bool
-) -> "Prompt":
+def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Prompt":
     """Return the block, without opening a memory if the scratchpad is up to date."""
     from datetime import UTC, datetime
 
-    from memories.identity.prompt import BlockRequest, build, render
+    from memories.identity.prompt import answer, render
     from memories.scratchpad.hot_tier import read_up_to_date
 
     namespaces = [config.namespace]
@@ -258,19 +257,19 @@ def _build_prompt(
         namespaces.append(SHARED)
     content = read_up_to_date(config, tuple(namespaces), datetime.now(UTC))
     if content is not None:
-        return render(BlockRequest.of(config, project, budget, client), content)
+        return render(wanted, content)
     with open_memory(config, shared=shared) as memories:
-        return build(memories, project=project, budget=budget, client=client)
+        return answer(memories, wanted)
 
 
-def _project_name(config: "Config", name: str | None) -> str | None:
-    """Return a project's current name, by default the working folder's; None if blank."""
-    from memories.identity.place import here, names_of
+def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
+    """Return a project's name, by default the working folder's, and whether it may be an end."""
+    from memories.identity.place import here, name_project
 
     if name is not None:
-        return next(iter(names_of(name)), None)
+        return name_project(name)
     place = here(config)()
-    return place and place.project
+    return place and place.project, False
 
 
 # --- hooks ---

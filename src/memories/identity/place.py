@@ -81,6 +81,18 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
     return "".join(names) or None
 
 
+def name_project(name: str) -> tuple[str | None, bool]:
+    """Return the current name of a project that a user named, and whether it may be the end of one.
+
+    Args:
+        name: As for `find_project`.
+    """
+    project = find_project(name)
+    if isinstance(project, tuple):
+        return project[0], False
+    return project, project is not None
+
+
 def names_of(project: str | None) -> tuple[str, ...]:
     """Return all names of a project, the current one first; `.` means the working folder's project.
 

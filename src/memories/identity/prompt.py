@@ -77,6 +77,7 @@ class BlockRequest(NamedTuple):
         budget: The maximum number of tokens in the block.
         client: How the agent reaches its memory.
         max_per_writer: How many memories by any single other writer it may show; None for no limit.
+        is_partial: Whether the project may be the end of a name, as a user may give it.
     """
 
     namespace: str
@@ -84,6 +85,7 @@ class BlockRequest(NamedTuple):
     budget: int
     client: str
     max_per_writer: int | None
+    is_partial: bool = False
 
     @classmethod
     def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
@@ -103,7 +105,12 @@ def block(memories: "Memories", *, project: str | None, budget: int, client: str
 
 
 def build(
-    memories: "Memories", *, project: str | None, budget: int, client: str = "shell"
+    memories: "Memories",
+    *,
+    project: str | None,
+    budget: int,
+    client: str = "shell",
+    is_partial: bool = False,
 ) -> Prompt:
     """Return the block of a namespace, and the memories in it.
 
@@ -114,14 +121,19 @@ def build(
             the block stays.
         client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool
             `memory` of Amplifier.
+        is_partial: Whether the project may be the end of a name, as a user may give it.
 
     Raises:
         StoreError: The store is unreachable and there is no scratchpad.
-        InvalidInput: The client is unknown.
+        InvalidInput: The client is unknown, or several projects' names end like that.
         ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
-    request = request._replace(namespace=memories.namespace)
+    return answer(memories, request._replace(namespace=memories.namespace, is_partial=is_partial))
+
+
+def answer(memories: "Memories", request: BlockRequest) -> Prompt:
+    """Return the block that a request asks for; see `build`."""
     current = memories.scratchpad_at_hand()
     if current is not None:
         return render(request, current)
@@ -137,6 +149,13 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
         scratchpad: The scratchpad.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
     """
+    if request.is_partial and request.project is not None:
+        from memories.read.lookup import complete_name  # no session of a hook needs it
+
+        projects = {
+            entry.tags["project"] for entry in scratchpad.entries if "project" in entry.tags
+        }
+        request = request._replace(project=complete_name(request.project, projects))
     omitted: dict[str, list[Entry]] = {}
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)

@@ -456,25 +456,32 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
 
 def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
-    """Return the names of a project that a caller named.
+    """Return the names of a project that a caller named: one, completed, or several as they are.
+
+    Raises:
+        InvalidInput: See `complete_name`.
+    """
+    return [complete_name(project, names)] if isinstance(project, str) else project
+
+
+def complete_name(project: str, names: Set[str]) -> str:
+    """Return the whole name of a project.
 
     Args:
         project: A project's name or, if no project has that name, the end of one: `shop` for
-            `github.com/acme/shop`. Several names are taken as they are.
+            `github.com/acme/shop`.
         names: The names of projects in use.
 
     Raises:
         InvalidInput: Several projects' names end like that, or it can't be a tag value.
     """
-    if not isinstance(project, str):
-        return project
     name = validate.tags({"project": project})["project"]
     if name in names:
-        return [name]
+        return name
     longer = sorted(other for other in names if other.endswith(f"/{name}"))
     if len(longer) > 1:
         raise InvalidInput(f'"{name}" may be {" or ".join(longer)}; give its whole name')
-    return longer or [name]
+    return longer[0] if longer else name
 
 
 def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...]:

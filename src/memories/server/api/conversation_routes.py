@@ -13,7 +13,7 @@ from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.events import noting
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput
-from memories.identity.place import names_of
+from memories.identity.place import name_project
 from memories.identity.prompt import CLIENTS, build
 from memories.identity.prompt import shape as prompt_shape
 from memories.read.turns import TurnDraft
@@ -164,10 +164,14 @@ def prompt(call: Call) -> Any:
     budget = arguments.get("budget", config.prompt_tokens)
     if not 100 <= budget <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
-    project = next(iter(names_of(arguments.get("project") or "")), None)
+    project, is_partial = name_project(arguments.get("project") or "")
     with noting(config, "prompt", **call.memories.event_figures()) as figures:
         block = build(
-            call.memories, project=project, budget=budget, client=arguments.get("for", CLIENTS[0])
+            call.memories,
+            project=project,
+            budget=budget,
+            client=arguments.get("for", CLIENTS[0]),
+            is_partial=is_partial,
         )
         figures["tokens"], figures["results"] = (
             block.tokens,
