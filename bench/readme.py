@@ -27,10 +27,10 @@ _DOCUMENTED_FIRST = (
      "SQLite, Chroma", "Markdown files", "SQLite, Cloudflare, Milvus"),
 )  # fmt: skip
 _MEASURED = {
-    ("writes", "kept"): "8 agents write at once: acknowledged texts that are kept",
+    ("writes", "kept"): "8 agents write 200 texts at once: kept, of those acknowledged",
     ("told-again", ""): "a fact is stored again with another value: the new one comes first",
-    ("secrets", ""): "secrets in stored texts that reach no file",
-    ("erased", ""): "deleted texts that are in no file",
+    ("secrets", ""): "secrets that are removed before a text is written",
+    ("erased", ""): "erased texts (`forget`) that are in no file any more",
     ("needed", "any"): "prompts with a needed fact among the best 5",
     ("tools", "tokens"): "tokens of the tool list",
 }
@@ -72,15 +72,17 @@ def render_figures() -> str:
         r"(?s)\| where the time goes, ms \|.*?\n\| search \| [\d.]+ \| [\d.]+ \| ([\d.]+) ",
     )
     lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
-    right = f"the right message is among the first five for {float(turns[0]):.0f} of 100 questions"
-    tokens = f"{_count('needed', 'tokens')} tokens on average, the list of tools {_count('tools', 'tokens')}"
+    right = (
+        f"for {float(turns[0]):.0f} % of the questions, the right message is among the first five"
+    )
+    tokens = f"{_count('needed', 'tokens')} tokens on average over MCP, the list of tools {_count('tools', 'tokens')}"
     newer = f"the newer of two contradicting facts comes first: {_count('told-again', '')}"
     milliseconds = f"{float(search[0]):.0f} ms"
     return f"""\
 | | figure | measured in | printed by |
 |---|---|---|---|
 | Nothing acknowledged is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
-| It finds what was said | {right} of LoCoMo, without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
+| It finds what was said | {right}, in the LoCoMo benchmark and without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
 | It costs few tokens | the answer to a search has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It notices corrections | {newer}; `--as-of` shows the past, `rollback` undoes | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It is fast | a search of 100,000 memories takes {milliseconds} once the program runs | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |

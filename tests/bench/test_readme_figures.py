@@ -29,7 +29,7 @@ def test_a_figure_that_differs_is_replaced() -> None:
 
 def test_the_figures_are_those_of_their_tables() -> None:
     figures = readme.render_figures()
-    share = re.search(r"for (\d+) of 100 questions", figures)
+    share = re.search(r"for (\d+) % of the questions", figures)
     assert share
     assert 50 < int(share[1]) < 100
     turn_level = (ROOT / "docs" / "benchmarks.md").read_text().partition("\nTurn level")[2]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -759,3 +760,12 @@ def test_nothing_to_save_is_an_error(memory: Command, folder: Path, store: Path)
     assert "cannot read anything from" in memory("doctor", "--salvage", "saved.jsonl").error
     assert memory("doctor", "--salvage", "a.jsonl", "--fix").code == 2
     assert list(folder.iterdir()) == []
+
+
+def test_doctor_shows_a_person_sizes_and_sentences(memory: Command) -> None:
+    memory("create", "Deploys happen on Tuesdays")
+    facts = memory("doctor", "--format", "text").out
+    assert re.search(r"^free {10,}\d+\.\d [MG]B$", facts, re.M)
+    assert re.search(r"^size {10,}0\.\d MB$", facts, re.M)
+    assert re.search(r"^program +installed with \w+.*; Python is /", facts, re.M)
+    assert not re.search(r"bytes|True|: /| -$", facts)

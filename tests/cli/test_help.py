@@ -352,6 +352,10 @@ def test_version(memory: Command) -> None:
         (("create", "--a flag of the compiler"), "if it is text, put -- before it"),
         (("list", "--limt", "3"), "Did you mean '--limit'?; see memory list --help"),
         (("seach", "x"), "No such command 'seach'. Did you mean 'search'?; see memory --help"),
+        (
+            ("conect",),
+            "No such command 'conect'. Did you mean 'connect', 'context', 'disconnect'?; see",
+        ),
         (("get",), "Missing argument 'ID', or --key; see memory get --help"),
         (("migrate",), "Missing option '--to'; see memory migrate --help"),
         (("--flag",), "No such option '--flag'"),

@@ -67,6 +67,8 @@ def test_nothing_is_wider_than_the_terminal(terminal: Command, stored: Callable[
         ("create", "x", "--limit"),
         ("get", "ffffffff-0000"),
         ("list", "--where", "project == shop and then something else that can't be read"),
+        ("connect",),
+        ("doctor",),
     ):
         for line in plain(terminal(*command, env={"COLUMNS": "60"})).splitlines():
             assert len(line) <= 60, line

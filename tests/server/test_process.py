@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def test_at_a_terminal_it_prints_a_link_that_signs_in(
     os.close(its)
     shown = b""
     try:
-        while b"to sign in" not in shown:
+        while not re.search(rb"#\S+\s", shown):
             shown += os.read(ours, 4096)
     finally:
         process.kill()

@@ -424,7 +424,9 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     switched = "on" if on else "off"
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
     sentence = f"Hooks are {switched} for {title}"
-    if on and not state.on:
+    if not on:
+        sentence += "; the tools of agents keep working"
+    elif not state.on:
         sentence += f"; here they are still off: {state.why}"
     emit(answer, f"{sentence}.")
 

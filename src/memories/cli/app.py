@@ -71,6 +71,8 @@ def run(arguments: Sequence[str]) -> object:
 
 def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
     message = error.format_message().rstrip(".")
+    if " (Did you mean one of: " in message:
+        message = message.replace("(Did you mean one of: ", "Did you mean ").removesuffix(")")
     path = "memory"
     if isinstance(error, click.UsageError) and error.ctx:
         path = error.ctx.command_path

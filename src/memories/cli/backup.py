@@ -177,17 +177,33 @@ def _render_doctor(answer: Mapping[str, Any]) -> str:
         lines.append(f"The previous store is in {safe(answer['backup'])}")
     facts = []
     for name, value in answer.items():
-        if name not in ("status", "findings", "repaired", "backup") and value is not None:
-            facts.append((name.replace("_", " "), safe(_describe_fact(value))))
+        if name not in ("status", "findings", "repaired", "backup") and value not in (None, [], {}):
+            label = name.removesuffix("_bytes").replace("_", " ")
+            facts.append((label, safe(_describe_fact(name, value))))
     return "\n".join([*lines, table(facts)])
 
 
-def _describe_fact(value: Any) -> str:
+def _describe_fact(name: str, value: Any) -> str:
+    if name == "program":
+        return _describe_program(value)
+    if name.endswith("_bytes"):
+        return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
     if isinstance(value, Mapping):
-        value = [f"{name}: {part}" for name, part in value.items()]
+        value = [f"{key}: {part}" for key, part in value.items()]
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
+        return ", ".join(map(str, value))
     return str(value)
+
+
+def _describe_program(program: Mapping[str, Any]) -> str:
+    first = program["first_on_path"]
+    if program["is_this_one"]:
+        found = f"{first} starts it"
+    elif first:
+        found = f"{first} starts another program"
+    else:
+        found = "the shell finds no command memory"
+    return f"installed with {program['installed_with']}; {found}; Python is {program['python']}"
 
 
 def _render_salvage(salvaged: "Salvaged", file: str) -> str:
@@ -240,6 +256,9 @@ def _examine_hosts(examined: "Examined") -> None:
         connected = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)
     except InvalidInput:
         return  # the register is damaged; `examine_home` reports it
+    if connected and sys.stderr.isatty():
+        hosts = ", ".join(dict.fromkeys(connection.host for connection in connected))
+        note(f"starting the server and the hooks of {hosts}, to see whether they work …")
     names = []
     for connection in check_connections(connected):
         place = f" in {connection.root}" if connection.root else ""

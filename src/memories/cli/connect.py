@@ -16,7 +16,7 @@ from memories.cli.options import (
     namespace_option,
     with_settings,
 )
-from memories.cli.output import emit, safe
+from memories.cli.output import emit, safe, table, wrap
 from memories.connect import report
 from memories.connect.check import Check, check_connection, check_connections
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
@@ -37,6 +37,7 @@ from memories.errors import InvalidInput
 if TYPE_CHECKING:
     from memories.settings import Config
 
+_CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
 _MAX_DIFF_LINE = 400  # characters; some hosts write entire files on one line
 _hosts_argument = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 _scope_option = option(
@@ -409,9 +410,9 @@ def _render_status(rows: Sequence[Mapping[str, Any]]) -> str:
         state = "installed" if row["installed"] else "not installed"
         if row["connected"] or row["plugin"]:
             state = "connected"
-        lines.append(f"{row['host']:<15} {state:<14} {row['next']}")
-        lines += [f"    {_render_connection(shape)}" for shape in row["connected"]]
-    return "\n".join(map(safe, lines))
+        lines.append((f"{row['host']:<15} {state:<13}", safe(row["next"])))
+        lines += [("", safe(_render_connection(shape))) for shape in row["connected"]]
+    return table(lines)
 
 
 def _render_connection(shape: Mapping[str, Any]) -> str:
@@ -445,13 +446,19 @@ def _render_answer(answer: Mapping[str, Any]) -> str:
         return "\n".join(map(safe, lines))
     lines = []
     for file in answer["files"]:
-        lines.append(f"{file['change'].capitalize():<8} {file['path']}")
+        change = _CHANGES[file["change"]]
+        lines.append(safe(f"{change:<8} {file['path']}"))
         if "backup" in file:
-            lines.append(f"         backup of the old file: {file['backup']}")
+            lines.append(safe(f"         backup of the old file: {file['backup']}"))
     if "check" in answer:
-        lines += report.render(answer)
-    lines += answer["notes"]
-    return "\n".join(map(safe, lines))
+        sentences, rows = report.render(answer)
+        for sentence in sentences:
+            lines += wrap(safe(sentence))
+        if rows:
+            lines.append(table((label, safe(value)) for label, value in rows))
+    for sentence in answer["notes"]:
+        lines += wrap(safe(sentence))
+    return "\n".join(lines)
 
 
 COMMANDS = (connect, disconnect)

@@ -103,7 +103,7 @@ def create_result(created: "Created") -> str:
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.similar_to and not created.corrects:
-        lines.append(paint(YELLOW, "If it replaces or repeats one of these, add --supersedes ID:"))
+        lines.append(paint(YELLOW, "To replace one of these, run it again with --supersedes ID:"))
         lines += [
             _line(record.id, record.content, _similarity(record, record.difference))
             for record in created.similar_to

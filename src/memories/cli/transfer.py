@@ -301,7 +301,7 @@ def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] 
 
 def _render_sources(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return "Nothing to import is in the usual places; name a file or folder: memory import PATH"
+        return "Found nothing in the usual places; name a file or folder: memory import PATH"
     lines = []
     for row in rows:
         if "error" in row:

@@ -15,7 +15,6 @@ from memories.settings import Config
 from memories.stores import local_path
 
 _LOCAL_EMBEDDERS = ("minilm", "e5", "fake", "none")
-_WIDTH = 15  # of the first column
 
 
 def describe(config: Config, target: Target, check: Check, undo: str) -> dict[str, Any]:
@@ -152,15 +151,15 @@ _ROWS = (
 )
 
 
-def render(answer: Mapping[str, Any]) -> list[str]:
-    """Return the lines that report a connection to a person."""
+def render(answer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the sentences that report a connection to a person, and the rows of a table."""
     check = answer["check"]
     title = answer["title"]
     if check["problem"]:
         lines = [f"{title} is configured, but does not work: {check['problem']}."]
         if check["remedy"]:
             lines.append(f"What to do: {check['remedy']}")
-        return [*lines, f"To undo it: {answer['undo']}"]
+        return [*lines, f"To undo it: {answer['undo']}"], []
     head = f"{title} is connected: {len(check['tools'])} tools in {check['server_seconds']:.1f} s"
     if check["hooks"]:
         slowest = max(hook["seconds"] for hook in check["hooks"])
@@ -169,5 +168,4 @@ def render(answer: Mapping[str, Any]) -> list[str]:
             head += f" (hooks have {HOOK_SECONDS} s, so just now the agent would go on without it)"
     if check["is_off"]:
         head += "; memory is off in this folder (memory on)"
-    lines = [f"{label:<{_WIDTH}}{answer[name]}" for label, name in _ROWS]
-    return [f"{head}.", *(f"  {line}" for line in lines)]
+    return [f"{head}."], [(f"  {label}", answer[name]) for label, name in _ROWS]

@@ -207,7 +207,8 @@ class Process:
         """
         own = tokens.own(self.config.home)
         if sys.stdin.isatty() and sys.stderr.isatty():
-            _say(f"memory serve: open {address}#{own} to sign in; the link gives full access")
+            _say("memory serve: open this link; it gives full access. Ctrl-C ends the server")
+            _say(f"{address}#{own}")
         else:
             where = tokens.own_file(self.config.home)
             others = "memory tokens create NAME --allow NAMESPACE:rw"

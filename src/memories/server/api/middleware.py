@@ -95,7 +95,7 @@ class Metrics:
 
 class _Lines:
     """Writes lines to standard error, once per iteration of the event loop, since each write lets
-    other threads run.
+    other threads run. At a terminal it writes none: they would cover the link to the page.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,8 @@ class _Lines:
 
     def _write(self) -> None:
         lines, self._waiting = self._waiting, []
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        if not sys.stderr.isatty():
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 class Logged:
