@@ -19,10 +19,9 @@ from memories.errors import StoreBusy, StoreError, StoreFull
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # the subfolder for the index, the journal and scratch files; git ignores it
 MARKER = "moved.json"  # names the larger store to which the folder has moved; see `move`
-FORMER = "spaces.json"  # in the first format, names the model of the vector files; see `index`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")
+_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")  # of crashes, and of the first format
 _TAIL_BYTES = 512
 _REHEARSED_BYTES = 16_384
 
@@ -136,10 +135,6 @@ class Folder:
             StoreError: The file can't be read, or isn't a regular file.
         """
         return _read((self.inner if inner else self.path) / name)
-
-    def is_former(self) -> bool:
-        """Return whether the folder still contains vectors and read counts in the first format."""
-        return (self.inner / FORMER).exists()
 
     def size_bytes(self) -> int:
         """Return the size of all files on disk."""

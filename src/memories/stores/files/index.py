@@ -1,21 +1,16 @@
 """The files store's index: a SQLite store of the records in the files.
 
 It can be deleted at any time. It contains the records' words, vectors and read counts, and each
-file's stamp when the file was last read. The store's first format stored vectors and read counts in
-separate files, which are moved into the index once.
+file's stamp when the file was last read.
 """
 
 import json
-import struct
-import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import SchemaTooNew, StoreDamaged
-from memories.stores.files.connection import FORMER, Folder, Stamp
+from memories.stores.files.connection import Stamp
 from memories.stores.files.log import Damage, Folded
 from memories.stores.files.schema import file_name
 from memories.stores.records import (
@@ -38,10 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_LIMIT = 1_000_000_000
-_FORMER_PREFIX_BYTES = 16  # at the start of a vector file
-# A record's key, the size of its vectors in bytes, and a checksum of both.
-_FORMER_HEADER = struct.Struct("<16sII")
-_MAX_READS = 1_000  # higher counts don't change any order
 
 
 class FileState(NamedTuple):
@@ -206,70 +197,3 @@ def _parse_state(
     return FileState(
         Stamp(*stamp) if stamp else None, size, last, Damage(*damage) if damage else None
     )
-
-
-def former_space(folder: Folder) -> Space | None:
-    """Return the space of the vectors in the first format; None if there are none, or they are
-    damaged.
-    """
-    try:
-        model, dimension = json.loads(folder.read(FORMER, inner=True)[1])["used"]
-    except (ValueError, TypeError, LookupError):
-        return None
-    if type(model) is not str or type(dimension) is not int or dimension <= 0:
-        return None
-    return _storage_space(model, dimension)
-
-
-def former_vectors(
-    folder: Folder, name: str, space: Space, records: Iterable[Record]
-) -> "dict[Ref, NDArray[np.float32]]":
-    """Return vectors in the first format.
-
-    Args:
-        folder: The store.
-        name: The file of the records.
-        space: The space of the vectors.
-        records: Those whose text has changed since it was embedded are left out.
-    """
-    import numpy as np
-
-    tag = blake2b(f"{space.model}\0{space.dimension}".encode(), digest_size=4).hexdigest()
-    entries = dict(_former_entries(folder.read(f"{name}.{tag}.vectors", inner=True)[1]))
-    vectors: dict[Ref, NDArray[np.float32]] = {}
-    for record in records:
-        text = f"{record.ref.group}\0{record.ref.position}\0{record.text}"
-        entry = entries.get(blake2b(text.encode(), digest_size=16).digest(), b"")
-        if entry and len(entry) % (2 * space.dimension) == 0:
-            numbers = np.frombuffer(entry, dtype="<f2").astype(np.float32)
-            rows = numbers.reshape(-1, space.dimension)
-            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            vectors[record.ref] = rows / np.maximum(lengths, np.float32(1e-12))
-    return vectors
-
-
-def _former_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    offset = _FORMER_PREFIX_BYTES
-    while offset + _FORMER_HEADER.size <= len(data):
-        key, size, checksum = _FORMER_HEADER.unpack_from(data, offset)
-        offset += _FORMER_HEADER.size + size
-        entry = data[offset - size : offset]
-        if len(entry) < size or zlib.crc32(key + entry) != checksum:
-            return  # cut off by a crash
-        yield key, entry
-
-
-def former_accesses(folder: Folder, name: str) -> "Counter[tuple[str, int]]":
-    """Return the read counts in the first format for a file's records, by address."""
-    counts: Counter[tuple[str, int]] = Counter()
-    for line in folder.read(f"{name}.accesses", inner=True)[1].splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue  # cut off by a crash; the count is only a statistic
-        if not isinstance(entry, list) or [type(part) for part in entry] != [str, int, int]:
-            continue
-        group, position, count = entry
-        if count > 0:
-            counts[group, position] = min(_MAX_READS, counts[group, position] + count)
-    return counts

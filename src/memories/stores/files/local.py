@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.damage import Damaged
-from memories.stores.files.connection import FORMER, Folder, Stamp
-from memories.stores.files.index import (
-    NO_LIMIT,
-    FileState,
-    Index,
-    former_accesses,
-    former_space,
-    former_vectors,
-)
+from memories.stores.files.connection import Folder, Stamp
+from memories.stores.files.index import FileState, Index
 from memories.stores.files.log import (
     Damage,
     change_event,
@@ -33,7 +26,6 @@ from memories.stores.files.log import (
 )
 from memories.stores.files.schema import Event, file_name, namespace_of, place_of, to_line
 from memories.stores.records import (
-    SEARCHED,
     Collection,
     Filter,
     Finding,
@@ -156,7 +148,6 @@ class LocalFiles:
             return
         with self.folder.lock():
             self._recover()
-            self._adopt_first_format()
             with self.working() as work:
                 yield work
                 for name in dict(work.lines):
@@ -240,28 +231,6 @@ class LocalFiles:
         if self.folder.has_pending_commit():
             self.folder.write_journal({})
 
-    def _adopt_first_format(self) -> None:
-        """Move the vectors and read counts from the store's first format into the index."""
-        if not self.folder.is_former():
-            return
-        space = former_space(self.folder)
-        with self.working() as work:
-            reads: list[Ref] = []
-            for collection in SEARCHED:
-                for namespace in self.list_namespaces(collection):
-                    if self.sync(collection, namespace).damage:
-                        continue
-                    name = file_name(collection, namespace)
-                    where = Filter(collection, (namespace,), state="any")
-                    records = work.index.scan(where, limit=NO_LIMIT)
-                    if space is not None and work.index.stored_space() in (None, space):
-                        work.index.stage(space, former_vectors(self.folder, name, space, records))
-                    counts = former_accesses(self.folder, name)
-                    for ref, *_ in records:
-                        reads += [ref] * counts[ref.group, ref.position]
-            work.index.touch(reads, "former")
-        self.folder.discard(FORMER)
-
     def sync(self, collection: Collection, namespace: str) -> FileState:
         """Update the index from a file, in a transaction; return the file's state."""
         name, work = file_name(collection, namespace), self.work
@@ -322,7 +291,7 @@ class LocalFiles:
             return
         files = {file_name(collection, namespace): namespace for namespace in namespaces}
         index = self.index
-        is_pending = self.folder.has_pending_commit() or self.folder.is_former()
+        is_pending = self.folder.has_pending_commit()
         stamps = {name: self.folder.stamp(name) for name in files}
         with index.reading():
             states = dict.fromkeys(files, FileState()) | index.read_states(files)

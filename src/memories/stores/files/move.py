@@ -8,8 +8,8 @@ Every step can be interrupted. Until the marker is written, the files count, and
 removes the copies of the previous one and starts again. From then on the larger store counts, in
 every process, and the next writer renames the files.
 
-Earlier versions moved each namespace separately. If such a version moved a folder partly, the
-folder is moved completely on first use.
+Earlier versions moved each namespace separately. A folder that such a version moved partly is
+refused, with the stores that contain the parts.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from memories.settings import Config
 from memories.stores.files.connection import MARKER, Folder, Stamp
 from memories.stores.files.index import Index
 from memories.stores.files.local import LocalFiles
-from memories.stores.files.schema import file_name, find_place, place_of, stem
+from memories.stores.files.schema import file_name, find_place, place_of
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import (
     SEARCHED,
@@ -105,7 +105,7 @@ class Mover:
         self._folder, self._files, self._space = folder, files, space
         self._config, self._open_store = config, open_store
         self._marker: tuple[Stamp, Marker] | None = None
-        self._has_looked_for_former = False
+        self._is_whole = False
         if self._target is not None:
             if self._target.startswith("files:"):
                 raise ConfigError(
@@ -124,14 +124,13 @@ class Mover:
 
         Raises:
             StoreDamaged: The marker can't be read.
-            StoreError: An earlier version moved a part of the folder, and the rest can't follow.
+            StoreError: An earlier version moved a part of the folder.
         """
         stamp = self._folder.stamp(MARKER)
         if stamp is None:
-            if not self._has_looked_for_former and self._files.work is None:
-                self._finish_former_moves()
-                self._has_looked_for_former = True
-                return self.marker()
+            if not self._is_whole:
+                self._refuse_partial_move()
+                self._is_whole = True
             return None
         if self._marker is None or self._marker[0] != stamp:
             marker = self._read_marker(MARKER)
@@ -362,11 +361,7 @@ class Mover:
         for name in self._read_marker(MARKER).originals:
             self._put_aside(name)
         self._files.clear_index()
-        names = self._folder.list_names()
-        self._folder.remove(*(name for name in names if name.endswith(FORMER_MARKER)))
-        inner_names = self._folder.list_names(self._folder.inner)
-        failed = [name for name in inner_names if name.endswith(".failed")]
-        self._folder.discard(*failed, *self._list_unfinished_moves())
+        self._folder.discard(_FAILED, *self._list_unfinished_moves())
 
     def _put_aside(self, name: str) -> None:
         if self._folder.stamp(name) is None:
@@ -408,51 +403,24 @@ class Mover:
                 f"may be ({exc}); remove those copies and then that file"
             ) from exc
 
-    def _finish_former_moves(self) -> None:
-        """Move the rest of a folder after an earlier version moved some of its namespaces.
+    def _refuse_partial_move(self) -> None:
+        """Refuse a folder from which an earlier version moved some namespaces.
 
         Raises:
-            StoreError: The namespaces went to several stores, or the rest can't follow.
+            StoreError: There is such a namespace.
         """
-        if not any(name.endswith(FORMER_MARKER) for name in self._folder.list_names()):
-            return
-        with self._files.transaction():
-            if self._folder.stamp(MARKER) is not None:  # another process was faster
-                return
-            markers = self._read_former_markers()
-            stores = {marker.store for marker in markers.values()}
-            if len(stores) > 1:
-                places = ", ".join(
-                    f"{namespace} to {marker.store}" for namespace, marker in markers.items()
-                )
-                raise StoreError(
-                    f"an earlier version moved parts of {self._folder.path} to several stores: "
-                    f"{places}; combine them in one store with memory migrate, and use that store "
-                    f"instead; without the files *{FORMER_MARKER} the folder contains the rest"
-                )
-            [store] = stores
-            self.open_target(Marker(store, ())).close()
-            for namespace, marker in markers.items():
-                note = f"{stem(namespace)}{_UNFINISHED}"
-                if note in self._list_unfinished_moves():  # the files were not renamed yet
-                    for name in marker.originals:
-                        self._put_aside(name)
-                    self._folder.discard(note)
-            self.remove_copies()
-            names = [name for name in self._list_files() if place_of(name)[1] not in markers]
-            count, digest = self._copy_files(names, store)
-            self._write_marker(store, names, records=count, sha256=digest)
-            self.finish()
-            _log.warning("the rest of %s was moved to %s", self._folder.path, store)
-
-    def _read_former_markers(self) -> dict[str, Marker]:
-        """Return the markers of earlier versions by namespace."""
-        markers = {}
+        places: list[str] = []
         for name in self._folder.list_names():
-            place = find_place(f"{name.removesuffix(FORMER_MARKER)}.jsonl")
-            if name.endswith(FORMER_MARKER) and place is not None:
-                markers[place[1]] = self._read_marker(name)
-        return markers
+            namespace = name.removesuffix(FORMER_MARKER)
+            if namespace != name:
+                places.append(f"{namespace} to {self._read_marker(name).store}")
+        if places:
+            raise StoreError(
+                f"an earlier version moved parts of {self._folder.path}: {', '.join(places)}; "
+                f"combine them in a new store: move the files *{FORMER_MARKER} away, run memory "
+                "export --all-namespaces for this folder and for each of these stores, and memory "
+                "import --all-namespaces for each export"
+            )
 
 
 def _count(
