@@ -52,7 +52,7 @@ ORDER = {
     "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
         store""",
     "memories.stores.chroma": "store",
-    "memories.stores.qdrant": "driver < local < folder < store",
+    "memories.stores.qdrant": "driver < folder < store",
     "memories.stores.files": "connection schema < log < index < local < move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "providers < client < embedder",
