@@ -1,5 +1,6 @@
 """Locks that several processes share."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memories.core import disk
 from memories.core.disk import try_lock
 
 WAITER = """
@@ -126,3 +128,50 @@ def test_a_forked_child_does_not_keep_the_lock(lock: Path) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("has_queues", [False, True])
+def test_where_ranges_cannot_be_locked_there_is_no_queue(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, has_queues: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(disk, "_QUEUES", has_queues)
+    monkeypatch.setattr(disk, "_range", refuse)
+    with try_lock(lock, 0) as held, try_lock(lock, 0.001) as again:
+        assert (held, again) == (True, False)
+    assert disk._draw_ticket(0) is None
+    assert not disk._has_waiting(0, 1)
+
+
+def test_a_home_of_another_user_or_open_to_others_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    assert disk.home_in_doubt(home) == ""
+    home.mkdir(mode=0o700)
+    found = home.stat()
+    for owner, user, is_in_doubt in ((7, 7, False), (0, 7, False), (7, 0, False), (8, 7, True)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        status = os.stat_result((*found[:4], owner, *found[5:10]))
+        monkeypatch.setattr(Path, "stat", lambda *_, status=status, **__: status)
+        assert ("belongs to another user" in disk.home_in_doubt(home)) is is_in_doubt
+    monkeypatch.undo()
+    monkeypatch.setattr(disk, "_is_private", lambda _: False)
+    for mode, doubt in (
+        (0o755, ""),
+        (0o775, "others of its group"),
+        (0o777, "by everybody"),
+        (0o1777, "group"),
+    ):
+        home.chmod(mode)
+        assert doubt in disk.home_in_doubt(home)
+        assert bool(doubt) == bool(disk.home_in_doubt(home))
+    monkeypatch.setattr(disk, "_is_private", lambda _: True)
+    home.chmod(0o1777)
+    assert disk.home_in_doubt(home) == ""
+    home.chmod(0o700)
+    tmp_path.chmod(0o702)
+    assert f"{tmp_path} can be written by everybody" in disk.home_in_doubt(home)
+    tmp_path.chmod(0o700)

@@ -185,3 +185,22 @@ def test_the_log_of_an_operation_has_no_password_of_a_store(
         pass
     [line] = caplog.records
     assert vars(line)["fields"]["store"] == "postgresql://ann:***@db/memories"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [
+        ((), None),
+        (("hello", "more"), "hello"),
+        ((Draft("hello"),), "hello"),
+        (([Draft("hello"), Draft("more")],), "hello"),
+        (([],), None),
+        ((5,), None),
+        (("x" * 8 * events.MAX_CONTENT,), "x" * 8 * events.MAX_CONTENT),
+        (("x" * 8 * events.MAX_CONTENT + "y",), "x" * 8 * events.MAX_CONTENT),
+    ],
+)
+def test_the_content_of_an_operation_is_that_of_its_first_argument(
+    arguments: tuple[object, ...], content: str | None
+) -> None:
+    assert events._redacted_content(arguments, load_config({})) == content

@@ -21,6 +21,19 @@ from memories.guard.redactor import Redactor, redact, without_private
 ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
 
 
+# Where a value may be a secret, and values that are one from some length on.
+PLACES = (
+    "password = {}", "password: '{}'", 'DB_PASS="{}"', "export API_KEY={}", "Cookie: theme={}; sid=aB3eF7gH1x9Z2k4q",
+    "Set-Cookie: id={}; Path=/", "https://user:{}@host.example/", "Authorization: Bearer {}", "Authorization: Basic {}",
+    "tool --password {} --now", "the password is {}.", "{} is the secret token", "curl -u admin:{} http://host.example",
+    "AccountKey={};", "the pin is {}", "mysql -p{}", "?token={}&x=1", "sk-{}", "ghp_{}", "login('admin', '{}')",
+    "sha256:{}", "das Passwort lautet {}", "la contraseña es {}", "密码是{}", "{} (password)", "use {} to log in",
+    "-----BEGIN PRIVATE KEY-----\n{}", "secret {}", "key_{}_id", "$password = {}", "my card {}", "token\t{}",
+)  # fmt: skip
+VALUES = ("aB3$eF7gH1", "k3y9zQ2mX7", "48151623", "hunter2x")
+BETWEEN = "of the old account in the first office which we had until last year and nobody uses is "
+
+
 def token(seed: int = 1) -> str:
     """Return a token that a redactor must take out."""
     return "ghp_" + corpus.text(random.Random(seed), 36)
@@ -42,6 +55,23 @@ def test_secrets_in_formats_and_places_that_no_rule_was_adjusted_to_are_removed(
     missed = [text for secret, text, left in redacted if corpus.left(secret, left)]
     assert verdicts.changed("held out secrets", (each[1:] for each in redacted)) == []
     assert len(missed) * 100 <= len(held_out), missed
+
+
+def test_what_is_taken_out_at_every_length_and_distance_is_known() -> None:
+    texts = [
+        place.format((value * 3)[:length])
+        for place in PLACES
+        for value in VALUES
+        for length in range(3, 27)
+    ]
+    texts += [
+        f"{word} {BETWEEN[:distance]}{VALUES[0]}{behind}"
+        for word in ("password", "secret", "token", "pin", "Passwort", "api key")
+        for behind in ("", ". It is new", " token")
+        for distance in range(0, len(BETWEEN), 3)
+    ]
+    redacted = [(text, redact(text).text) for text in texts]
+    assert verdicts.changed("secrets of every length", redacted) == []
 
 
 def test_lines_without_a_secret_stay_as_they_are() -> None:

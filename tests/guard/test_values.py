@@ -8,6 +8,33 @@ from collections.abc import Callable
 import pytest
 
 from memories.guard import spoken, values
+from verdicts import changed
+
+# Repeated and cut to every length, they pass each bound of length, of variety and of shape.
+PATTERNS = (
+    "hunter", "correctHorse", "HUNTER", "a1", "ab1", "abc1", "aB3$eF7gH1", "48151623", "11", "1a2b3c", "deadbeef09",
+    "ab-", "key-9", "some.name", "CamelCase7", "x", "xY", "abcde_", "word_2", "aa1!", "hunter2", "Zx1", "a$", "Tr0ub4dor&",
+)  # fmt: skip
+
+
+def test_the_verdict_about_values_of_every_length_is_known() -> None:
+    judged = []
+    for value in [(pattern * 36)[:length] for pattern in PATTERNS for length in range(1, 37)]:
+        decisions = (
+            values.is_placeholder(value),
+            values.is_varied(value),
+            values.is_random(value),
+            values.is_random_enough(value),
+            values.is_password(value),
+            values.is_password(value, may_be_code=True),
+            values.is_token(value),
+            values.is_token(value, may_be_code=True),
+            values.is_name(value),
+            values.count_changes(value),
+            [spoken._is_random(value, changes) for changes in (2, 3, 5, 9)],
+        )
+        judged.append((value, decisions))
+    assert changed("values of every length", judged) == []
 
 
 @pytest.mark.parametrize(

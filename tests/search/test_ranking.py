@@ -26,6 +26,7 @@ from memories.search.ranking import (
     Ranked,
     RankingRules,
     Weights,
+    _reason_to_drop,
     fuse,
     rank,
 )
@@ -542,3 +543,30 @@ def test_verbatim_candidates_are_first() -> None:
     assert order(better, verbatim._replace(verbatim=False), better) == [0, 2, 1]
     scores = [place.score for place in rank([better, verbatim], rules())]
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "changes", "weakest", "noisy", "reason"),
+    [
+        (found(0.3), {}, 0.0, 0.3, ""),
+        (found(0.299), {}, 0.0, 0.3, "the query may be noise, and its similarity is below 0.30"),
+        (found(0.3), {"min_similarity": 0.3}, 0.0, 0.0, ""),
+        (found(0.299), {"min_similarity": 0.3}, 0.0, 0.0, "similarity is below 0.30"),
+        (found(None), {"min_similarity": 0.3}, 0.0, 0.0, "similarity is below 0.30"),
+        (found(None), {}, 0.0, 0.3, ""),
+        (found(confidence=0.5), {"min_confidence": 0.5}, 0.0, 0.0, ""),
+        (found(confidence=0.4), {"min_confidence": 0.5}, 0.0, 0.0, "confidence 0.40 is below 0.50"),
+        (found(0.3, 0.0), {}, 0.3, 0.0, ""),
+        (found(0.299, 0.0), {}, 0.3, 0.0, "shares no word with the query, and its similarity is below 0.30"),
+        (found(0.299, 0.1), {}, 0.3, 0.0, ""),
+        (found(None, 0.0), {}, 0.3, 0.0, "shares no word with the query"),
+        (found(None, 0.0, on_date=True), {}, 0.3, 0.0, ""),
+        (said(similarity=None, window_words=0.1), {}, 0.3, 0.0, ""),
+        (said(similarity=None, window_words=0.0), {}, 0.3, 0.0, "shares no word with the query"),
+        (found(0.3, 0.0, readable=False), {}, 0.3, 0.0, "shares no word with the query, and the model does not know its language"),
+    ],
+)  # fmt: skip
+def test_a_candidate_is_dropped_below_a_bound_and_not_at_it(
+    candidate: Features, changes: dict[str, Any], weakest: float, noisy: float, reason: str
+) -> None:
+    assert _reason_to_drop(candidate, rules(**changes), weakest, noisy) == reason

@@ -322,3 +322,22 @@ def test_memories_show_waiting_reads_of_all_processes(memories: Memories, home: 
     assert ours.of([one, other]) == [0, 0]
     ours.add([other])
     assert ours.of([one, other]) == theirs.of([one, other]) == [0, 1]
+
+
+def test_reads_that_cannot_be_noted_are_left_out(tmp_path: Path) -> None:
+    ref = Ref(Collection.MEMORY, "shared", "m", 1)
+    (tmp_path / "file").touch()
+    waiting = Accesses(tmp_path / "file", "store")
+    assert not waiting.add([ref])
+    assert waiting.of([ref]) == [0]
+
+
+def test_closing_and_statistics_count_the_reads_that_wait() -> None:
+    with Memories(embedder="none", channel="http") as memories:
+        one = made(memories)
+        memories.get(one)
+        assert counted(one) == 0
+        assert [used.access_count for used in memories.stats().most_used] == [1]
+        assert counted(one) == 1
+        memories.get(one)
+    assert counted(one) == 2

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from memories import Draft, Memories
 from memories.embedders.minilm import MiniLM
 from memories.write.compare import duplicates, grammar
+from memories.write.compare.corrections import corrects
 from memories.write.compare.duplicates import (
     Relation,
     TextComparison,
@@ -234,6 +235,35 @@ def test_the_verdict_about_each_pair_is_known(file: Path) -> None:
     ]
     judged = [(pair, tuple(map(str, near(*pair)))) for pair in pairs]
     assert changed(f"duplicates in {file.stem}", judged) == []
+
+
+EDITS: tuple[Callable[[list[str], int], list[str]], ...] = (
+    lambda words, at: words[:at] + words[at + 1 :],
+    lambda words, at: [*words[:at], "not", *words[at:]],
+    lambda words, at: words[at:] + words[:at],
+    lambda words, at: [*words[:at], *reversed(words[at : at + 2]), *words[at + 2 :]],
+    lambda words, at: [*words[:at], "7", *words[at + 1 :]],
+    lambda words, at: [*words[:at], words[at].swapcase(), *words[at + 1 :]],
+    lambda words, at: [*words[:at], "and", "Zoe", *words[at:]],
+    lambda words, at: [*words, "instead", "of", *words[at : at + 2]],
+    lambda words, at: [*words[:at], *words[at:] * 2],
+    lambda words, at: [*words[:at], "from", words[at], "to", "Oslo"],
+    lambda words, at: [*words[:at], "every", "Monday", *words[at:]],
+)
+
+
+def test_the_verdict_about_edited_texts_is_known() -> None:
+    """A text is compared with itself, and with the text it is paired with, after one edit."""
+    files = (PAIRS, KINDS, CONSTRUCTIONS, LANGUAGES, PROSE, DATA / "correction_pairs.jsonl")
+    rows = [row for file in files for row in rows_of(file) if len(row["new"] + row["old"]) < 120]
+    judged = []
+    for number, row in enumerate(rows[::4]):
+        words = row["new"].split(" ")
+        edited = " ".join(EDITS[number % len(EDITS)](words, number * 5 % len(words)))
+        for old in (row["new"], row["old"])[number % 2 :]:
+            verdict = (*map(str, near(edited, old)), corrects(edited, old, None, threshold=0.8))
+            judged.append(((edited, old), verdict))
+    assert changed("edited texts", judged) == []
 
 
 def test_a_role_that_passes_to_the_other_person_is_a_correction() -> None:

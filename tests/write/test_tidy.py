@@ -11,6 +11,7 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.guard.origin import Place
 from memories.models import Memory
+from memories.write.tidy import _is_statement
 
 pytestmark = pytest.mark.usefixtures("home")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -154,3 +155,19 @@ def test_at_most_twenty_proposals_wait(memories: Memories, now: list[datetime]) 
     assert memories.truth.tidy() == []
     memories.review.accept([memory.id for memory in waiting(memories)[:5]])
     assert len(memories.truth.tidy()) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "is_statement"),
+    [
+        ("the gate is", False),
+        ("the gate is green", True),
+        ("word " * 40, True),
+        ("word " * 41, False),
+        ("is the gate green ?", False),
+        ("the gate\nis green today", False),
+        ("\nthe gate is green\n", True),
+    ],
+)
+def test_a_statement_has_some_words_on_one_line(text: str, is_statement: bool) -> None:
+    assert _is_statement(text) is is_statement

@@ -15,7 +15,7 @@ from contract import (
 )
 
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
-from memories.stores.sqlite import derived, schema
+from memories.stores.sqlite import derived, engine, schema
 from memories.stores.sqlite.spaces import StoredVectors
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -285,3 +285,31 @@ def test_a_search_by_label_begins_at_the_rarer_side(store: SQLiteStore, key: str
     step = 400 if key == "rare" else 1
     assert [entry.ref.group for entry in records] == [f"m{n:04}" for n in range(0, 5 * step, step)]
     assert len(steps) < 5_000
+
+
+def test_records_with_two_labels_are_counted_one_by_one(path: Path) -> None:
+    both, one = {"a": "1", "b": "1"}, {"a": "1"}
+    store = SQLiteStore(path, SPACE)
+    store.append(
+        [record("m1", labels=both), record("m2", labels=one), record("m3", labels={"b": "1"})]
+    )
+    counts = [store.count(pool("ann", labels=labels)) for labels in ({}, one, both)]
+    assert counts == [3, 2, 1]
+    assert [store.count(pool("ann", labels=one), at_most=most) for most in (0, 1, 2, 3)] == [
+        0,
+        1,
+        2,
+        2,
+    ]
+    assert [store.count(pool("ann", labels=both), at_most=most) for most in (0, 1, 2)] == [0, 1, 1]
+    store.close()
+
+
+def test_the_last_page_of_a_file_is_read_whole(path: Path) -> None:
+    store = SQLiteStore(path, SPACE)
+    store.append([record("m1")])
+    store.close()
+    data = path.read_bytes()
+    count = len(data) // 4096
+    pages = engine.read_pages(path, 4096, [1, count, count + 1])
+    assert pages == {1: data[:4096], count: data[-4096:], count + 1: b""}
