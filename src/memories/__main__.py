@@ -60,7 +60,7 @@ def ask(arguments: list[str]) -> int:
     from memories import __version__
     from memories.warm import client
 
-    if not client.is_warm(arguments):  # no other name of a command is
+    if not client.is_warm(arguments):  # only the commands that a server can run
         from memories.cli import expand
 
         arguments = expand(arguments)
@@ -135,7 +135,7 @@ def run(arguments: "Sequence[str]") -> int:
 
 
 def _run(arguments: "Sequence[str]") -> object:
-    """Run the command; return the exit code, or any other value for 0."""
+    """Run the command; return the exit code, where any value that is not a number means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
         if page:
@@ -158,7 +158,7 @@ def _run(arguments: "Sequence[str]") -> object:
 
 
 def _page(first: str) -> str:
-    """Return the page that a first argument asks for; empty if it is a command."""
+    """Return the help page that the first argument asks for; empty if it is a command."""
     if first == "--version":
         from memories import __version__
 
@@ -261,7 +261,7 @@ def _open_missing_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
-            if fd != number:  # an earlier stream is missing, too
+            if fd != number:  # an earlier stream is closed too
                 os.dup2(fd, number)
                 os.close(fd)
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end

@@ -1,1 +1,1 @@
-"""Anchors: the files, symbols and literals that make a memory true, and whether they still do."""
+"""Anchors: the files, symbols and literals that show whether a memory is still true."""

@@ -22,7 +22,7 @@ from memories.errors import InvalidInput
 from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Cited, Verdict
 
 OUT_OF_TIME = "was not checked in time"
-_RACY_NS = 2_000_000_000  # a file modified so recently may change again without a new time
+_RACY_NS = 2_000_000_000  # an edit this soon after another may keep its time
 _MAX_ENTRIES = 5_000
 _DAY_MS = 86_400_000
 
@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 class Session:
-    """Checks of several memories, which share open working trees and earlier results."""
+    """Checks several memories, which share open working trees and earlier results."""
 
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime
@@ -93,7 +93,7 @@ class Session:
         for written in cited.anchors:
             try:
                 anchor = grammar.parse(written)
-            except InvalidInput:  # another program stored it
+            except InvalidInput:  # another program stored an invalid anchor
                 continue
             if anchor.kind not in CHECKED:
                 continue
@@ -181,7 +181,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def settle(anchor: Anchor, tree: WorkingTree) -> Anchor:
-    """Return an explicit anchor that holds now.
+    """Return an explicit anchor in its stored form, after checking that it holds now.
 
     Raises:
         InvalidInput: It doesn't hold.
@@ -232,8 +232,8 @@ def _is_there(anchor: Anchor, look: Look) -> bool | None:
 
 
 def _when_changed(look: Look, known: int, now: int) -> int:
-    """Return when an anchor stopped holding: when its file was modified, if that was since it was
-    known to hold, else now.
+    """Return when an anchor stopped holding: when its file was modified, if that was after the last
+    check, else now.
     """
     if not look.stamp:
         return now

@@ -1,5 +1,5 @@
-"""Finds the anchors of a text when it is written: files that it names and that exist, and the
-symbols, literals and values that it names and that these files contain at that moment.
+"""Finds the anchors of a text when it is written: existing files that it names, and the symbols,
+literals and values that it names and that these files contain at that moment.
 """
 
 import contextlib
@@ -31,10 +31,11 @@ _DATE = re.compile(r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{1
 _VALUE = re.compile(r"(?<![\w.])(?:[<>=!~^]=?)?v?\d[\w.]*(?<!\.)|(?<!\w)(?:[tT]rue|[fF]alse)(?!\w)")
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _NAME = re.compile(r"[^\W\d][\w$]*(?:[-.][^\W\d][\w$]*)*(?:\(\))?")
-# `charset is utf-8`, `testpaths = tests`: what follows may be a value without a digit.
+# What follows these signs may be a value without a digit: `charset is utf-8`, `testpaths = tests`.
 _ASSIGNED = re.compile(r"[\w\])`\"'](?:\s*=\s*|\s*:\s+|\s+is\s+)[`\"']?([\w./+-]*\w)")
 _NO_NAMES = frozenset("value values default defaults the and see set with from for".split())
-# Signs of a name of code: an underscore, a capital after a small letter, a dot, a hyphen, a call.
+# Signs that a word is a name in code: an underscore, a capital after a small letter, a dot, a
+# hyphen, a call.
 _CODE_NAME = re.compile(r"_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2}\d|^[A-Z]{4,}$")
 
 
@@ -82,7 +83,9 @@ def find_anchors(text: str, tree: WorkingTree) -> list[Anchor]:
 
 
 def _rank(anchor: Anchor) -> int:
-    """Return the place of an anchor: a named value, then a symbol, another literal, a path."""
+    """Return the sort key of an anchor: named values first, then symbols, other literals, and
+    paths.
+    """
     if anchor.kind == LITERAL and " " in anchor.name:
         return 0
     return (SYMBOL, LITERAL, PATH).index(anchor.kind) + 1
@@ -130,7 +133,9 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
 
 
 def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Iterator[Anchor]:
-    """Yield the anchors that a file holds, named values first; their parts are left out."""
+    """Yield the named values, symbols and literals that a file contains, as anchors; parts of named
+    values are left out.
+    """
     used: set[str] = set()
     before = [name for name in (*names.code, *names.words) if name in content]
     before = [name for name in before if not _VALUE.fullmatch(name)]
@@ -165,5 +170,7 @@ def _anchor_of(path: str, content: str, name: str, budget: Budget) -> Anchor | N
 
 
 def _is_specific(value: str) -> bool:
-    """Return whether a value without a name says something: a port, but no year or small number."""
+    """Return whether a value without a name is specific enough: a port, but not a year or a small
+    number.
+    """
     return len(value) >= 3 and any(map(str.isdigit, value)) and not _YEAR.fullmatch(value)

@@ -43,7 +43,7 @@ _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 
 
 class Anchor(NamedTuple):
-    """A citation.
+    """A file, symbol, literal, commit or URL that a memory cites.
 
     Attributes:
         kind: `path`, `symbol`, `literal`, `commit` or `url`.
@@ -57,7 +57,7 @@ class Anchor(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The names of the folders that lead to a path, and its own."""
+        """The parts of the path: the names of its folders, and its own."""
         return self.target.rstrip("/").split("/")
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Anchor(NamedTuple):
 
 
 def parse(text: str) -> Anchor:
-    """Return the anchor that a text means.
+    """Return the anchor that a text denotes.
 
     Raises:
         InvalidInput: It is malformed, leads out of the project, or names a file with secrets.
@@ -142,7 +142,8 @@ def parse_path(text: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    # Some file systems ignore case, compatibility forms, and dots or spaces at the end.
+    # Compared loosely, since some file systems ignore case, compatibility forms, and trailing dots
+    # or spaces.
     name = unicodedata.normalize("NFKC", name).casefold().rstrip(". ")
     if name in _SECRET_FOLDERS or name in _SECRET_NAMES or name.endswith(_SECRET_ENDS):
         return True

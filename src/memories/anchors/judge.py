@@ -1,4 +1,5 @@
-"""Judges memories by the available working trees; start reading this folder here.
+"""Judges whether memories are still true, by the available working trees. Start reading this folder
+here.
 
 A file is read only if its size, inode or times changed since the last check. The results of checks
 are in a file next to the scratchpad, under digests that reveal neither paths nor literals.
@@ -21,7 +22,7 @@ HOOK_SECONDS = 0.02
 
 
 def cache_of(home: Path, namespace: str) -> Path:
-    """Return the file with the results of earlier checks for a namespace."""
+    """Return the path of the file with the results of earlier checks for a namespace."""
     return home / namespace / _FILE
 
 
@@ -102,7 +103,7 @@ class Judge(NamedTuple):
 
 
 def _cited_by(memory: Memory) -> Cited:
-    """Return what makes a memory true; nothing for one that awaits review or was deleted."""
+    """Return what a memory cites; nothing if it awaits review or was deleted."""
     if memory.pending or memory.deleted:
         return Cited((), memory.tags, memory.updated_at)
     return Cited(

@@ -1,4 +1,4 @@
-"""Finds a literal in a text: its words in order, whatever quotes, blanks and signs are between.
+"""Finds a literal in a text: its words in order, with any quotes, blanks and signs between them.
 
 `requires-python >=3.11` is in `requires-python = ">=3.11"`, and `port 5433` in `"port": 5433,`.
 """
@@ -10,7 +10,7 @@ from memories.anchors.tree import Budget
 
 # Signs between two words; `-`, `<`, `!`, `~` and `+` change the meaning of what follows.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # places of a value at which its name is searched
+_MAX_PLACES = 50  # occurrences of a value at which its name is searched
 _MAX_BEFORE = 120  # characters before a value, where its name may be
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
@@ -30,7 +30,7 @@ def contains(text: str, literal: str, budget: Budget | None = None) -> bool:
     if not words or any(word not in text for word in words):
         return False
     pattern = re.compile(_GAP.join(map(word_pattern, words)))
-    # Looking for the first word takes a twentieth of the time that the pattern would take.
+    # Looking for the first word takes a twentieth of the pattern's time.
     at = text.find(words[0])
     while at >= 0:
         if budget is not None:

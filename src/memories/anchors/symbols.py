@@ -1,5 +1,5 @@
-"""Finds the definition of a symbol in a text by the patterns in `symbols.txt`; no parser, no code
-is run.
+"""Finds the definition of a symbol in a text by the patterns in `symbols.txt`; nothing is parsed or
+executed.
 """
 
 import functools
@@ -20,7 +20,7 @@ def knows_language(path: str) -> bool:
 
 
 def defines(path: str, text: str, symbol: str, budget: Budget | None = None) -> bool:
-    """Return whether a text defines a symbol; of `Class.method`, whether it defines both.
+    """Return whether a text defines a symbol; for `Class.method`, whether it defines both.
 
     Args:
         path: The path of the text, whose extension names the language.
@@ -47,7 +47,7 @@ def _defines_part(patterns: Sequence[str], text: str, name: str, budget: Budget 
 
 
 def _lines_with(name: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain a name, without the blanks around them."""
+    """Yield the lines that contain a name, stripped of surrounding blanks."""
     at = text.find(name)
     while at >= 0:
         start = text.rfind("\n", 0, at) + 1
@@ -64,7 +64,7 @@ def _extension(path: str) -> str:
 
 @functools.cache
 def _read_patterns() -> Mapping[str, Sequence[str]]:
-    """Return the patterns of each extension."""
+    """Return the patterns for definitions, by file extension."""
     patterns: dict[str, list[str]] = {}
     current: list[str] = []
     for line in _FILE.read_text().splitlines():

@@ -24,7 +24,7 @@ _READ = (
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
-_SLOW = 10  # how much longer than the processor time checks may take
+_SLOW = 10  # how many times the processor time checks may take in real time
 _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
@@ -40,7 +40,7 @@ class Budget:
 
     @classmethod
     def of(cls, seconds: float | None) -> Self | None:
-        """Return a budget; None for no limit."""
+        """Return a budget of this much processor time; None for no limit."""
         return None if seconds is None else cls(seconds)
 
     @property
@@ -59,7 +59,7 @@ class Budget:
 
 
 class Look(NamedTuple):
-    """The state of a path.
+    """The state of a path in a working tree.
 
     Attributes:
         kind: `file`, `folder`, `other` for a link, a device and so on, `absent`, or `unreadable`.
@@ -78,7 +78,7 @@ class Look(NamedTuple):
 
 
 class _Refused(Exception):
-    """A path leads where it must not; the argument says why."""
+    """A path leads out of the working tree or to something unreadable; the argument says why."""
 
 
 class WorkingTree:
