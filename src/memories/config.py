@@ -1,4 +1,4 @@
-"""Loads the settings: options override the environment, then come `.env`, `config.toml` and the
+"""Loads the settings from, in order of precedence: options, environment, `.env`, `config.toml`,
 defaults.
 """
 
@@ -95,7 +95,7 @@ def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_value(setting: Setting, layers: Sequence[Layer]) -> tuple[Any, str]:
-    """Return the value of a setting from the first layer that has it, and the layer's name."""
+    """Return the value of a setting from the first source that has it, and the source's name."""
     for source, layer in layers:
         if setting.name not in layer:
             continue
@@ -124,7 +124,7 @@ def _default_store(settings: Mapping[str, Any], sources: Mapping[str, str]) -> t
 def _find_identity(namespace: str, source: str, layers: Sequence[Layer]) -> str | None:
     """Return the namespace set by any source except a flag.
 
-    A value overridden by a flag need not be acceptable.
+    A value that a flag overrides may be invalid.
     """
     if source == "default":
         return None

@@ -1,1 +1,1 @@
-"""Shared by every other package: times, ids, durable files, HTTP, deadlines, operation figures."""
+"""Shared by every other package: times, ids, durable files, HTTP, deadlines, usage events."""

@@ -1,6 +1,6 @@
-"""A deadline for calls that can't be interrupted: they run in other threads.
+"""Deadlines for calls that can't be interrupted.
 
-When a call is late, the caller continues without it.
+Each call runs in another thread, and its caller stops waiting when it is late.
 """
 
 import functools
@@ -33,12 +33,12 @@ class Wait:
 
     @property
     def is_on(self) -> bool:
-        """Whether the call waits now."""
+        """Whether the call is waiting for its embedder now."""
         return bool(self._since)
 
     @property
     def seconds(self) -> float:
-        """How long it has waited so far."""
+        """How long the call has waited for its embedder so far."""
         since = self._since
         if not since:
             return self._earlier_seconds
@@ -51,7 +51,7 @@ class Wait:
         self._earlier_seconds, self._since = self.seconds, 0.0
 
 
-# The wait of the call that this thread makes.
+# The `Wait` of the call that this thread is making.
 WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)
 
 
@@ -86,11 +86,11 @@ class _Call:
 
 
 class Deadline:
-    """Runs calls and gives up late ones, which continue on their own; their results are dropped.
+    """Runs calls, and stops waiting for late ones.
 
-    While an abandoned call still runs, all others fail immediately, since the store would hang them
-    too. Threads may share a deadline. A thread that has ended its call takes the next one, since
-    stores keep a connection for each thread.
+    A late call continues in its thread, but its result is dropped. While it runs, all other calls
+    fail immediately, since the store would hang them too. Threads may share a deadline. Finished
+    threads are reused, since stores keep a connection for each.
     """
 
     def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
@@ -142,7 +142,7 @@ class Deadline:
         calls.put(call)
         if not self._wait_for(call, self.seconds):
             with self._lock:
-                is_late = not call.has_ended.is_set()  # it may have ended just now
+                is_late = not call.has_ended.is_set()  # the call may have ended just now
                 if is_late:
                     self._abandoned.add(call)
             if is_late:
@@ -184,11 +184,11 @@ class Deadline:
                 if self._is_closed:
                     return
                 self._idle.append(calls)
-            del call  # its result isn't kept until the next call
+            del call  # so that its result is freed before the next call
 
 
-# In a server: returns the deadline of this many seconds that all commands share, since its threads
-# have the store open.
+# In a server: returns the deadline, of this many seconds, that all commands share, since its
+# threads have the store open.
 DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
     "deadline", default=None
 )

@@ -1,7 +1,7 @@
 """Files that threads and processes share: durable writes, atomic replacement, locks, permissions;
 and forks.
 
-It doesn't know any store's format.
+This module knows no store's format.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ def try_lock(path: Path, seconds: float | None) -> Iterator[bool]:
         if is_held and fcntl is None:
             _threads[path].release()
         elif is_held and not guard.forked:
-            # Closing alone would leave the lock with a child that was forked in the meantime.
+            # If only closed, the file would stay locked by a child that was forked in the meantime.
             fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
@@ -199,13 +199,13 @@ def _lock_at_once(fd: int) -> bool:
 
 
 def _draw_ticket(fd: int) -> int | None:
-    """Return a place in the queue; None if this system can't lock ranges for a descriptor."""
+    """Return a place in the queue; None if this system can't lock byte ranges per descriptor."""
     while _QUEUES:
         ticket = time.monotonic_ns()
         try:
             _range(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
         except BlockingIOError:
-            continue  # another waiter drew it in the same nanosecond
+            continue  # another waiter took this place in the same nanosecond
         except OSError:
             return None
         return ticket
@@ -213,7 +213,7 @@ def _draw_ticket(fd: int) -> int | None:
 
 
 def _has_waiting(fd: int, ticket: int | None) -> bool:
-    """Return whether another waiter came before."""
+    """Return whether another waiter came earlier."""
     if not _QUEUES or ticket is None:
         return False
     try:
@@ -224,13 +224,15 @@ def _has_waiting(fd: int, ticket: int | None) -> bool:
 
 
 def _range(fd: int, command: int, kind: int, start: int, length: int) -> int:
-    """Lock, unlock or query a range of a file; return the kind of lock that the kernel reports."""
+    """Lock, unlock or query a range of bytes in a file; return the kind of lock that the kernel
+    reports.
+    """
     answer = fcntl.fcntl(fd, command, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
     return int(struct.unpack(_FLOCK, answer)[0])
 
 
 class ForkGuard:
-    """Detects a fork: a child must not use the connections and locks of its parent."""
+    """Detects a fork, after which the child must not use its parent's connections and locks."""
 
     __slots__ = ("_process",)
 
@@ -274,7 +276,7 @@ def home_in_doubt(home: Path) -> str:
 
 
 def open_to_everybody(path: Path, status: os.stat_result) -> str:
-    """Return a part of a sentence if every user may replace a file; else an empty string.
+    """Return why every user may replace a file, as part of a sentence; empty if they can't.
 
     In a sticky folder users can't replace the files of others.
     """
@@ -294,7 +296,7 @@ def _open_to_others(path: Path, status: os.stat_result) -> str:
 
 
 def _is_private(group_id: int) -> bool:
-    """Return whether a group has only this user, as many systems make one for each user."""
+    """Return whether a group has only this user. Many systems create such a group for each user."""
     import grp
     import pwd
 

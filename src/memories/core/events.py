@@ -1,8 +1,8 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
 A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So erasing a memory leaves nothing behind here. Recording an event never fails an
-operation; with `problem`, `memory doctor` finds out why events can't be written.
+word of a query. So erasing a memory leaves nothing behind here. An operation never fails because
+its event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
-# The methods of `Memories` that are noted, by the name of their operation if it is another one.
+# The methods of `Memories` whose calls are recorded, each with the name of its operation if that
+# differs.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "find_candidates": "search",
     "history": "", "tags": "", "status": "", "log": "", "verify_log": "log", "namespaces": "",
@@ -52,12 +53,12 @@ WRITES = {
 }  # fmt: skip
 
 Figure = str | int | float | None
-_LATER = threading.local()  # the lines of `together`
+_LATER = threading.local()  # the lines that `together` has collected
 Class = TypeVar("Class")
 
 
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
-    """Append an event; if it can't be written it is lost, and `memory doctor` reports that.
+    """Append an event. One that can't be written is lost, and `memory doctor` reports the problem.
 
     The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (the duration),
     `results`, `written`, `tokens` (how many were given to a model) and `outcome`, which is "ok" or
@@ -85,7 +86,7 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 
 @contextlib.contextmanager
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Note the block as an operation, with its duration and outcome.
+    """Record the block as an operation, with its duration and outcome.
 
     Yields:
         The figures, to which the block may add.
@@ -97,7 +98,7 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
         _add_outcome(noted, start, sys.exc_info()[0])
         if config.log_level == "DEBUG":
             _debug(config, operation, noted)
-        if noted.get("written") or config.home.exists():  # reading makes no folder
+        if noted.get("written") or config.home.exists():  # a read does not create the folder
             noted = {"namespace": config.namespace, **noted}
             note(config.home, operation, setting=config.events, **noted)
 
@@ -119,7 +120,7 @@ def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> N
 
 
 def note_finished(memories: Any, operation: str, start: float, argument: Any, result: Any) -> None:
-    """Note an operation that one thread began and another one finished, as `note_calls` does.
+    """Record an operation that one thread began and another finished, as `note_calls` does.
 
     Args:
         memories: The `Memories` whose method it is.
@@ -169,7 +170,7 @@ def together() -> Iterator[None]:
 
 
 def note_methods(memories_class: type[Class]) -> type[Class]:
-    """Note each operation of `Memories`; a class decorator."""
+    """Class decorator that records each operation of `Memories`."""
     for method, operation in {**_READS, **WRITES}.items():
         function = getattr(memories_class, method)
         setattr(memories_class, method, note_calls(function, method, operation or method))
@@ -177,9 +178,10 @@ def note_methods(memories_class: type[Class]) -> type[Class]:
 
 
 def note_calls(function: Callable[..., Any], method: str, operation: str) -> Callable[..., Any]:
-    """Wrap a method of `Memories`, or a function that does its work elsewhere, to note its calls.
+    """Decorator that records the calls of a method of `Memories`, or of a function that does its
+    work elsewhere.
 
-    After writes, it also counts the reads that wait to be counted.
+    After a write, it also counts the reads that wait to be counted.
 
     Args:
         function: The function; its first argument is the `Memories`.
@@ -234,7 +236,8 @@ def _count(result: Any) -> int:
     result = getattr(result, "found", result)  # the result of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
-    # The parts of pages, explanations, histories, scratchpads, and changes of many memories.
+    # The attributes that hold the results in pages, explanations, histories, scratchpads and bulk
+    # changes.
     for name in ("memories", "hits", "versions", "entries", "counts"):
         part = getattr(result, name, None)
         if isinstance(part, Mapping):
@@ -271,7 +274,7 @@ def _write(home: Path, lines: bytes) -> None:
 
 
 def problem(home: Path) -> str:
-    """Return why events can't be written; empty if they can, which this tests by writing one."""
+    """Write a test event; return why that is impossible, or an empty string if it worked."""
     if not os.path.lexists(home):
         return ""
     try:
@@ -282,7 +285,7 @@ def problem(home: Path) -> str:
 
 
 def files(home: Path) -> list[Path]:
-    """Return the existing files, oldest first."""
+    """Return the existing event files, oldest first."""
     older = [_older_file(home, number) for number in range(KEPT, 0, -1)]
     return [path for path in (*older, home / FILE) if path.is_file()]
 
@@ -296,7 +299,7 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
     """
     start = len(_BEGIN)
     for path in files(home):
-        # It may be rotated away in the meantime.
+        # Another process may rotate the file away in the meantime.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             for line in stream:
                 if since and line[start : start + len(since)] < since.encode():
@@ -323,7 +326,7 @@ def forget(home: Path, is_forgotten: Callable[[dict[str, Any]], bool]) -> int:
     with contextlib.suppress(FileNotFoundError):
         fd = os.open(home / FILE, os.O_RDWR)
         try:
-            _rotate(home, fd)  # nothing is appended to older files
+            _rotate(home, fd)  # so that nothing is appended to the files below
         finally:
             os.close(fd)
     for path in files(home):
@@ -352,7 +355,7 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
         elif value is not None:
             event[name] = value
     line = json.dumps(event, separators=(",", ":"))
-    return line.encode() + b"\n"  # ASCII, so that no cut text can break it
+    return line.encode() + b"\n"  # ASCII, so that cutting a line can't split a character
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -64,14 +64,14 @@ class Address(NamedTuple):
 
     @property
     def url_host(self) -> str:
-        """The host as it stands in a URL."""
+        """The host as it is written in a URL."""
         if ":" in self.host:
             return f"[{self.host}]"
         return self.host
 
     @property
     def url(self) -> str:
-        """The beginning of the URLs of the server; without a default port."""
+        """The beginning of all URLs of the server; a default port is omitted."""
         scheme, default_port = ("https", 443) if self.tls else ("http", 80)
         port = ""
         if self.port != default_port:
@@ -79,7 +79,7 @@ class Address(NamedTuple):
         return f"{scheme}://{self.url_host}{port}"
 
     def quoted(self, text: str) -> str:
-        """Return a server's text for use in a message: one short line, with our keys masked."""
+        """Return a server's text as one short line for an error message, with our keys masked."""
         for value in self.headers.values():
             secret = value.rpartition(" ")[2]
             if len(secret) >= _MIN_SECRET:
@@ -329,7 +329,7 @@ def _find_proxy(address: Address) -> SplitResult | None:
 
 
 def _translate(exc: Exception, seconds: float) -> NoAnswer:
-    """Return the error for a failed request."""
+    """Return our error for an error of urllib3."""
     cause = _root_cause(exc)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Unusable(f"can't be trusted: {cause.verify_message}")
@@ -375,7 +375,7 @@ def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
 
 
 class Failed(Exception):
-    """An attempt failed, and another one may help.
+    """An attempt failed, but another one may succeed.
 
     Attributes:
         tries: The total number of attempts that are worthwhile.
@@ -436,7 +436,7 @@ class Retry(NamedTuple):
 
 
 def _give_up(exc: Failed, count: int, wait: float) -> Failed:
-    """Return the error after the last attempt."""
+    """Return the error to raise after the last attempt."""
     advice = ""
     if exc.tries > 1:
         advice = "; try again later"

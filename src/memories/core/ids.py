@@ -15,20 +15,21 @@ _HEX = re.compile(r"[0-9a-f]{8,32}")
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT_FORM = re.compile(r"(\d{4})(\d{2})(\d{2})-(\d{8})(\d{4})", re.ASCII)
 _DAY_MILLIS = 86_400_000
-_LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later days have more than four digits for the year
+_LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later years have more than four digits
 _MAX_MILLIS = (1 << 48) - 1
-# The first id of a millisecond is below this: 1,000 more ids differ in their first 12 bits.
+# The first id of a millisecond is below this, so the next 1,000 ids differ in their first 12 bits.
 _FIRST_BELOW = 3 << 72
-# Ids above this follow each other closely: there is room for 500 million.
+# Above this, ids rise by small steps, which leaves room for 500 million more.
 _COUNT_BELOW = (1 << 74) - (1 << 60)
 _REMEMBERED = 10_000  # milliseconds whose last id is known, for imports with old times
 
 
 class _Counter:
-    """The 74 bits that follow the milliseconds: random, but rising within a millisecond.
+    """Generates the 74 bits after the milliseconds: random, but rising within a millisecond.
 
-    The first 12 bits count, so that the ids of a bulk differ in the beginning that people write;
-    see RFC 9562, section 6.2. Ids of other processes in the same millisecond fall anywhere between.
+    The first 12 bits are a counter, so that ids made together differ in the prefix that people
+    type; see RFC 9562, section 6.2. Ids that other processes make in the same millisecond may come
+    in between.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ def parse_id(text: str) -> str:
 
 
 def short_form(memory_id: str) -> str:
-    """Return an id as agents see it, such as `20261122-363123452048`.
+    """Return the form of an id that agents see, such as `20261122-363123452048`.
 
     It is the day in UTC, the milliseconds of that day, and a counter, so it shows the date, and
     takes 8 tokens instead of 21. Ids of other programs are returned unchanged.
@@ -134,7 +135,7 @@ def short_form(memory_id: str) -> str:
 
 
 def _expand_short_form(text: str) -> str:
-    """Return the prefix of an id that a short form means; any other text unchanged."""
+    """Return the id prefix that a short form stands for; any other text unchanged."""
     match = _SHORT_FORM.fullmatch(text)
     if match is None:
         return text
@@ -167,7 +168,7 @@ def storable(text: str) -> bool:
 
 
 def digest(*parts: str) -> str:
-    """Return a hash of texts in 32 hexadecimal digits; other texts or another order differ."""
+    """Return a hash of several texts, in order, as 32 hexadecimal digits."""
     import hashlib  # 4 ms that most commands do without
 
     blake = hashlib.blake2b(digest_size=16)
@@ -178,6 +179,6 @@ def digest(*parts: str) -> str:
 
 
 def hyphenated(digits: str) -> str:
-    """Return the hex digits of a UUID, or its first ones, with hyphens."""
+    """Return the hex digits of a UUID, or of a prefix of one, with hyphens."""
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
     return "-".join(filter(None, parts))

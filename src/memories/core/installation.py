@@ -68,7 +68,9 @@ def find_installation() -> Installation:
 
 
 def _read_origin() -> dict[str, Any]:
-    """Return the record of where the program was installed from (PEP 610); empty for an index."""
+    """Return the record of where the program was installed from (PEP 610); empty for a package
+    index.
+    """
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:  # run from its sources without an installation
@@ -130,9 +132,10 @@ def _find_model_source(installation: Installation) -> str | None:
 
 
 def _reinstall_tool(installation: Installation, extra: str, model: str | None) -> list[str]:
-    """Return the command that replaces an environment of `uv tool` by one with another part.
+    """Return the command that rebuilds this program's `uv tool` environment with one more optional
+    part.
 
-    It names the parts and packages that the environment already has, since uv would remove them.
+    It names the parts and packages that are already there, since uv would remove them.
     """
     receipt = tomllib.loads((installation.prefix / "uv-receipt.toml").read_text("utf-8"))
     extras = [extra]

@@ -1,4 +1,4 @@
-"""Log lines as JSON on standard error; the library itself writes none before `enable` is called."""
+"""Log lines as JSON on standard error; nothing is written before `enable` is called."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as one line of JSON: `ts`, `level`, `logger`, `event`, and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a log record as one line of JSON."""
         line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": "WARN" if record.levelno == logging.WARNING else record.levelname,
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 def _redact(value: object) -> object:
-    """Return a value without secrets: an error may quote what a user wrote."""
+    """Return a value without secrets, because an error may quote what a user wrote."""
     from memories.guard.redactor import redact
 
     if isinstance(value, list | tuple):
@@ -71,7 +71,7 @@ def enable(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log an event with its fields; long texts are cut. Callers pass no content of users."""
+    """Log an event with its fields; long texts are cut. Callers must not pass users' content."""
     shortened: dict[str, object] = {}
     for key, value in fields.items():
         if isinstance(value, str):

@@ -62,7 +62,7 @@ def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
 
 
 def to_stored_time(moment: object, name: str) -> datetime:
-    """Return an aware time in UTC and in the resolution of stored times.
+    """Return an aware time in UTC, with the resolution of stored times.
 
     Args:
         moment: The time, which a caller gave.
@@ -153,9 +153,8 @@ def _not_a_time(text: str) -> InvalidInput:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one of two texts has a time zone, and the other is a time without one.
-
-    A day is neither.
+    """Return whether one of two texts has a time zone and the other is a time without one. A date
+    counts as neither.
     """
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)

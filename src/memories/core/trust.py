@@ -1,10 +1,10 @@
 """Trust in files: `.env` files that choose settings, and files with tokens.
 
-For permissions of files and folders see `disk`.
+For the permissions of files and folders see `disk`.
 
-A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval is
-for one path and one content. It is stored next to the user's `config.toml`, which no folder can
-change.
+A folder's `.env` may choose only harmless settings, unless the user has approved it. An approval
+applies to one path with one content. It is stored next to the user's `config.toml`, which no folder
+can change.
 """
 
 import json
@@ -106,7 +106,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
 
     from dotenv import dotenv_values  # 20 ms, so only if there is such a file
 
-    # Lines that it can't read are for other programs.
+    # Lines that dotenv can't read are for other programs.
     logging.getLogger("dotenv.main").disabled = True
     try:
         text = data.decode("utf-8-sig")
@@ -165,7 +165,7 @@ def _change(registers: Path, file: Path, digest: str | None) -> bool:
 
 
 def read_secret(file: Path) -> str:
-    """Return the token in a file.
+    """Return the token in a file that no other user may read or replace.
 
     Raises:
         ConfigError: The file has no token, can't be read, or other users may read or write it.

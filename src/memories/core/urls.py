@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# Options of a URL whose values are not secret; all others are masked.
+# Query parameters of a URL whose values are not secret; all others are masked.
 _PLAIN_OPTIONS = frozenset(
     "schema partitions dbname user host hostaddr port application_name fallback_application_name "
     "connect_timeout client_encoding sslmode sslcompression sslcert sslrootcert sslcrl sslsni "
@@ -70,7 +70,7 @@ def _mask_option(option: str) -> str:
 
 
 def _mask_user(head: str) -> str:
-    """Mask the password in the part of a URL before its options."""
+    """Mask the password in the part of a URL before its query."""
     scheme, separator, rest = head.partition("://")
     if not separator:
         return f"***@{head.rpartition('@')[2]}" if "@" in head else head
@@ -79,7 +79,8 @@ def _mask_user(head: str) -> str:
     user, at, host = rest.rpartition("@")
     if not at:
         name, colon, password = rest.partition(":")
-        # A port, unless it isn't a number: then the host was forgotten, and it is a password.
+        # What follows a colon is a port. If it isn't a number, the host was forgotten and it is a
+        # password.
         is_port = password.partition("/")[0].isdigit()
         if not colon or is_port or rest.startswith("["):
             return head
