@@ -62,7 +62,7 @@ class Conflict(RequestError):
 
 
 class SystemFault(MemoriesError):
-    """The system is unwell; the request may be fine."""
+    """The system failed; the request itself may be valid."""
 
 
 class StoreError(SystemFault):

@@ -1,3 +1,1 @@
-"""Guards the store's boundary: validates input, redacts secrets, and records the origins of
-texts.
-"""
+"""What may enter the store: validates input, redacts secrets, and records the origins of texts."""

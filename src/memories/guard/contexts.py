@@ -343,8 +343,8 @@ CONTEXTS: tuple[Rule, ...] = (
 
 # --- rules without a literal
 
-# They are tried everywhere in a text that contains a long run of signs, or digits. Each begins with
-# a character class, which the engine finds quickly, and then looks back at the preceding text.
+# They are tried everywhere in a text with a long run of signs or digits. Each begins with a
+# character class, which the engine finds quickly, and then looks back at the preceding text.
 _STARTED = (
     r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)"
     r"|(?<=\\u[0-9A-Fa-f]{4}.)|(?<=[0-9;]m.))"

@@ -7,7 +7,7 @@ from memories.guard import values
 
 Span = tuple[int, int]
 
-# The beginning of an expression in code, which is not a value.
+# The beginning of an expression in code: it computes a value, and doesn't reveal one.
 CODE = (
     r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]"
     r"|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
@@ -31,7 +31,7 @@ _COOKIE = r"(?P<n>[\w.-]{1,64})=(?P<v>[^;\s\"',\\]{8,4000})"
 
 
 def locate_varied(match: Match[str]) -> Span | None:
-    """Locate a token, unless it is a pattern such as `xxxxxxxx`."""
+    """Locate a token, unless it is a placeholder such as `xxxxxxxx`."""
     if values.is_varied(match["s"]):
         return match.span("s")
     return None
@@ -89,7 +89,7 @@ def locate_said(match: Match[str]) -> Span | None:
 
 
 def locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret that only its place reveals."""
+    """Locate a secret that can be recognized only by what precedes it."""
     value = match["s"].rstrip(",;)")
     if not values.is_plausible(value) or re.match(CODE, value):
         return None
@@ -97,7 +97,7 @@ def locate_plain(match: Match[str]) -> Span | None:
 
 
 def locate_literal(match: Match[str]) -> Span | None:
-    """Locate a literal that is passed as a password; names and messages are literals too."""
+    """Locate a literal that is passed as a password, unless it looks like a name or a message."""
     value = match["s"]
     if not values.is_password(value) or values.is_name(value):
         return None
@@ -135,7 +135,7 @@ def locate_bearer(match: Match[str]) -> Span | None:
 
 
 def locate_login(match: Match[str]) -> Span | None:
-    """Locate base64 of `user:password`."""
+    """Locate base64 that decodes to `user:password`."""
     if values.holds_login(match["s"]):
         return match.span("s")
     return None
@@ -183,7 +183,7 @@ def locate_iban(match: Match[str]) -> Span | None:
 
 
 def locate_cookies(match: Match[str]) -> Span | None:
-    """Locate the secret values in a line of cookies, from the first to the last."""
+    """Locate the part of a line of cookies from the first secret value to the last."""
     spans = [cookie.span("v") for cookie in re.finditer(_COOKIE, match["s"]) if _is_secret(cookie)]
     if not spans:
         return None
@@ -201,10 +201,10 @@ def _is_secret(cookie: Match[str]) -> bool:
 
 
 def locate_all(match: Match[str]) -> Span | None:
-    """Locate the group `s`; every match is a secret."""
+    """Locate the group `s` of a match, which is always a secret."""
     return match.span("s")
 
 
 def locate_nonempty(match: Match[str]) -> Span | None:
-    """Locate a match of a user's rule, unless its secret is empty."""
+    """Locate the group `s` of a user's rule, unless it is empty."""
     return match.span("s") if match["s"] else None

@@ -21,17 +21,18 @@ _RESERVED = "="  # no tag key can begin with it
 # Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the writer's git branch, if any
-# A record that waits for a review has HELD, also after it; an imported record has its import's id.
+# HELD marks a record that waits for review, and stays after it; IMPORT is the id of an import.
 HELD, IMPORT = "=held", "=import"
 IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
 PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
-# Each part of a long message after the first has both: the index of the first part, and a mark.
+# Every part of a long message except the first has both: the index of the first part, and a mark.
 PART, CONTINUED = "=part", "=continued"
-_OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # that a record sets itself
+_OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # set by the program
 _BAR = "|"
-# Hooks and imports write without a person's decision; on the page a signed-in person writes.
+# Hooks and imports write without a person's decision; on the web page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Together the parts must fit into a label, and machine and user names can have any length.
+# Names are cut, since together they must fit into a label, and machine and user names have any
+# length.
 _MAX_BRANCH = 250
 _MAX_LENGTHS = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
 # Variables that programs set when running commands for a model; people set CODEX_HOME themselves.
@@ -88,7 +89,7 @@ class Place(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the project."""
+        """All names of the project, current and former."""
         return (self.project, *self.aliases)
 
     def root_of(self, project: str) -> Path | None:
@@ -96,7 +97,7 @@ class Place(NamedTuple):
         return self.root if project in self.names else None
 
     def tags(self, tags: Mapping[str, str]) -> Mapping[str, str]:
-        """Return tags with the project, unless they name one or are valid in all projects."""
+        """Return tags with the project added, unless they name one or are global."""
         if not isinstance(tags, Mapping) or "project" in tags:
             return tags
         if str(tags.get("global")).lower() == "true":
@@ -107,7 +108,7 @@ class Place(NamedTuple):
 def origin(
     channel: str, namespace: str, client: tuple[str, str] | None = None, branch: str | None = None
 ) -> Origin:
-    """Return the origin for this process's writes.
+    """Return the origin of this process's writes.
 
     Args:
         channel: The way in which it is written; see `Origin`.
@@ -168,13 +169,13 @@ def describe_writer(origin: Origin | None) -> dict[str, str]:
 
 
 def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those reserved from tags."""
-    # not `is_reserved`: thousands are read, and a call costs more
+    """Return the tags among a record's labels."""
+    # inlined instead of calling `is_reserved`, since it runs for thousands of records
     return {key: value for key, value in labels.items() if key[:1] != _RESERVED}
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a label is reserved, so that no tag can have its key."""
+    """Return whether a label is reserved, so no tag can use it as its key."""
     return key[:1] == _RESERVED
 
 

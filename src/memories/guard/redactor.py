@@ -111,7 +111,8 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text in a form that may be stored; values of other types are unchanged.
+        """Return a text in the form that may be stored, without secrets and private parts; values
+        of other types are unchanged.
 
         Args:
             text: The text.
@@ -135,7 +136,7 @@ class Redactor(NamedTuple):
         return redact(text, personal=self.mode == "pii", user_rules=self.user_rules)
 
     def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-        """Return tags in a form that may be stored, and the kinds of secrets removed from them."""
+        """Return tags without secrets, and the kinds of the removed secrets."""
         if not isinstance(tags, Mapping):
             return tags, ()
         kinds: list[str] = []
@@ -147,7 +148,9 @@ class Redactor(NamedTuple):
         return (tags if redacted == tags else redacted), tuple(kinds)
 
     def data(self, text: str) -> Redacted:
-        """Return a JSON text in a form that may be stored; text that is not JSON is unchanged."""
+        """Return a JSON text without secrets in its names and values; text that is not JSON is
+        unchanged.
+        """
         try:
             value = json.loads(text)
         except (ValueError, TypeError, RecursionError):
@@ -186,10 +189,10 @@ class Redactor(NamedTuple):
         return text
 
     def name(self, name: str, kind: str) -> Redacted:
-        """Return a key or an id in a form that may be stored; different names stay different.
+        """Return a key or an id without secrets; different names stay different.
 
-        In addition to the marker, it gets a hash that is slow to compute, as for passwords, to make
-        guessing expensive.
+        A hash follows the marker; it is slow to compute, like a password hash, so that guessing is
+        expensive.
         """
         redacted = self.text(name, kind)
         if redacted.text is name:

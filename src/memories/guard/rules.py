@@ -25,7 +25,7 @@ class Secret(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How to find secrets of one kind.
+    """A rule that finds secrets of one kind.
 
     Attributes:
         kind: Its name, as in `[redacted:kind]`.
@@ -61,8 +61,8 @@ END = r"(?![A-Za-z0-9_])"
 
 # --- tokens with a published format
 
-# Kinds whose literal is not at the beginning: how many characters before it the token begins, and
-# the pattern up to the end of the literal.
+# Kinds whose tokens do not begin with their literal: how many characters earlier the token begins,
+# and the pattern up to the end of the literal.
 _INNER_LITERALS = {
     "telegram_token": (12, rf"{START}\d{{8,12}}:AA"),
     "terraform_token": (16, rf"{START}{ALNUM}{{14}}\.atlasv1\."),
@@ -97,7 +97,7 @@ def _parse_token(line: str) -> Rule:
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
 MAX_STEPS = 20_000  # steps of a pattern at one place in a text
-BEFORE = 40  # characters that a match may begin before its keyword
+BEFORE = 40  # how many characters before its keyword a match may begin
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12
 
@@ -139,7 +139,7 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
 
 
 def _check_pattern(pattern: str) -> str:
-    """Return the pattern with a group `s` for the secret.
+    """Return a user's pattern, with a group `s` for the secret.
 
     Raises:
         InvalidInput: The pattern is invalid, may take too long, or can match only a space.
@@ -229,7 +229,8 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
 def _count_branches(branches: Any) -> tuple[int | None, int]:
     """Return the steps of alternatives.
 
-    They rarely match at the same place, since they begin differently, so their ways don't add up.
+    Alternatives begin differently and so rarely match at the same place: take the maximum, not the
+    sum.
     """
     counts = [_count_sequence(branch) for branch in branches]
     ways = max((ways for _, ways in counts), default=1)

@@ -1,6 +1,6 @@
 """Finds the secrets in a text, even if disguised by escapes, base64 or splitting.
 
-A rule is compiled when one of its literals is first met, and tried only there.
+A rule is compiled when one of its literals first occurs, and tried only where one occurs.
 """
 
 import functools
@@ -13,7 +13,7 @@ from memories.guard import contexts, rules, spoken, values
 from memories.guard.rules import Rule, Secret
 
 MAX_KEY = 20_000  # characters of a private key
-# literals tried inside a match that was not a secret; hundreds would take seconds
+# how many literals are tried inside a match that was not a secret; hundreds would take seconds
 _MAX_INSIDE = 3
 _LONG_RUNS = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
 _LONG_WORD = r"\S{16}"
@@ -25,7 +25,7 @@ _UNSEEN = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
-# How a character may be written: followed by its marks, or as the parts of a Korean syllable.
+# A character in decomposed form: followed by its marks, or as the parts of a Korean syllable.
 _COMPOSED = (
     "[\u1100-\u11ff]{1,300}"
     "|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
@@ -256,8 +256,9 @@ def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[Secret]:
 
 
 def has_long_word(text: str) -> bool:
-    """Return whether a text has 16 consecutive characters without a space, as tokens and encoded
-    texts have."""
+    """Return whether a text has 16 consecutive characters without a space, like tokens and encoded
+    texts.
+    """
     return re.search(_LONG_WORD, text) is not None
 
 
@@ -281,7 +282,7 @@ def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Se
     """Return the secrets in a text without undoing disguises; with `tokens_only`, without those
     found by context."""
     lower = text.lower()
-    if len(lower) != len(text):  # one letter becomes two
+    if len(lower) != len(text):  # a letter became two in lower case
         lower = text.replace("İ", "i").lower()
     secrets: list[Secret] = []
     runs = ""

@@ -51,7 +51,8 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How certainly a word names a value: after "is" or a colon; next to it or after "to"; else.
+# How certainly a word names a value: with "is" or a colon between them; adjacent or with "to";
+# else.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -78,8 +79,8 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that a text's sentences name.
 
-    The search for a value extends to the second next word, so each part of a text is searched at
-    most a few times.
+    A value is searched up to the second next word, so no part of a text is searched more than a few
+    times.
 
     Args:
         text: The text.
@@ -162,7 +163,7 @@ def _is_prose(text: str, start: int, end: int) -> bool:
 
 
 def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
-    """Return the secret between `end`, where a word ends, and `last`."""
+    """Return the secret after a word: between `end`, where the word ends, and `last`."""
     if word.is_latin and (ending := _compile(_ENDING).match(text, end)):
         end = ending.end()
     if not _compile(_SIGN).search(text, end, last):
@@ -200,7 +201,7 @@ def _is_lone_pin(text: str, start: int, stop: int, between: str) -> bool:
 
 
 def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
-    """Return the secret between `first` and `end`, where a word begins."""
+    """Return the secret before a word: between `first` and `end`, where the word begins."""
     if not _compile(_SIGN).search(text, first, end):
         return None
     for run in reversed(list(_compile(_WHOLE_RUN).finditer(text, first, end))):
@@ -252,7 +253,7 @@ def _lead(between: str, word: _Word) -> int:
     if core[-1] > _LATIN or core[-2:-1] > _LATIN:
         return _lead_of_other_script(core.rstrip("-"), word)
     last = core.split()[-1]
-    # even if it is a verb: "to" is a link in English, and means "is" in Polish
+    # checked even for verbs: "to" is a preposition in English, but means "is" in Polish
     is_link = last in word.links
     if last in word.verbs and not is_link:
         return _SURELY

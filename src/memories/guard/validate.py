@@ -12,7 +12,7 @@ from memories.errors import InvalidInput
 from memories.languages import unseen
 
 MAX_CONTENT_BYTES = 1_048_576
-# bytes of the normal form (NFKC), in which words are indexed; one character may represent a phrase
+# bytes of the normal form (NFKC), which is indexed; there, one character may become a phrase
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -85,7 +85,7 @@ def data(text: str) -> str:
 
 
 def query(text: str) -> str:
-    """Return a query.
+    """Return a valid query.
 
     Raises:
         InvalidInput: The query is not text, or is empty, invisible or too long.
@@ -113,7 +113,7 @@ def tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_key(key: str) -> str:
-    """Return the key of a tag.
+    """Return a valid key of a tag, without surrounding spaces.
 
     Raises:
         InvalidInput: The key is invalid.
@@ -187,8 +187,7 @@ def namespace(name: str) -> str:
 
 
 def canonical_namespace(name: str) -> str:
-    """Do the same as `namespace`, but accept names of our own files, which earlier versions
-    allowed.
+    """Like `namespace`, but accept the names of our own files, which earlier versions allowed.
 
     Raises:
         InvalidInput: The name is empty, too long, or contains characters other than a-z 0-9 . _ -
@@ -210,7 +209,7 @@ def canonical_namespace(name: str) -> str:
 
 
 def key(text: str) -> str:
-    """Return the key of a memory, such as `user/editor`.
+    """Return a valid key of a memory, such as `user/editor`.
 
     Raises:
         InvalidInput: The name is empty, too long, or has several lines.
@@ -233,7 +232,7 @@ def one_line(text: str, name: str) -> str:
 
 
 def limit(number: int, name: str = "limit") -> int:
-    """Return the maximum number of results.
+    """Return a valid maximum number of results.
 
     Args:
         number: The number.
@@ -248,7 +247,7 @@ def limit(number: int, name: str = "limit") -> int:
 
 
 def index(number: int) -> int:
-    """Return the index of a turn.
+    """Return a valid index of a turn.
 
     Raises:
         InvalidInput: The index is not a whole number from 0.
@@ -259,7 +258,7 @@ def index(number: int) -> int:
 
 
 def unit(number: float, name: str) -> float:
-    """Return a number from 0 to 1.
+    """Return a valid number from 0 to 1.
 
     Raises:
         InvalidInput: The value is not a number from 0 to 1.
@@ -271,7 +270,7 @@ def unit(number: float, name: str) -> float:
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text, within limits of size and depth.
 
     Raises:
         InvalidInput: The text is not JSON, an object repeats a key, a number is not finite, or the

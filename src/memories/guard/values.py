@@ -1,4 +1,4 @@
-"""Tests of a single value: whether it is random, a password, a card number, or a placeholder."""
+"""Tests for a single value: whether it is random, a password, a card number, or a placeholder."""
 
 import base64
 import binascii
@@ -35,7 +35,7 @@ FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     [-_]?\d{1,4}(?:[-_./][a-z0-9]{1,12}){0,4}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _HEX = r"(?:0x)?[0-9a-fA-F]{32,128}"
-_IBAN_LENGTHS = frozenset(  # the length of each country's account numbers
+_IBAN_LENGTHS = frozenset(  # the lengths of account numbers, by country
     "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20"
     " EG29 ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27"
     " JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18"
@@ -143,7 +143,7 @@ def is_name(value: str) -> bool:
 
 
 def is_plausible(value: str) -> bool:
-    """Return whether a value can be a secret in a secret's place, such as after `--password`."""
+    """Return whether a value where a secret is expected, such as after `--password`, can be one."""
     return len(value) >= 4 and not is_placeholder(value)
 
 
