@@ -1,10 +1,10 @@
-"""Detects the language of a text; contains words for times, numbers and negation in twenty
+"""Detects the language of a text, and knows words for times, numbers and negation in twenty
 languages.
 
-Each `.txt` file in this folder describes a language, one line per kind of words. A new language is
-a new file, and its script or its code below. `_` stands for a space, `|` separates words with one
-meaning, `*` stands for any ending. A file is read when a text in its language comes; English texts
-need none.
+Each `.txt` file in this folder describes a language, one line per kind of words. To add a language,
+add a file, and its script or its code below. `_` stands for a space, `|` separates words with one
+meaning, `*` stands for any ending. A file is read when a text in its language first occurs; English
+texts need none.
 """
 
 import functools
@@ -27,7 +27,7 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
-_CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}  # that the other one lacks
+_CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}  # only in this one
 _LETTERS = {
     "de": "ß",
     "es": "ñ¿¡",
@@ -39,7 +39,7 @@ _LETTERS = {
 }
 _MAX_READ = 300  # characters that show the language of a text
 _WORD = re.compile(r"[^\W\d_]+")
-# No other language above has these words, so an ASCII text with one of them is English.
+# English words that none of the languages above has, so an ASCII text with one of them is English.
 _ENGLISH = frozenset(
     "the what which where when how who why did does this that with my our your you and".split()
 )
@@ -65,7 +65,7 @@ def _fold_character(sign: str) -> str:
     if category == "Nd":
         return str(unicodedata.decimal(sign))
     if 0x900 <= code < 0x980 and category in ("Mn", "Mc"):
-        # A letter instead of a mark, which `\w` would not match: it is a part of a Hindi word.
+        # A sign in Hindi words becomes a letter, because `\w` does not match marks.
         return chr(code + 0xB01)
     if code < 0x530 or 0x1E00 <= code < 0x2000:
         parts = unicodedata.normalize("NFD", sign)
@@ -151,7 +151,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
 
 @functools.cache
 def words(code: str) -> Mapping[str, Sequence[str]]:
-    """Return the entries of a language, folded, by the name of their line."""
+    """Return the folded entries in a language's file, by the name of their line."""
     return _lines(fold(_read(code)))
 
 
@@ -169,7 +169,7 @@ def _lines(text: str) -> Mapping[str, Sequence[str]]:
 
 @functools.cache
 def _marks() -> Mapping[str, frozenset[str]]:
-    """Return the words that show each language in Latin letters; see tools/latin_words.py."""
+    """Return words that identify each language with Latin letters; see tools/latin_words.py."""
     return {code: frozenset(entries) for code, entries in _lines(_read("latin")).items()}
 
 
@@ -200,7 +200,7 @@ def _change_words(code: str) -> re.Pattern[str]:
     return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
 
 
-# The sense of the words in a line; for a word in several lines the last one counts.
+# The sense of the words in each line; if a word is in several lines, the last one counts.
 _SENSES_OF_LINES = {
     "articles": "the",
     "a": "a",
@@ -225,7 +225,7 @@ MONTHS = (
 )
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 DAYS = frozenset((*MONTHS, *WEEKDAYS))
-# The numbers in the order of their words; not all languages have words for all of them here.
+# The numbers in the order in which files list their words; some files omit the last ones.
 NUMBERS = [str(number) for number in (*range(21), *range(30, 101, 10))]
 _SERIES = {"weekdays": WEEKDAYS, "months": MONTHS, "numbers": NUMBERS}
 
@@ -293,7 +293,7 @@ def are_opposite(first: str, second: str, codes: Sequence[str]) -> bool:
 
 
 def numbers_in_figures(text: str) -> str:
-    """Return a text in which figures replace the numbers up to 99 in Chinese signs."""
+    """Return a text with the numbers up to 99 in Chinese characters replaced by digits."""
     return re.sub(_HAN_NUMBER, lambda match: str(_read_han(match[0])), text)
 
 

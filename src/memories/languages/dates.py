@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # At this distance from a single day, a time still counts about a quarter.
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
-WIDTH_SHARE = 0.25  # of the width of a span is added to these distances
+WIDTH_SHARE = 0.25  # of the width of a span of days is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 _LONGEST = 60  # characters of a date
@@ -147,7 +147,7 @@ def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.f
 
 
 def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
-    """Return how well the days in a text agree with those of a question, 0 to 1.
+    """Return how well the days in a text match those of a question, 0 to 1.
 
     Args:
         text_spans: The spans in the text, counted from the day on which it was written.
@@ -192,11 +192,11 @@ _TIME_WORDS = frozenset(
 ) | frozenset((*MONTHS, *WEEKDAYS)) - {"may"}
 
 
-# --- readers: the days of each pattern
+# --- readers: each returns the days that a pattern means
 
 
 def _in_years(year: str | None, month: int, day: int | None, context: _Context) -> Iterator[Span]:
-    """Yield a day or a month in a year; without a year, in each one that it may mean."""
+    """Yield a day or a month in a year; without a year, in each year that may be meant."""
     for number in context.years if year is None else [int(year)]:
         try:
             first = date(number, month, 1 if day is None else day)
@@ -206,21 +206,21 @@ def _in_years(year: str | None, month: int, day: int | None, context: _Context) 
 
 
 def _read_date(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """A day or a month, in figures or by name: 2023-05-07, 7 May, May 2023."""
+    """Read a day or a month, in figures or by name: 2023-05-07, 7 May, May 2023."""
     parts = match.groupdict()
     day = parts.get("day")
     return _in_years(parts.get("year"), _month(match), None if day is None else int(day), context)
 
 
 def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """A single month; "may" and "march" are verbs, unless they are capitalized."""
+    """Read a single month; "may" and "march" are verbs, unless they are capitalized."""
     if match["month"] in ("may", "march", "mar"):
         return iter(())
     return _read_date(match, context)
 
 
 def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """June last year."""
+    """Read a month of a year by its distance, such as "June last year"."""
     year = context.today.year
     if match["which"].lower() == "last":
         year -= 1
@@ -228,7 +228,7 @@ def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Spa
 
 
 def _read_last_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Last June: the one that is over."""
+    """Read "last June": the latest one that is over."""
     month, year = _month(match), context.today.year
     if month >= context.today.month:
         year -= 1
@@ -240,24 +240,24 @@ def _read_year(match: re.Match[str], _context: _Context) -> Iterator[Span]:
 
 
 def _read_ago(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Two weeks ago."""
+    """Read "two weeks ago"."""
     first, last = _around(_days_before(context.today, _count_days(match)), match)
     yield first, min(context.today, last)
 
 
 def _read_ahead(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """In two weeks."""
+    """Read "in two weeks"."""
     first, last = _around(_days_before(context.today, -_count_days(match)), match)
     yield max(context.today, first), last
 
 
 def _read_past(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """The last three weeks: from then until now."""
+    """Read "the last three weeks": from then until now."""
     yield _days_before(context.today, _count_days(match)), context.today
 
 
 def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Last week, month or year by the calendar, and the last weekend."""
+    """Read "last week", month or year by the calendar, and "last weekend"."""
     today, unit = context.today, match[1].lower()
     monday = _days_before(today, today.weekday())
     if unit == "week":
@@ -272,7 +272,7 @@ def _read_last(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_next(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Next week, weekend, month, year, or such a day after today."""
+    """Read "next week", weekend, month, year, or the next such weekday or month after today."""
     today, unit = context.today, match[1].lower()
     monday = _days_before(today, today.weekday() - 7)
     if unit == "week":
@@ -300,7 +300,7 @@ def _read_this(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_weekday(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """The last such day before today."""
+    """Read a weekday: the last one before today."""
     days = (context.today.weekday() - _WEEKDAYS[match[1].lower()] - 1) % 7 + 1
     day = _days_before(context.today, days)
     yield day, day
@@ -378,6 +378,6 @@ _READERS: tuple[tuple[str, Reader], ...] = (
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    # ASCII, or else İ, which is in no name of a month, would match i.
+    # ASCII only, because otherwise İ, which no month's name has, would match i.
     flags = re.IGNORECASE | re.ASCII
     return tuple((re.compile(pattern, flags), read) for pattern, read in _READERS)

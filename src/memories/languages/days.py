@@ -1,7 +1,7 @@
 """Translates the days in a text of another language into English, which `dates` reads.
 
-"vor zwei Wochen", "il y a deux semaines" and "2週間前" all become "2 weeks ago" in their place.
-So the arithmetic of dates is in one module, and a language is only words.
+"vor zwei Wochen", "il y a deux semaines" and "2週間前" all become "2 weeks ago" in their place. So
+only one module computes dates, and a language needs only words.
 """
 
 import functools
@@ -36,7 +36,7 @@ _COUNTED = {"ago": "{span} ago", "past": "last {span}", "ahead": "in {span}"}
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _OF = "(?:的|の|의)?"
 _MAX_READ = 2_000  # characters
-_FIRST_MARK = 0xE000  # of the signs that replace translated parts, so that no other pattern matches
+_FIRST_MARK = 0xE000  # the first sign that replaces a translated part
 _FIGURES = "figures"
 _SEPARATOR = re.compile(r"[\s_-]+")
 
@@ -67,7 +67,9 @@ def in_english(text: str) -> str:
 
 
 def single_day(text: str) -> str:
-    """Return the English of a text that is one day and function words; empty for other texts."""
+    """Return the English for a text that contains only one day and function words; empty for other
+    texts.
+    """
     before, *parts = in_english(text).split(" . ")
     days = [part for part in parts[::2] if part.strip()]
     other_words = " ".join((before, *parts[1::2])).split()
@@ -80,7 +82,7 @@ def single_day(text: str) -> str:
 
 
 def asks_when(text: str) -> bool:
-    """Return whether a question in another language than English asks for a time."""
+    """Return whether a question in a language other than English asks for a time."""
     folded = fold(text[:_MAX_READ])
     return any(_when(code).search(folded) for code in detect(text))
 
@@ -126,7 +128,7 @@ def _fill(form: str, code: str, match: re.Match[str]) -> str:
 def _hints(code: str) -> Mapping[str, Sequence[str]]:
     """Return, for each line, texts that a match contains: one of them at least.
 
-    They show which patterns can match, so that few are compiled at all.
+    Without one, the pattern can't match and isn't compiled.
     """
     hints: dict[str, Sequence[str]] = {_FIGURES: tuple("0123456789")}
     for line, entries in words(code).items():
@@ -172,7 +174,7 @@ def _any_of(code: str, entries: Sequence[str]) -> str:
 def _any_name(code: str, line: str, *, is_alone: bool = False) -> str:
     """Return a pattern for the names of months or weekdays.
 
-    If the name is alone, names that are other words too are left out.
+    For a name on its own, names that are also other words are left out.
     """
     names = "|".join(words(code)[line]).split("|")
     if is_alone:
@@ -200,7 +202,7 @@ def _number_of_name(code: str, line: str, matched: str) -> int:
 
 @functools.cache
 def _readings(code: str) -> Sequence[_Reading]:
-    """Return the ways of a language to name days, longer and more certain ones first."""
+    """Return a language's ways to name days, longer and more certain ones first."""
     return (
         *_numeric_dates(code),
         *_dates(code),
@@ -216,7 +218,7 @@ def _gap(code: str) -> str:
 
 
 def _near_days(code: str) -> Iterator[_Reading]:
-    """Yield yesterday and the like, and last, next and this week, month or year."""
+    """Yield words such as "yesterday", and last, next and this week, month or year."""
     lines, gap = words(code), _gap(code)
     for line in ("before", "after"):
         yield _Reading(_any_of(code, lines[line]), _SIMPLE[line], (line,))

@@ -1,4 +1,4 @@
-"""Words of texts in any script: normal forms, the text of a word index, and terms of queries."""
+"""Words in any script: normal forms, the text for a word index, and the terms of a query."""
 
 import functools
 import re
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
-_MAX_READ = 16_384  # characters of a text that terms are taken from
-_LONGEST = 64  # letters of a word that has other forms, and words of a phrase
+_MAX_READ = 16_384  # how much of a text is read for its terms, in characters
+_LONGEST = 64  # longer words (in letters) get no other forms; also the words of a phrase
 _MAX_ENDINGS, _MIN_STEM = 2, 4  # endings that are removed from a word, and letters that remain
-_MAX_PREFIXES, _MIN_BASE = 7, 3  # common prefixes that are added, and letters of a word after one
+_MAX_PREFIXES, _MIN_BASE = 7, 3  # prefixes that are added; letters after one
 
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}
@@ -65,7 +65,7 @@ def cased_form(text: str) -> str:
 
 
 def is_unspaced(text: str) -> bool:
-    """Return whether a text has characters of a script without spaces between words."""
+    """Return whether a text has characters of a script that is written without spaces."""
     return not text.isascii() and bool(_unspaced_run().search(text))
 
 
@@ -103,8 +103,8 @@ def query_terms(text: str) -> list[str]:
 
     A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
     term that ends in `*` is the beginning of a word: the index knows only English endings. A term
-    that begins with a space is another form of a word that is a term too. Function words are left
-    out, unless there is nothing else.
+    that begins with a space is another form of a word that is itself a term. Function words are
+    left out, unless there is nothing else.
     """
     spelled = _spell_out(text[:_MAX_READ])
     codes = languages.detect(spelled)
@@ -117,7 +117,7 @@ def query_terms(text: str) -> list[str]:
 def other_terms(text: str) -> list[str]:
     """Return the function words of a question, in case its other words are found nowhere.
 
-    In English there are none.
+    English ones are never returned.
     """
     spelled = _spell_out(text[:_MAX_READ])
     if not languages.detect(spelled):
@@ -157,7 +157,7 @@ def is_latin(text: str) -> bool:
 
 
 def coverage(text: str, words: Sequence[str]) -> float:
-    """Return the share of these words that a text has, 0 to 1, ignoring endings and accents."""
+    """Return the share of words that occur in a text, 0 to 1, ignoring endings and accents."""
     haystack = _haystack(text)
     stems = [_strip_marks(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
@@ -172,7 +172,7 @@ def _haystack(text: str) -> str:
 def words_in(text: str) -> set[str]:
     """Return the words of a text without case and accents.
 
-    Of unspaced scripts it returns the characters and pairs.
+    For unspaced scripts, return the characters and pairs.
     """
     indexed = _strip_marks(index_text(text))
     return set(_words(indexed)) | _pieces(indexed)
@@ -189,8 +189,8 @@ def tokens(text: str) -> set[str]:
     """Return the words of a text without case and accents, with whole numbers.
 
     `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers such
-    as `k8s` are words too. Digits of all scripts are the same. Of unspaced scripts it returns the
-    characters and the pairs, and their numbers, each with a `=` before it.
+    as `k8s` are words too. Digits of all scripts are the same. For unspaced scripts, return the
+    characters and the pairs, and numbers with a `=` before each.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():
@@ -217,7 +217,7 @@ def _drop_stop_word(compound: re.Match[str]) -> str:
 
 
 def is_number(token: str) -> bool:
-    """Return whether a token has digits, or is a number of an unspaced script."""
+    """Return whether a token has digits, or is a number in an unspaced script."""
     return token.startswith("=") or any(sign.isdigit() for sign in token)
 
 
@@ -240,7 +240,7 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     for phrase in phrases:
         if len(phrase) > 1:
             yield " ".join(phrase)
-    # Each compound once: a long text repeats itself.
+    # Each compound only once, since a long text repeats itself.
     for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
@@ -287,7 +287,7 @@ def _words(text: str) -> list[str]:
 
 
 def _open_end(word: str) -> str:
-    """Return the beginning of a word in another script than Latin, for any ending."""
+    """Return a term for the beginning of a word in a script other than Latin, with any ending."""
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
@@ -322,7 +322,9 @@ _ALEFS = "أإآ"
 
 
 def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield other spellings of a word as in the index: without marks, or with a missing mark."""
+    """Yield other spellings of a word in the index: without its marks, or with one that is often
+    left out.
+    """
     unmarked = _without_marks(word)
     yield unmarked
     for letter, spelled_out in _UMLAUTS.items():
@@ -361,7 +363,7 @@ def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
 
 
 def _prefix_forms(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
-    """Yield the terms for words with the prefixes that their language attaches, and without."""
+    """Yield terms for words with and without the prefixes that their language attaches."""
     for code in codes:
         prefixes = languages.words(code).get("glued", ())
         common = prefixes[:_MAX_PREFIXES]
