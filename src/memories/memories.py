@@ -145,7 +145,7 @@ class Memories:
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
-        """Log writes, and give them an origin, as a client's."""
+        """Log all writes through this object, and stamp them with a client's origin."""
         self._client = client
         self._agent = client[0] if client else self.config.identity
         self._origins: dict[str | None, Origin] = {}
@@ -163,7 +163,7 @@ class Memories:
         self._scratchpads.flush_accesses = self.flush_accesses
 
     def of_client(self, name: str, version: str) -> Self:
-        """Return a twin of this memory whose writes are attributed to a server's client.
+        """Return a copy of this object whose writes are attributed to a server's client.
 
         Args:
             name: The client's own name.
@@ -189,7 +189,7 @@ class Memories:
 
     @property
     def place(self) -> "Place | None":
-        """Where the program works, if that is in a project."""
+        """The project in which the program works, if any."""
         return self._find_place()
 
     def _root_of(self, project: str) -> "Path | None":
@@ -197,7 +197,7 @@ class Memories:
         return None if place is None else place.root_of(project)
 
     def without_shared(self) -> Self:
-        """Return a twin of this memory that reads only its own namespace."""
+        """Return a copy of this object that reads only its own namespace."""
         twin = self._twin()
         twin._lookup = twin._scratchpads.lookup = self._lookup.own
         return twin
@@ -1025,7 +1025,7 @@ class Memories:
         return tuple(memories if judge is None else judge.judge(memories, self._now()))
 
     def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
-        """Return a search with the verdicts of its hits; doubtful ones come behind the others."""
+        """Return a search with the verdicts of its hits; doubtful ones come last."""
         if self._lookup.judge is None or filters.get("as_of") is not None:
             return explanation
         from memories.search.results import with_verdicts
@@ -1074,10 +1074,9 @@ class Memories:
         return result
 
     def find_candidates(self, query: str, **filters: "Unpack[SearchFilters]") -> "SearchResult":
-        """Search the store, and return all candidates with their features; none counts as read.
+        """Search the store, and return all candidates with their features; none is counted as read.
 
-        It is for callers that decide by themselves which candidates are hits, and then call
-        `count_reads`.
+        Callers decide themselves which candidates are hits, and then call `count_reads`.
         """
         return self._search_store(query, filters, counts=False)
 
@@ -1241,7 +1240,7 @@ class Memories:
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads: the store that was passed in is the one in the settings."""
+        """Enable scratchpads for a store that was passed in: it is the one in the settings."""
         self._scratchpads.is_home = True
         return self
 
@@ -1364,7 +1363,7 @@ class Memories:
     def event_figures(self) -> dict[str, str | None]:
         """Return the writer, the channel and the last known project, for `core.events`.
 
-        The project comes from the place, never from a memory or query, which may be forgotten
+        The project is the program's own, never that of a memory or query, which may be forgotten
         later.
         """
         return {

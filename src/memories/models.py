@@ -31,7 +31,7 @@ VERDICTS = (VERIFIED, CHANGED, UNVERIFIED, EXPIRED)
 
 
 class Verdict(NamedTuple):
-    """Whether what makes a memory true still holds; see `anchors.judge`.
+    """Whether a memory is still true, by its anchors and dates; see `anchors.judge`.
 
     Attributes:
         word: `verified`, `changed`, `unverified` or `expired`.
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """What makes a memory true, for `anchors.judge`; see `Memory` for the attributes."""
+    """What a memory cites as its proof, for `anchors.judge`; see `Memory` for the attributes."""
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
@@ -70,12 +70,12 @@ class Cited(NamedTuple):
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether there is anything to check."""
+        """Whether there is anything to check: an anchor or a date."""
         return bool(self.anchors or self.valid_until or self.recheck_days)
 
     @property
     def confirmed_at(self) -> datetime:
-        """When it was last known to be true."""
+        """When the memory was last known to be true."""
         return self.anchored_at or self.updated_at
 
 
@@ -85,7 +85,7 @@ def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
 
 
 def is_recall_off(tags: Mapping[str, str]) -> bool:
-    """Return whether tags say that hooks never show a memory: `recall=off`."""
+    """Return whether the tag `recall=off` tells hooks never to show a memory."""
     return tags.get("recall", "").lower() == "off"
 
 
@@ -399,7 +399,7 @@ class LogCheck(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The state of the memory: its place, and the contents of the readable namespaces."""
+    """The state of the store: its location, and the size of each readable namespace."""
 
     store: str
     collection: str

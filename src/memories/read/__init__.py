@@ -1,1 +1,1 @@
-"""Reading: single memories, lists, conversations, versions, and the language of `--where`."""
+"""Reads single memories, lists, conversations and versions; defines the language of `--where`."""

@@ -20,7 +20,7 @@ from memories.read.turns import said_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 
-MAX_CONVERSATIONS = 100_000  # considered for one listing
+MAX_CONVERSATIONS = 100_000  # conversations that one listing considers
 TITLE, USER, TAGS = "title", "user", "conversation_tags"  # fields of the first turn
 ABOUT = (TITLE, USER, TAGS)
 MAX_OPENING = 90  # characters of a first turn that stand for a title
@@ -107,7 +107,7 @@ class TurnFilters(TypedDict, total=False):
 
 
 class About(NamedTuple):
-    """The title, the user and the tags of a conversation."""
+    """The description of a conversation: its title, user and tags."""
 
     title: str | None
     user: str | None
@@ -115,9 +115,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, first: Record) -> "About":
-        """Return the description in the first turn of a conversation; unreadable tags count as
-        none.
-        """
+        """Return a conversation's description from its first turn; skip unreadable tags."""
         title, user = first.fields.get(TITLE), first.fields.get(USER)
         return cls(
             None if title is None else str(title),
@@ -249,7 +247,7 @@ def _conversations(
     """Yield the conversations that end with these turns and meet the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
-        for first in store.scan(where, limit=1):  # empty if it was removed in the meantime
+        for first in store.scan(where, limit=1):  # empty if another process removed it
             about = About.of(first)
             if about.meets(filters):
                 yield Conversation(
@@ -264,7 +262,7 @@ def _conversations(
 
 
 def _opening(store: Store, where: Filter, first: Record) -> str | None:
-    """Return the beginning of the first turn of a user, on one line."""
+    """Return the beginning of a user's first turn, on one line; it stands in for a title."""
     spoken: Sequence[Record] = [first]
     if first.labels.get(ROLE) != "user":
         spoken = store.scan(where._replace(labels={ROLE: "user"}), limit=1)
@@ -321,8 +319,8 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """Before turns are removed, move the descriptions of their conversations to the first remaining
-    turns.
+    """Move the descriptions of conversations to their first remaining turns, before turns are
+    removed.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:

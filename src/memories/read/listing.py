@@ -203,7 +203,7 @@ def _read_in_order_of_creation(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return `count` records or a few more, or all if there are fewer."""
+    """Return `count` records in the order of creation, or a few more; all if there are fewer."""
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:
@@ -266,7 +266,7 @@ def _scan(
     *,
     newest_first: bool,
 ) -> list[Record]:
-    """Return the records that match any of several filters, in the order of their positions."""
+    """Return the records that match any of several filters, in the order of creation."""
     start = None if after is None else after[:2]
     by_ref: dict[Ref, Record] = {}
     for where in filters:

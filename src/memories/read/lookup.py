@@ -28,13 +28,13 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more than any memory has
-MAX_PROJECTS = 200  # projects that are searched for a missing key
-MAX_MINUTES = 100  # minutes of creation time whose ids are compared to shorten an id
+MAX_PROJECTS = 200  # projects that are searched for a key, to name them in an error
+MAX_MINUTES = 100  # how many minutes of ids are compared to shorten one
 MAX_NEIGHBOURS = 1_000  # ids per minute that are compared
-# An id younger than this gets a longer prefix, since new ids may follow in its minute.
+# A younger id gets a longer prefix, since new ids may follow in its minute.
 RECENT = timedelta(minutes=5)
 _TIME_AND_RANDOM = 18  # characters of an id: the time and 12 random bits
-_MILLISECOND = 13  # characters of an id: the time, which later ids do not share
+_MILLISECOND = 13  # characters of an id: its time, in milliseconds
 
 
 def check_namespace(namespace: str, store: Store, config: Config) -> str:
@@ -311,7 +311,7 @@ class Lookup(NamedTuple):
         )
 
     def names_of_project(self, project: str | Sequence[str] | None) -> Sequence[str] | None:
-        """Return the names of a project that a caller named; see `complete_project`."""
+        """Return all names of the project that a caller gave; see `complete_project`."""
         names: set[str] = set()
         if isinstance(project, str):
             for collection in SEARCHED:
@@ -515,7 +515,9 @@ def is_global(record: Record) -> bool:
 
 
 def only_pending(where: Filter) -> Filter:
-    """Return a filter for memories that await review, by a label that every store finds quickly."""
+    """Return a filter for memories that await review; it uses a label that every store finds
+    quickly.
+    """
     return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
 
 
@@ -568,7 +570,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     from memories.stores.chain import reinforcements_of  # only questions about the past need it
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
-    if "aging_from" not in record.fields:  # restated: earlier reinforcements no longer count
+    if "aging_from" not in record.fields:  # if restated, earlier reinforcements no longer count
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
     for reinforcement in store.scan(times, limit=1, newest_first=True):

@@ -109,7 +109,9 @@ class Selector(NamedTuple):
         return node.value if is_exact else None
 
     def selects(self, record: Record) -> bool:
-        """Return whether a record is selected: a turn, or the latest version of a memory."""
+        """Return whether the expression selects a record: a turn, or the latest version of a
+        memory.
+        """
         if record.ended_at is not None:
             if record.ended_by not in LATEST:
                 return False
@@ -196,7 +198,7 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
 
 
 def _compile(node: Node, collection: Collection, instant: Instant) -> Test:
-    """Return the test that a tree describes."""
+    """Return a tree of conditions as a function that tests a record."""
     if isinstance(node, Condition):
         return _compile_condition(node, collection, instant)
     if isinstance(node, Not):
@@ -230,7 +232,7 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         read = name.read or functools.partial(
             versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
         )
-        # Values of names are stored normalized; values of tags as they were given.
+        # Values of names are stored in normal form, values of tags as the writer gave them.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
 
@@ -336,7 +338,8 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
         raise error_at(condition.place, f'"{validate.shown(condition.value)}" contains no words')
 
     # Splitting a text costs as much as reading it, and most texts have none of the words: look for
-    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently.
+    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently in the
+    # index.
     substrings = [word for word in (*words, *prefixes) if word.isascii()]
     if "+" in condition.value or "#" in condition.value:
         substrings = []
@@ -477,7 +480,7 @@ def _narrow(where: Filter, condition: Condition, selector: Selector) -> Filter:
         label = _LABELS.get(name, "")
     if condition.operator != "=" or (condition.value.endswith("*") and not condition.literal):
         return where
-    if label and label not in where.labels:  # two values contradict each other; `fits` detects it
+    if label and label not in where.labels:  # a contradiction, which `fits` detects
         where = where._replace(labels={**where.labels, label: condition.value})
     if where.group is None:
         return _narrow_group(where, condition, selector)

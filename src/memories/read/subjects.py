@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 # Fitted to the pairs of one half of tests/data/reworded_pairs.jsonl; see `bench.reworded`.
 SHARED_WORDS = 1.2
 CHANGE = 0.8
-REPLACES = 1.3  # the least score of a text that may replace another
-SURELY_REPLACES = 1.7  # of one that reports a change; chosen on the half dev of `bench tidy`
+REPLACES = 1.3  # minimum score of a text that may replace another
+SURELY_REPLACES = 1.7  # minimum if it reports a change; chosen on the `dev` half of `bench tidy`
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
 MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
 MAX_CHARACTERS = 2_000  # of a text; longer ones replace nothing
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
-    """Return how likely a text replaces an older one; from `REPLACES` on, it may.
+    """Return a score for how likely a text replaces an older one; from `REPLACES` on, it may.
 
     The score adds up closeness, the share of the old text's words that the new one repeats, and
     whether the new one says that something has changed.
@@ -53,7 +53,7 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
 
 def has_words_of(new: str, old: str) -> bool:
     """Return whether a newer text announces a change, or has so many words of an older one that it
-    may replace it. This needs no vectors, which take longer.
+    may replace it. This is faster than `score_replacement`, since it needs no vectors.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return False

@@ -134,7 +134,7 @@ def to_turn(record: Record) -> Turn:
 
 
 def said_at(record: Record) -> datetime:
-    """Return when a turn was said, in the writer's time zone."""
+    """Return the time of a turn, in its writer's time zone."""
     offset = record.fields.get(OFFSET)
     if offset is None:
         return record.created_at
@@ -145,7 +145,7 @@ def said_at(record: Record) -> datetime:
 
 
 def start_of(record: Record) -> int:
-    """Return the index of the turn to which a record belongs: the position of its first part."""
+    """Return the index of the turn that a record belongs to: the position of its first part."""
     start = record.labels.get(PART, "")
     if start.isascii() and start.isdigit():
         return int(start)
@@ -163,8 +163,7 @@ def group_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def join_parts(parts: Sequence[Record]) -> Record:
-    """Return the first part of a message with the text of all parts; a notice replaces damaged
-    ones."""
+    """Return the first part with the text of all parts; a notice replaces damaged ones."""
     first = parts[0]
     part_count = _part_count(first)
     if len(parts) == part_count == 1:
@@ -211,7 +210,7 @@ def _part_count(record: Record) -> int:
 
 
 def scoped_key(conversation: str, message_id: str | None) -> str | None:
-    """Return a message id in its stored form, because each conversation has its own ids."""
+    """Return the stored form of a message id, which includes its conversation."""
     if message_id is None:
         return None
     return f"{conversation}{_SCOPE}{message_id}"

@@ -13,7 +13,7 @@ from memories.stores.records import Collection, Patch, Record, Ref
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
 _RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
-# Fields of what makes a memory true; see `anchors`.
+# Fields for what a memory cites as its proof; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
 _COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
@@ -46,7 +46,7 @@ def first_version(
 
 
 def hold_back(record: Record) -> Record:
-    """Return a record as one that awaits review and was never current."""
+    """Return a record marked as awaiting review, so it was never current."""
     return record._replace(
         ended_at=record.created_at, ended_by=PENDING, labels={**record.labels, HELD: "1"}
     )
@@ -151,15 +151,13 @@ def end_version(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
 
 
 def undo_end(record: Record) -> Patch:
-    """Return the patch that marks the end of a version as undone, so it no longer counts as
-    deleted.
-    """
+    """Return the patch that undoes the end of a version, which then no longer counts as deleted."""
     successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
     return Patch(record.ref, record.ended_at, f"{record.ended_by}{_RESTORED}", successor)
 
 
 def scoped_key(key: str, labels: Mapping[str, str]) -> str:
-    """Return a key in its stored form, because each project has its own keys."""
+    """Return the stored form of a key, which includes its project."""
     project = labels.get("project")
     if project is None:
         return key
@@ -167,7 +165,7 @@ def scoped_key(key: str, labels: Mapping[str, str]) -> str:
 
 
 def plain_key(stored_key: str | None) -> str | None:
-    """Return a stored key as its writer knows it."""
+    """Return a stored key as its writer gave it, without the project."""
     if stored_key is None:
         return None
     return stored_key.rpartition(_SCOPE)[2]
@@ -296,7 +294,9 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
-    """Return a version without changes after a given time: its end, or the undoing of its end."""
+    """Return a version without what happened to it after a given time: its end, or the undoing of
+    it.
+    """
     if record.ended_at is None or record.ended_at > moment:
         return record._replace(ended_at=None, ended_by=None)
     if is_last and record.ended_by is not None and record.ended_by.endswith(_RESTORED):
@@ -321,7 +321,7 @@ def accepted_at(record: Record) -> int:
 
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
-    """Return how current and certain a version is, 0 to 1: its declared confidence times decay."""
+    """Return the confidence in a version, 0 to 1: the declared confidence times the decay."""
     policy, decay = decay_policy(record), 1.0
     if policy is not DecayPolicy.STABLE:
         decay = compute_confidence(policy, aging_from(record, now), now, half_life_hours)

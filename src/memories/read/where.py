@@ -68,7 +68,7 @@ Node = Condition | Not | Every | Either
 
 
 class Names(NamedTuple):
-    """Names with their own grammar.
+    """The names that an expression may contain, by the grammar of their values.
 
     Attributes:
         states: Names that stand alone, such as `deleted`.
@@ -139,7 +139,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive descent parser."""
+    """A recursive descent parser of one expression."""
 
     def __init__(self, text: str, names: Names) -> None:
         self._tokens = _tokenize(text)
@@ -148,7 +148,7 @@ class _Parser:
         self._at = self._depth = self._count = 0
 
     def parse(self) -> Node:
-        """Return the tree."""
+        """Return the tree of the whole expression."""
         tree = self._either()
         if self._next.is_sign(")"):
             raise error_at(self._next.place, 'there is no "(" for this ")"')
