@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-PRECISE_DAYS = 62  # searches use spans of up to two months; a "year" may be any number
-_MAX_DIFFERENCE = 8  # difference in length between two spellings of the same text
+PRECISE_DAYS = 62  # longer spans are not searched; a "year" may be any number
+_MAX_DIFFERENCE = 8  # maximum difference in length between spellings of one text
 _SAMPLE = 200  # characters read to recognize a text's script
 
 
@@ -67,7 +67,7 @@ class Query(NamedTuple):
         return self.vectors[text]
 
     def is_readable(self, text: str) -> bool:
-        """Return whether the model knows the script of both the question and a text."""
+        """Return whether the model can read the scripts of both the question and a text."""
         if self.embedder is None or not self.embedder.space.latin_only:
             return True
         return is_latin(self.text) and is_latin(text[:_SAMPLE])
@@ -155,7 +155,7 @@ def precise_spans(spans: Sequence[dates.Span]) -> list[dates.Span]:
 def memory_features(
     query: Query, record: Record, evidence: Evidence, date_precision: float
 ) -> Features:
-    """Return a memory's features.
+    """Return a memory's features for ranking.
 
     Args:
         query: The question.

@@ -112,22 +112,22 @@ class Parameter(NamedTuple):
 
     @property
     def public_name(self) -> str:
-        """Its name in the command and in HTTP."""
+        """The filter's name in the command and in HTTP."""
         return self.alias or self.name
 
     @property
     def flag(self) -> str:
-        """Its option in the command."""
+        """The filter's option in the command."""
         return f"--{self.public_name.replace('_', '-')}"
 
     @property
     def placeholder(self) -> str:
-        """The placeholder of its value in the command's help; empty for a flag."""
+        """The placeholder of the filter's value in the command's help; empty for a flag."""
         return self.metavar or _PLACEHOLDERS[self.kind]
 
     @property
     def meaning(self) -> str:
-        """Its effect and its default."""
+        """The filter's effect and default, as a sentence."""
         if self.default:
             return f"{self.about} By default {self.default}."
         return self.about

@@ -14,8 +14,8 @@ from memories.search.ranking import BEYOND_LIMIT, Ranked
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record
 
-EXAMINED = 6  # hits, the best first
-NEAR = 0.45  # the least share of the older hit's score that the newer one must have
+EXAMINED = 6  # hits that are examined, the best first
+NEAR = 0.45  # minimum score of the newer hit, as a share of the older hit's score
 
 
 def put_newer_first(
@@ -78,7 +78,7 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
 
 
 def _limit(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Return candidates in a new order, of which the first `limit` are hits."""
+    """Return reordered candidates, of which only the first `limit` are hits."""
     limited: list[Ranked] = []
     hits = 0
     for place in ordered:

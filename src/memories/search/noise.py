@@ -18,17 +18,17 @@ MIN_FAMILIARITY = 0.5
 # From this calibrated similarity on, a match is beyond doubt. Nonsense reaches it only among
 # nonsense-like texts.
 SURE = 0.997
-# share of a query's words that makes the query meaningful if they occur in one place
+# share of a query's words that, in one text, make the query meaningful
 MIN_COVERAGE = 0.5
-# In units of calibration (a cosine times the slope of its curve), so they mean the same for every
+# In units of calibration (a cosine times the slope of its curve), so they are the same for every
 # embedder.
 FAMILIAR_MARGIN = 1.65  # distance below the floor up to which a query of familiar words isn't noise
 NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
-# characters of each text; in a longer text also the places that contain the words
+# characters examined of each text; in a longer text also the places that contain the words
 _EXAMINED = 20_000
 _AROUND = 100  # characters before and after such a word
-_MAX_COUNT = 20_000  # number of records above which the floor hardly rises, and counting takes time
+_MAX_COUNT = 20_000  # records that are counted at most; more hardly raise the floor
 
 
 class Sense(NamedTuple):
@@ -87,7 +87,7 @@ def find_sense(
     terms: Sequence[str],
     calibration: tuple[float, float],
 ) -> Sense:
-    """Find the signs in the candidates that a query means something."""
+    """Look for signs in the candidates that a query means something."""
     pointed = False
     coverage = 0.0
     for candidate_features in features:
@@ -135,7 +135,7 @@ def find_bounds(
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words in a candidate, or the first sufficient
+    """Return the largest share of the query's words in one candidate, or the first sufficient
     share.
     """
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]

@@ -67,18 +67,18 @@ class Weights(NamedTuple):
         return self.own_similarity + self.window_similarity + self.session_similarity
 
 
-BEYOND_LIMIT = "beyond the limit"  # the reason of a candidate that is only outnumbered
-LOW_CONFIDENCE = "confidence"  # how the reason begins for a candidate that has decayed too far
+BEYOND_LIMIT = "beyond the limit"  # enough better candidates precede it
+LOW_CONFIDENCE = "confidence"  # how the reason to drop a decayed candidate begins
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
-# Words above this share of the best ones make a stale memory a hit without similarity.
+# A word score above this share of the best one makes a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# The best words count fully from this BM25 on; one common word in a small store should not count
-# fully.
+# The best word score counts fully from this BM25 on: one common word in a small store should not
+# count fully.
 FULL_WORDS = 4.0
 # Factor for a memory's weight of similarity, because it has no neighbours that share its words.
 STANDALONE = 2.0
-FULL_LENGTH = 20  # words in a turn that is not brief
+FULL_LENGTH = 20  # number of words from which a turn is not brief
 WORDS_ONLY_SIGNS = 0.4  # factor for signs without similarities, which could otherwise dominate
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
@@ -327,8 +327,8 @@ def _score_all(
 def _corrections_first(
     ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
 ) -> Sequence[Ranked]:
-    """If a hit's correction is a hit further down, move it directly before that hit, with at least
-    its score.
+    """Move a correction that is a hit directly before the hit that it corrects, with at least its
+    score.
 
     Args:
         ranked: All candidates, best first.
@@ -388,9 +388,9 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
 
 
 def _product(index: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
-    """Return the score by Decision 5 in the identity specification: a plain product.
+    """Return a plain product as the score: Decision 5 in the identity specification.
 
-    Without a similarity, the fused score replaces it; then it is the score of the words.
+    Without a similarity, the fused score, then based on words alone, takes its place.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0
@@ -417,8 +417,8 @@ def _reason_to_drop(
 ) -> str:
     """Return why a candidate does not answer; empty if it may.
 
-    `weakest` is the least similarity of a candidate without a shared word, `min_similarity` that of
-    any candidate of a query that may be noise.
+    `weakest` is the minimum similarity of a candidate without a shared word, `min_similarity` that
+    of any candidate for a query that may be noise.
     """
     evidence = candidate.evidence
     similarity = evidence.similarity

@@ -1,4 +1,4 @@
-"""Search results: the hits, and all candidates."""
+"""Search results: the hits, and an explanation with all candidates."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ class Hit:
 
     @property
     def memory(self) -> Memory:
-        """The memory.
+        """The memory; raises an error if the hit is a turn.
 
         Raises:
             TypeError: The hit is a turn.
@@ -86,21 +86,21 @@ class Hit:
 
     @property
     def date(self) -> datetime:
-        """When it was said, or last written."""
+        """When the turn was said, or the memory last written."""
         if isinstance(self.found, Memory):
             return self.found.updated_at
         return self.found.created_at
 
     @property
     def speaker(self) -> str | None:
-        """The speaker of a turn, or its role if unknown; the agent in a memory's tags."""
+        """The speaker of a turn, or its role if unknown; for a memory, the agent in its tags."""
         if isinstance(self.found, Memory):
             return self.found.tags.get("agent")
         return self.found.speaker or self.found.role
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation of a turn, or the one in the tags of a memory."""
+        """The conversation of a turn; for a memory, the one in its tags."""
         if isinstance(self.found, Memory):
             return self.found.tags.get("conversation_id")
         return self.found.conversation_id

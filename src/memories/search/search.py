@@ -116,7 +116,7 @@ def parse(
     config: Config,
     now: datetime,
 ) -> Search:
-    """Validate a search; see `search`."""
+    """Return a caller's arguments as a validated search."""
     for name in options:
         if name not in FILTERS:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
@@ -160,7 +160,7 @@ def _divide_by_collection(
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Condition]]:
-    """Return `Search.filters` and `Search.conditions`."""
+    """Return `Search.filters` and `Search.conditions`, by collection."""
     filters: list[Filter] = []
     conditions: dict[Collection, Condition] = {}
     expression = options.get("where")
@@ -226,7 +226,7 @@ def _parse_expression(
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:
-    """Return a scope's collections: memories, turns, or both.
+    """Return the collections that a scope names: memories, turns, or both.
 
     Raises:
         InvalidInput: The scope is unknown.

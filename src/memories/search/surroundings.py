@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MATCHES = 100  # minimum number of turns, by words and by vector, measured with surroundings
-MIN_READ = 24  # minimum number of these that are read
+MIN_READ = 24  # minimum number of these whose texts are read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # How many turns' words count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # factor for their words, because an assistant's long reply contains every word
-# The distance from a span of days where closeness is about `ON_DATE`.
+# The distance in days from a span at which closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
-_DATES_READ = 2_000  # characters of a text that are searched for days
-_WORD_LENGTH = 6  # average letters of a word, with its space
+_DATES_READ = 2_000  # characters of a text that are searched for dates
+_WORD_LENGTH = 6  # average length of a word in characters, with its space
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -97,7 +97,7 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
-            continue  # removed in the meantime
+            continue  # another process removed it
         similarity = None
         if not columns.has_no_vector[row]:
             similarity = float(matches.similarity[row])
@@ -161,7 +161,7 @@ def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: i
 
 
 def _date_overlap(query: Query, record: Record, spans: Sequence[dates.Span]) -> float:
-    """Return how well the days in a turn's text, relative to its own day, match those in the
+    """Return how well the dates in a turn's text, relative to its own day, match those in the
     question.
     """
     if not spans:
@@ -321,7 +321,7 @@ def measure(matches: Matches) -> Surroundings:
 
 
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
-    """Return a session number for each match; a memory is its own session."""
+    """Return a session number for each match; each memory is a session of its own."""
     rows = len(matches.session)
     starts = np.where(matches.session < 0, -1 - np.arange(rows), matches.session)
     starts += rows  # so that no number is negative
@@ -333,8 +333,8 @@ def _sessions(matches: Matches) -> "NDArray[np.int64]":
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return pairs of rows in the same session by distance: the distance, up to `BESIDE` either
-    way, rows, and the row at that distance after each.
+    """Return pairs of rows in the same session, by distance: the distance, up to `BESIDE` either
+    way, the rows, and the row at that distance from each.
     """
     if not len(session):
         return []
@@ -429,7 +429,7 @@ def _first_name(speaker: str) -> str:
 def _has_name(spelled: str, folded: str, name: str) -> bool:
     """Return whether a text contains a name; `folded` is the normalized text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
-        return False  # before compiling a pattern
+        return False  # before a pattern is compiled
     if len(name) < _SHORT_NAME and not is_unspaced(name):
         return False
     if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:
