@@ -25,8 +25,8 @@ class HalfLife(float):
     reinforceable: float
 
     def __new__(cls, hours: float, reinforceable: float) -> Self:
-        """Create the policy from two half-lives in hours, of decaying and of reinforceable
-        memories.
+        """Create from two half-lives in hours: that of decaying memories, and that of reinforceable
+        ones.
         """
         half_life = super().__new__(cls, hours)
         half_life.reinforceable = reinforceable
@@ -270,8 +270,7 @@ def _quota(text: str) -> str | None:
 
 
 def _log_level(text: str) -> str:
-    """Return the nearest of our levels, since other programs use other level names in this
-    variable."""
+    """Return our nearest log level, since other programs use other level names in this variable."""
     level = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     if level in ("DEBUG", "INFO", "WARN", "ERROR"):

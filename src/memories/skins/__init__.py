@@ -1,1 +1,1 @@
-"""Former places of what is in `memories.integrations`; they go with the next release."""
+"""Former import paths of `memories.integrations`; they go with the next release."""

@@ -1,4 +1,4 @@
-"""The former place of `memories.integrations.openai`."""
+"""Former import path of `memories.integrations.openai`."""
 
 from memories.integrations.openai import MemoriesSession
 

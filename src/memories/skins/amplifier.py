@@ -1,6 +1,4 @@
-"""The former place of `memories.integrations.amplifier`, which installed modules of Amplifier
-name.
-"""
+"""Former import path of `memories.integrations.amplifier`; installed modules still use it."""
 
 from memories.integrations.amplifier import mount_capture, mount_context, mount_tool
 

@@ -1,4 +1,4 @@
-"""The former place of `memories.integrations.anthropic`."""
+"""Former import path of `memories.integrations.anthropic`."""
 
 from memories.integrations.anthropic import MemoriesTool
 
