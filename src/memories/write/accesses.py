@@ -1,5 +1,5 @@
-"""Counts reads later: a read appends a line to a file in the home folder, and a later write counts
-all lines.
+"""Counts reads in batches: a read appends a line to a file in the home folder, and a later write
+adds the lines to the store.
 
 So no read waits for the store's lock, however long a writer holds it. A batch is renamed, counted
 in the same transaction as a mark that names it, and then removed. After an interruption at any
@@ -32,8 +32,8 @@ except ImportError:  # Windows, where an open file can't be renamed
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # bytes above which reads are not counted
 _HEAD = 128  # bytes at the beginning of a file that identify it
-_LOCK = "accesses.lock"  # one for all stores: a flush that finds it held is done by the next write
-_ATTEMPTS = 3  # attempts to find the file to append to while other processes move it
+_LOCK = "accesses.lock"  # one for all stores: a flush that finds it held is left to the next write
+_ATTEMPTS = 3  # attempts to append to the file while other processes rename it
 
 
 class _CountedFile(NamedTuple):
@@ -49,7 +49,7 @@ class Accesses:
     """One store's reads that are not counted yet, in one home folder."""
 
     def __init__(self, home: Path, place: str) -> None:
-        """Store the paths; no file is opened.
+        """Initialize; no file is opened yet.
 
         Args:
             home: The settings folder.
@@ -67,7 +67,7 @@ class Accesses:
         try:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
-            # A read does not fail because of its statistics; `memory doctor` reports a read-only
+            # A read does not fail because it can't be counted; `memory doctor` reports a read-only
             # home.
             return False
 
@@ -80,7 +80,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records just read, adding the waiting reads to their counts, but not this read."""
+        """Return records with waiting reads added to their counts, except the one just made."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))
@@ -88,7 +88,9 @@ class Accesses:
         ]
 
     def _count(self, path: Path) -> Counter[tuple[str, str]]:
-        """Return the reads in a file; if the file has grown, only its new lines are read."""
+        """Return the number of reads of each record in a file; after the first call, only new lines
+        are read.
+        """
         with self._lock, open_file(path) as stream:
             inode, head = os.fstat(stream.fileno()).st_ino, stream.read(_HEAD)
             counted = self._counted.get(path)
@@ -134,7 +136,7 @@ class Accesses:
                     lock.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> int:
-        """Append a line, and return how many bytes wait then."""
+        """Append a line, and return how many bytes now wait to be counted."""
         for _ in range(_ATTEMPTS):
             fd = self._open()
             try:
@@ -142,7 +144,7 @@ class Accesses:
                     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 status = os.fstat(fd)
                 if not _is_at(self._waiting, status):
-                    continue  # another process took the file to count it
+                    continue  # another process renamed the file to count it
                 if status.st_size < MAX_BYTES:
                     os.write(fd, line)
                 return status.st_size + len(line)

@@ -65,7 +65,7 @@ class Anchoring(NamedTuple):
         return [anchor.text for anchor in redacted], kinds
 
     def discover(self, draft: Draft) -> tuple[str, ...]:
-        """Return the anchors that a draft names without giving them."""
+        """Return the anchors that a draft's text names but the draft doesn't list."""
         if draft.anchors is not None or self.judge is None:
             return ()
         if is_session_note(draft.tags, draft.key):
@@ -84,7 +84,7 @@ class Anchoring(NamedTuple):
     def of_version(self, latest: "Record", draft: Draft, found: Sequence[str]) -> Draft:
         """Return a draft of a memory's next version, with the anchors that it keeps.
 
-        Anchors that the new text no longer names, or that no longer hold, go.
+        Anchors that the new text no longer names, or that no longer hold, are dropped.
         """
         old = versions.split_anchors(latest.fields.get("anchors"))
         if draft.anchors is not None:
@@ -107,7 +107,7 @@ class Anchoring(NamedTuple):
         tags: Mapping[str, str],
         declared: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the fields for the anchors that a memory has with a new text, or tags.
+        """Return the fields for the anchors of a memory whose text or tags change.
 
         Args:
             latest: Its latest version.
@@ -148,7 +148,7 @@ class Anchoring(NamedTuple):
 
 
 def fields_of(draft: Draft) -> dict[str, Any]:
-    """Return the fields of a record for what a draft says about its anchors."""
+    """Return a record's fields for the anchors and dates of a draft."""
     return {
         name: value
         for name, value in versions.declared_fields(draft).items()
@@ -161,8 +161,8 @@ def _write(anchors: Iterable[grammar.Anchor]) -> tuple[str, ...]:
 
 
 def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
-    """Return the time until which a memory holds: a date holds until its end, and 90d counts from
-    now; "" means no end.
+    """Return the time until which a memory holds: to the end of a date, or `90d` from now; "" means
+    no end.
 
     Raises:
         InvalidInput: It is not a time.
@@ -175,8 +175,9 @@ def parse_valid_until(moment: Moment | None, now: datetime) -> Moment | None:
 
 
 def parse_recheck(span: str | int | None) -> int | None:
-    """Return after how many days a memory should be confirmed: from 90d, 12w, 3mo or 1y; 0 for
-    "" and 0, which mean never.
+    """Return after how many days a memory should be confirmed.
+
+    The text is `90d`, `12w`, `3mo` or `1y`; "" or 0 means never, and returns 0.
 
     Raises:
         InvalidInput: It is not a time span.

@@ -44,7 +44,7 @@ class Update(NamedTuple):
     recheck: str | int | None = None
 
     def declared_fields(self) -> dict[str, Any]:
-        """Return the fields for a policy and a confidence.
+        """Return the fields of the new version for the policy and confidence of this update.
 
         Raises:
             InvalidInput: A value is invalid.
@@ -154,8 +154,8 @@ def append_confirmation(
     fields: Mapping[str, Any],
     now: datetime,
 ) -> Record:
-    """Append a version with the same text and other fields, which says that a memory is still
-    true; return it.
+    """Append a version that confirms a memory as still true, with the same text and new fields;
+    return it.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():

@@ -195,7 +195,7 @@ class Batch(NamedTuple):
     note: str
 
     def through(self, store: Store) -> "Batch":
-        """Return the same batch for another store; see `stores.wrapper`."""
+        """Return this batch bound to another store, such as a wrapper; see `stores.wrapper`."""
         lookup = self.writer.lookup._replace(store=store)
         return self._replace(writer=self.writer._replace(lookup=lookup))
 
@@ -304,7 +304,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:
-        superseded = None  # it replaces itself
+        superseded = None  # it can't replace itself
     fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}
     fields |= versions.declared_fields(draft)
     if superseded is not None:

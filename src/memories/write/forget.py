@@ -30,7 +30,7 @@ _BATCH = 2_000  # memories or turns per removal
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its namespace and its group."""
     assert where.group is not None
-    with store.transaction():  # no other memory keeps a link to its id
+    with store.transaction():  # so that no other memory keeps a link to its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
     reinforcements = reinforcements_of(where.namespaces, where.group)
 
@@ -106,8 +106,9 @@ class Turns(NamedTuple):
         raise NotFound("Conversation not found" if self.place is None else "Turn not found")
 
     def _stored_name(self) -> str:
-        """Return the conversation's name. A name stored by another program is not checked, so that
-        it can be removed.
+        """Return the conversation's name.
+
+        A name that another program stored is not checked, so that it can be removed.
         """
         name = self.conversation
         can_be_stored = isinstance(name, str) and bool(name) and storable(name)
@@ -133,7 +134,7 @@ class Turns(NamedTuple):
             return refs
         continued = {ref.position for ref in self._find_continued(name)}
         first = last = self.place
-        while first in continued:  # a part can't be erased separately
+        while first in continued:  # a part of a message can't be erased on its own
             first -= 1
         while last + 1 in continued:
             last += 1
@@ -218,7 +219,7 @@ def _erase_all(
 
 
 def _erase(store: Store, records: Sequence[Record]) -> tuple[str, ...]:
-    """Erase turns, and memories with all their versions, until none is left."""
+    """Erase turns, and memories with all their versions, until none are left."""
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
@@ -253,8 +254,9 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns without reading them; repeat if any was added in the
-    meantime."""
+    """Erase the records that `find` returns, without reading them, until it returns none: others
+    may be added.
+    """
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:
         while refs := find():

@@ -144,8 +144,9 @@ def remove_ended_links(store: Store, record: Record) -> Record:
 
 
 def find_last_correction(store: Store, record: Record) -> Record | None:
-    """Return the last memory of the chain that corrects a memory; None if no memory corrects it
-    now."""
+    """Return the last memory in the chain of corrections of a memory; None if nothing corrects it
+    now.
+    """
     last, seen = _find_live(store, record, record.ref.group), {record.ref.group}
     while last is not None:
         _, newer = _neighbours(store, last)
@@ -175,8 +176,8 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
 
 
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
-    """Return the memory that a memory corrects and the one that corrects it, if they also contain
-    the link.
+    """Return the memory that a memory corrects and the one that corrects it, if they have the same
+    link.
     """
     older = _find_live(store, record, record.fields.get("corrects"))
     newer = _find_live(store, record, record.fields.get("corrected_by"))

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 BATCH = 10_000  # changes per transaction: up to this many, all are made or none
 MAX_BATCH_CHARACTERS = 64 * 1_048_576  # characters, in total, for the texts in a batch
 PAGE = 250
-MAX_STEPS = 1_000  # steps in an answer
+MAX_STEPS = 1_000  # maximum number of steps in a result
 MAX_EXCERPT = 200  # characters of the content shown in a step
-CLOCKS = timedelta(minutes=1)  # seconds by which the clocks of two machines may differ
+CLOCKS = timedelta(minutes=1)  # by which the clocks of two machines may differ
 
 
 class Step(NamedTuple):
@@ -74,7 +74,7 @@ class Affected(NamedTuple):
 
 
 class Tally:
-    """Counts changes by action, and keeps the first steps."""
+    """Counts the changes of a bulk change by action, and keeps the first steps."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -98,13 +98,13 @@ class Tally:
             self.add(action, record)
 
     def count(self, action: str, number: int = 1) -> None:
-        """Count changes without a step for each."""
+        """Count changes without keeping a step for each."""
         self._counts[action] = self._counts.get(action, 0) + number
 
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
-        """Return the result; `at` is when the changes were made, if they can be undone."""
+        """Return the result of the bulk change; `at` is when it was made, if it can be undone."""
         # No rollback undoes a rejection: `Memories.restore` does.
         without_undo = ("left", "reject")
         has_changes = any(
@@ -208,7 +208,7 @@ class Tagging(NamedTuple):
         return Tagging(validate.tags(self.tags), validate.tag_keys(self.remove), self.rename)
 
     def apply(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return the new tags of a memory that has these tags."""
+        """Return a memory's new tags, given its current ones."""
         new_tags = dict(tags)
         for old, new in self.rename.items():
             if "=" in old:

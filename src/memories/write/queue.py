@@ -27,7 +27,7 @@ from memories.settings import Config
 from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # failed groups after which the cause can't be in their entries
+MAX_FAILED = 3  # after this many failed groups, the cause isn't in their entries
 DRAIN_SECONDS = 1.0  # seconds that a caller that only adds an entry spends on other groups,
 GROUP_SECONDS = 5.0  # and on the earlier entries of its own group
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class QueueFull(OSError):
 
 
 class Drained(NamedTuple):
-    """The result of a drain.
+    """The result of draining a queue.
 
     Attributes:
         done: How many entries were processed.
@@ -246,7 +246,7 @@ class RetryQueue:
     def _try(
         self, process: Callable[[Entry], object], entry: Entry, failed: dict[str, SystemFault]
     ) -> bool:
-        """Process an entry; return whether it can be removed."""
+        """Process an entry; return whether it can be removed from the queue."""
         try:
             process(entry)
         except ConnectionError:

@@ -28,7 +28,7 @@ NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes no
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # the others are captured or imported, with no decision behind them
+_RANKS = {USER: 2, AGENT: 1}  # others rank 0: nobody decided to store them
 _UNKNOWN_RANK = 1  # for memories older than origins
 
 
@@ -48,7 +48,7 @@ class Additions(NamedTuple):
     other_fields: Mapping[str, Any]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tags and fields that can be merged."""
+        """Return the names of the tags and fields that the memory lacks, so they can be merged."""
         names = list(self.fields)
         if self.tags:
             names.insert(0, "tags")
@@ -123,7 +123,7 @@ def find_additions(record: Record, draft: Draft) -> Additions:
 
 
 def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
-    """Return what a draft adds to what makes a memory true."""
+    """Return the anchors and dates of a draft that its memory lacks."""
     fields: dict[str, Any] = {}
     anchors = versions.split_anchors(record.fields.get("anchors"))
     both = tuple(dict.fromkeys((*anchors, *(draft.anchors or ()))))
@@ -164,7 +164,7 @@ class Repetition(NamedTuple):
         return versions.corrected_by(self.record, self.at) is not None
 
     def count_conflicts(self) -> int:
-        """Return how many of the draft's tags and fields contradict the memory."""
+        """Return how many of the draft's tags and fields conflict with the memory's."""
         additions = find_additions(self.record, self.draft)
         return len(additions.other_tags) + len(additions.other_fields)
 
@@ -207,8 +207,8 @@ class Repetition(NamedTuple):
         return {**tags_of(self.record.labels), **additions.tags}
 
     def _add_version(self, additions: Additions, correction: Record | None) -> Record:
-        """Add a version with the same text. If the writer is more trusted, the version contains the
-        writer's own words.
+        """Add a version with the same text. If the writer is more trusted than the memory's, the
+        version has the draft's wording.
         """
         existing, draft = self.record, self.draft
         is_more_trusted = self._writer_rank() > _trust_rank(existing)

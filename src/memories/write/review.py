@@ -1,4 +1,4 @@
-"""Memories that await review: lists, accepts (edited if need be) and rejects them."""
+"""Lists, edits, accepts and rejects memories that await review."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,9 @@ from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
 _WORD = re.compile(r"\w+")
-# Programs use these channels and could approve anything, so only a person's own command decides.
+# Programs use these channels and would approve anything; only a person's own command may decide.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-_SERVED = ("http", "page")  # their callers decide; the environment would be the server's
+_SERVED = ("http", "page")  # their callers check this, since here the environment is the server's
 
 
 class Waiting(TypedDict, total=False):
@@ -97,7 +97,7 @@ Noting = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 
 class _Undo(Exception):
-    """Rolls a transaction back."""
+    """Raised inside a transaction to roll it back."""
 
 
 class Review:
@@ -139,7 +139,9 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
-        """Return the current memories that resemble each of these, which await review."""
+        """Return, for each of these memories that await review, the current memories that resemble
+        it.
+        """
         store = self._lookup.store
         refs = [
             Ref(Collection.MEMORY, memory.namespace, memory.id, memory.version)
@@ -295,7 +297,7 @@ class Review:
         return where._replace(labels=labels)
 
     def _find(self, ids: Sequence[str]) -> list[Record]:
-        """Return the memories with these ids, without repetitions."""
+        """Return the memories with these ids that await review, without repetitions."""
         if isinstance(ids, str):
             raise InvalidInput("ids must be a list; put a single id in a list")
         records: dict[str, Record] = {}
@@ -310,9 +312,7 @@ class Review:
         return list(records.values())
 
     def _read_again(self, record: Record) -> Record | None:
-        """Return the record in its current state; None if another person has decided in the
-        meantime.
-        """
+        """Return the record in its current state; None if it no longer awaits review."""
         try:
             latest = self._lookup.own.find(record.ref.group)
         except NotFound:
@@ -399,8 +399,8 @@ class Review:
         return new._replace(ended_at=None, ended_by=None, fields={**new.fields, **acceptance})
 
     def _add_version(self, latest: Record, record: Record, draft: Draft, vectors: Any) -> Reviewed:
-        """Accept a memory with a current memory's key as the next version of that memory, by its
-        own writer.
+        """Accept a memory as the next version of the current memory with its key, keeping its
+        writer.
         """
         store, now = self._lookup.store, self._writer.now
         labels = {**tags_of(latest.labels), **draft.tags}
@@ -424,7 +424,7 @@ class Review:
         return Reviewed(record.ref.group, True, self._writer.to_memory(new))
 
     def _end_as_said_by(self, record: Record, other: Record) -> None:
-        """End an accepted record, since another memory says it."""
+        """End an accepted record, since another memory already says the same."""
         self._end(record, "supersede", superseded_by=other.ref.group)
 
     def _end(self, record: Record, by: str, **fields: Any) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_VERSIONS = 1_000_000  # more versions than any memory has
 _RESTORED = " (restored)"
-# Actions that may be dated earlier; a rollback never is.
+# Actions that may write versions with an earlier date; a rollback never does.
 _WRITING = ("create", "update", "restore", "confirm", "import", "move")
 _ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
@@ -246,7 +246,7 @@ class Rollback(NamedTuple):
         embedder: "Embedder | None",
         tally: Tally,
     ) -> None:
-        """Restore memories in the running transaction, from their state in it."""
+        """Restore memories in the running transaction, reading their state in it."""
         store = self.lookup.store
         changes: dict[str, Change] = {}
         for group in groups:
@@ -272,7 +272,7 @@ class Rollback(NamedTuple):
             store.append(records)
         for group, change in changes.items():
             if change.action in ("restore", "update"):
-                # As it is linked now, or else as it was linked then.
+                # Keep the links of the current version, else those that it had then.
                 then_fields = {} if change.then is None else change.then.fields
                 former = {**then_fields, **change.latest.fields}
                 relink(store, new[group]._replace(vectors=None), former)
@@ -352,7 +352,7 @@ class Rollback(NamedTuple):
         if new is not None:
             return versions.undo_end(latest)
         ended_by, fields = "delete", dict[str, Any](rolled_back_to=to_millis(self.to))
-        if latest.ended_by == PENDING:  # as after a rejection
+        if latest.ended_by == PENDING:  # it was rejected
             return Patch(latest.ref, latest.ended_at, ended_by, fields)
         if then is not None:
             if self._state(then, latest) == "supersede":

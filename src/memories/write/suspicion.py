@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_DECODED = 20  # maximum number of encoded parts that are decoded
 _LONG_WORD = 24
-_BLOB = 200  # characters of base64
+_BLOB = 200  # minimum length of base64
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
 
 _PUNCTUATION = {
@@ -45,12 +45,12 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!\x1b"  # a text that contains none of these has no structure
+_SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
 _DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
-# Invisible characters that must be a hidden message: consecutive tags, variation selectors or
+# Invisible characters that can only be a hidden message: consecutive tags, variation selectors or
 # joiners, or a forced direction.
 _UNSEEN_RUN = (
     "[\U000e0020-\U000e007e]{3}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}|[\u202d\u202e]"
@@ -264,7 +264,7 @@ def _gives_order(folded: str, rule: Rule) -> bool:
 
 
 def _contains(text: str, pieces: Iterable[str]) -> bool:
-    return any(map(text.__contains__, pieces))  # a generator costs twice as much
+    return any(map(text.__contains__, pieces))  # a generator takes twice as long
 
 
 def _is_reported(folded: str, match: re.Match[str]) -> bool:
@@ -305,7 +305,7 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
 
 
 def _is_leet(word: str) -> bool:
-    """Return whether signs replace letters in a word that also has letters."""
+    """Return whether digits or signs replace some letters in a word."""
     if not 3 < len(word) < _LONG_WORD or _LEETED.isdisjoint(word[:-1]):
         return False
     return any(map(str.isalpha, word))

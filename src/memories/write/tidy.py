@@ -4,7 +4,8 @@ person accepts it.
 A proposal is a memory that awaits review, whose field `tidy` says what accepting it does. Foreign
 files can't bring that field. Its text is the same each time, so a rejected one is not made again.
 
-`consult` asks a command of the user's which suggestions to leave out. Only `memory tidy` calls it.
+`consult` lets a command of the user decide which suggestions to leave out. Only `memory tidy` calls
+it.
 """
 
 import contextlib
@@ -45,12 +46,12 @@ _OPINION_SECONDS = 120.0
 _MAX_OPINION_BYTES = 65_536
 _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
-_MAX_COMPARED = 2_000  # newest memories that are compared with the others
+_MAX_COMPARED = 2_000  # how many of the newest memories are compared with the others
 _UNREAD_FOR = timedelta(days=365)
-_LEAST_REPEATS = 3  # conversations in which a user says the same
+_LEAST_REPEATS = 3  # minimum conversations in which a user says the same
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
-_MOST_SHARED = 0.6  # share of the newer text's words in the older one, for a change in other words
+_MOST_SHARED = 0.6  # maximum share of the newer text's words that the older one may have
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
 
@@ -157,10 +158,10 @@ def apply(writer: Writer, record: Record) -> str | None:
 
 
 def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """Return the suggestions that a command of the user's keeps.
+    """Return the suggestions that a user's command decides to keep.
 
-    It gets them as JSON on standard input, and prints `keep` or `drop` for each, one on a line, or
-    a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
+    The command reads them as JSON from standard input. It prints `keep` or `drop` for each, one per
+    line, or a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
 
     Raises:
         SystemFault: It failed, was late, or printed anything else.
@@ -192,7 +193,7 @@ def _read_words(output: str, count: int) -> list[str]:
 
 def _run(command: str, text: bytes) -> bytes:
     """Run a command without a shell, with a text as standard input; return its standard output."""
-    import shlex  # these are only needed with a second opinion
+    import shlex  # only a second opinion needs these
     import subprocess
     import tempfile
 

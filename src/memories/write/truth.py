@@ -36,7 +36,7 @@ class Verification(NamedTuple):
 
 
 class Truth:
-    """Whether the memories that one caller reads still hold."""
+    """Checks and confirms the memories that one caller may read."""
 
     def __init__(
         self, writer: Writer, judge: Callable[[Sequence[Memory]], Sequence[Memory]]
@@ -109,7 +109,7 @@ class Truth:
         anchors: Sequence[str] | None = None,
         valid_until: Moment | None = None,
     ) -> Memory:
-        """Say that a memory is still true, through a new version with the same content.
+        """Confirm that a memory is still true, through a new version with the same content.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.

@@ -52,7 +52,7 @@ SESSION_TURNS = 64  # so does a session with this many turns, so that no session
 # paragraph is shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
-# The ends of paragraphs, lines, sentences, clauses and words, the best first.
+# Where to split: the ends of paragraphs, lines, sentences, clauses and words, the best first.
 _BORDERS = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
@@ -61,7 +61,7 @@ _BORDERS = (
     re.compile(r"\s"),
 )
 _JOINERS = (
-    # characters that belong to the previous one; no text begins with one
+    # characters that combine with the previous one; no text begins with one
     "\u200d\ufe0e\ufe0f\ufeff"
 )
 
@@ -239,7 +239,7 @@ def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record |
 
 
 def _find_stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
-    """Return the records of the turn that has a key."""
+    """Return the records of the turn with a message id."""
     where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
     record = find_first(store, where)
     if record is None:
@@ -308,7 +308,7 @@ def _session_of(index: int, created_at: datetime, last: Record | None) -> int:
 
 
 def _result(records: Sequence[Record], prepared: _Prepared, *, is_new: bool) -> Turn:
-    """Return the turn as stored, and what became of the draft."""
+    """Return the stored turn, and whether its draft was stored, known or refused."""
     turn = turn_of(records)
     if is_new:
         return replace(turn, status=STORED)

@@ -1,4 +1,4 @@
-"""Turns in the queue on disk, shown like stored turns."""
+"""Shows the turns in the queue on disk like stored turns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Tur
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):
-            continue  # the next drain moves it away
+            continue  # unreadable; the next drain sets it aside
         conversation = entry["conversation_id"]
         try:
             created_at = datetime.fromisoformat(entry["ts"]).astimezone()

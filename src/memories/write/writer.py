@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_SIMILAR = 3
 _NEAR_BEST = 0.4  # the largest distance from the best score of a memory that is shown
-_EXAMINED = 12  # rivals, the most similar first
+_EXAMINED = 12  # how many rivals are examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
 _COMPARED = 16
 # more if candidates of other projects were dropped, which only drafts without a project find
@@ -115,7 +115,7 @@ class Writer(NamedTuple):
 
     @property
     def anchoring(self) -> Anchoring:
-        """Finds and checks the anchors of drafts."""
+        """Finds and checks the anchors of this writer's drafts."""
         return Anchoring(self.lookup.judge, self.redactor, self.now)
 
     @property
@@ -128,7 +128,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End the memory that another one replaces, if there is one."""
+        """End the memory, if any, that another one replaces."""
         if superseded is not None:
             unlink(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
@@ -285,8 +285,8 @@ class Writer(NamedTuple):
         if record.ref.group == draft.supersedes:
             return False
         if is_session_note(record.labels, versions.plain_key(record.key)):
-            return False  # it quotes the session, so a draft with the same text does not repeat it
-        # Would a search show the record, or at least no less than the draft?
+            return False  # a session note only quotes, so a draft with its text is no repetition
+        # Would a search show the record, or at least rank it no lower than the draft?
         declared = 1.0 if draft.confidence is None else draft.confidence
         confidence = versions.confidence(record, self.now, self.config.decay_half_life_hours)
         return confidence >= min(self.config.min_confidence, declared)
@@ -325,8 +325,8 @@ class Writer(NamedTuple):
 
 
 def _may_correct(draft: Draft, record: Record) -> bool:
-    """Return whether a record may be corrected: nothing corrects it yet, and not both have keys,
-    which would name two memories.
+    """Return whether a draft may correct a record: nothing else does yet, and they don't both have
+    a key.
     """
     have_keys = draft.key is not None and record.key is not None
     return not have_keys and record.fields.get("corrected_by") in (None, draft.supersedes)

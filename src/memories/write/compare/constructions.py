@@ -29,14 +29,14 @@ from memories.write.compare.vocabulary import (
 )
 from memories.write.compare.words import FREE, Word, keys_of
 
-_LONG = 60  # words; longer texts aren't rewritten
+_LONG = 60  # number of words; longer texts aren't rewritten
 _VERBS = COMMON_VERBS | ACTIONS | {GROUP[verb] for verb in COMMON_VERBS if verb in GROUP}
 _SPLITTING = BE | BOUNDARIES | NEGATIONS | MODALS | {"?", "@has"}
 _PREPOSITIONS = (SOFT | PLACES | {"to", "by", "from", "using", "@when", "@there", "@on"}) - {"of"}
 
 
 class _Construction(NamedTuple):
-    """A construction.
+    """A construction: the pattern that recognizes it, and the form that replaces it.
 
     Attributes:
         parts: The left side of its line in the file.
@@ -82,7 +82,7 @@ def _apply(construction: _Construction, words: Sequence[Word]) -> Sequence[Word]
 
 
 def _fill(part: str, slots: dict[str, Sequence[Word]]) -> Sequence[Word]:
-    """Return the words for a part of a form."""
+    """Return the words that replace a part of a construction's form."""
     name = part.strip("<>!")
     if name in {"days", "days2"}:
         days = slots[name.replace("days", "day")]
@@ -137,7 +137,7 @@ _CHECKS = {
 
 # --- the file
 
-# Words that a slot stands for.
+# The words that each kind of slot can stand for.
 _CLASSES = {
     "in": PLACES | {"@when", "@there", "every"},
     "day": WEEKDAYS | frozenset("mon tue tues wed thu thurs fri sat sun".split()),
@@ -169,14 +169,16 @@ def _read_constructions() -> Sequence[_Construction]:
 
 
 def _words_of(part: str) -> frozenset[str]:
-    """Return the words that a part stands for; none for other kinds of parts."""
+    """Return the words that a part of a construction matches; empty for slots, anchors and `~`
+    parts.
+    """
     if part in _ANCHORS or part in _SLOTS or part.startswith("~"):
         return frozenset()
     return _CLASSES[part.strip("<>")] if part.startswith("<") else frozenset(part.split("|"))
 
 
 def _mark(key: str) -> str:
-    """Return the sign before a word in the text that patterns are matched with."""
+    """Return the sign that marks a word's kind in the text that patterns are matched against."""
     if key in _SPLITTING:
         return _SPLITS
     return _PREPOSITION if key in _PREPOSITIONS else _OTHER

@@ -38,9 +38,9 @@ from memories.write.compare.vocabulary import (
 )
 from memories.write.compare.words import Word, keys_of
 
-_MAX_CHARACTERS = 400  # characters; longer texts say several things
-_MIN_SHARED = 0.45  # share of the longer text's words
-# share of the duplicate threshold; texts below it are about two things
+_MAX_CHARACTERS = 400  # longer texts make several statements
+_MIN_SHARED = 0.45  # share of the longer text's words that both must have
+# share of the duplicate threshold; less similar texts are about different things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
 # Words that may be between two changed words; the second row contains parts of dates: 31 de marzo.
@@ -61,7 +61,7 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 # Scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
-_DENIAL = 8  # signs that negate, each with the signs of the verb that it changes
+_DENIAL = 8  # negations, each with the signs of the verb that it changes
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
@@ -104,7 +104,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
     )
 
 
-# --- whether a closer look is worth its time
+# --- quick checks that avoid a full comparison
 
 
 @functools.lru_cache(maxsize=2)
@@ -145,7 +145,7 @@ def _differ_twice(new: Sequence[str], old: Sequence[str]) -> bool:
 
 
 def _replaces_signs(new: str, old: str) -> bool:
-    """Return whether signs after the subject were replaced, or a negation was added."""
+    """Return whether characters after the subject were replaced, or a negation was added."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
@@ -285,7 +285,7 @@ def _differs_by_denial(new: Sequence[Word], old: Sequence[Word]) -> bool:
 
 
 def _split_by_other(words: Sequence[Word], other: Sequence[Word]) -> tuple[list[str], list[Word]]:
-    """Split keys into those that are also in the other text, and the words that are not."""
+    """Return the keys of the words that both texts have, and the words that only this text has."""
     other_keys = {*keys_of(other)}
     shared = [word.key for word in words if word.key in other_keys]
     return shared, [word for word in words if word.key not in other_keys]
@@ -352,7 +352,7 @@ def _is_event(change: _Change) -> bool:
         return True
     for word in words:
         verb, shown = _verb(word), word.shown.lower()
-        if verb and not (word.definite and shown == verb):  # "the build" is a noun
+        if verb and not (word.definite and shown == verb):  # in "the build" it is a noun
             is_past = word.form == "past" or shown in {"was", "were"}
             return is_past and not _has_verb(change.head, ONCE)
     return any(word.form == "past" for word in words)
@@ -374,8 +374,8 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
 
 
 def _begins_with_verb(words: Sequence[Word]) -> bool:
-    """Return whether words may be a verb that is in no list, and its object: (robot arm 4) welds
-    doors.
+    """Return whether words may be an unlisted verb and its object, as in "(robot arm 4) welds
+    doors".
     """
     if len(words) < 2:
         return False
@@ -399,7 +399,7 @@ def _has_one_object(change: _Change, verb: int) -> bool:
     if base in PLACED and (*behind, *removed)[0].key in SOFT | _TOWARDS:
         return base != "go" or head[verb - 1].key not in PEOPLE
     if base in USING:
-        # use X for A, use X for B: another purpose
+        # "use X for A", "use X for B": a second purpose
         is_purpose = len(behind) > 1 and (behind[-1].key == "for" or behind[-1].sense == "with")
         has_purpose = any(word.key not in SOFT for word in (*behind, *tail))
         is_only_one = base == "prefer" and len(removed) == len(added) == 1
@@ -408,7 +408,7 @@ def _has_one_object(change: _Change, verb: int) -> bool:
 
 
 def _is_one_predicate(change: _Change, verb: int) -> bool:
-    """Return whether a subject can be only one such thing at a time, in any language."""
+    """Return whether a predicate can have only one value at a time, in any language."""
     head, removed, added, _ = change
     subject, behind = list(head[:verb]), head[verb + 1 :]
     if head[verb].shown == ":":  # a heading is not a name

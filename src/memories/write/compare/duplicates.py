@@ -70,8 +70,8 @@ _LONGEST_ACRONYM = 5  # letters
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _MARKS = frozenset(".,")
-_SYNONYMS = frozenset({"use", "prefer"})  # senses whose words in another language mean the same
-# Kinds of words, the most important first.
+_SYNONYMS = frozenset({"use", "prefer"})  # equal senses in two languages
+# Kinds of words in a difference, the most important first.
 _KINDS = ("negation", "date", "version", "numbers", "path", "name")
 _VALUE_KINDS = frozenset(_KINDS[1:5])
 
@@ -136,8 +136,8 @@ def compare_words(
 
 
 def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the difference between two texts, given that between their words, and their rewritten
-    words.
+    """Return the difference between two texts, given that of their words, after rewriting
+    constructions.
     """
     if difference:
         return _describe_difference(*align_words(new, old)) and difference
@@ -147,7 +147,9 @@ def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> st
 
 
 def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
-    """Return whether only the first text is an instruction: sign commits, commits are signed."""
+    """Return whether only the first text is an instruction, as in "sign commits", "commits are
+    signed".
+    """
     other_keys = keys_of(other)
     is_statement = "must" not in other_keys and "by" not in other_keys
     is_passive = any(word.form == "passive" for word in other)
@@ -157,7 +159,7 @@ def _instructs(words: Sequence[Word], other: Sequence[Word]) -> bool:
 def same_lines(new: str, old: str) -> bool:
     """Return whether two texts have the same words and, if multi-line, the same lines and indents.
 
-    For texts of many thousand characters, this takes a moment where `compare_words` takes seconds.
+    For long texts, this is much faster than `compare_words`.
     """
     new_lines, old_lines = _split_lines(new), _split_lines(old)
     if len(new_lines) > 1 or len(old_lines) > 1:
@@ -261,7 +263,7 @@ def _share_script_pairs(new: str, old: str) -> bool:
 
 
 class _Weighed(NamedTuple):
-    """The words of a text, without their order.
+    """The words of a text without their order, for a quick comparison.
 
     Attributes:
         counts: How often each significant word occurs, by its key.
@@ -328,7 +330,7 @@ def _is_compound(key: str) -> bool:
 
 
 def _join_compounds(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Write a known compound as one word where the other text does: time zone, timezone."""
+    """Write a known compound as one word if the other text does: "time zone" as "timezone"."""
     keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
     joined: list[Word] = []
     for word in words:
@@ -348,7 +350,7 @@ def _is_acronym(shown: str) -> bool:
 
 
 def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Write a name by its initials where the other text does: Amazon Web Services, AWS."""
+    """Abbreviate a name to its initials if the other text does: "Amazon Web Services" to "AWS"."""
     shortened = list(words)
     keys = {*keys_of(words)}
     for short in other:
@@ -428,7 +430,7 @@ def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
-    """Write "never" as "not" if the other text has only "not": never push, don't ever push."""
+    """Write "never" as "not" if the other text has only "not": "never push", "don't ever push"."""
     keys, other_keys = {*keys_of(words)}, {*keys_of(other)}
     if "never" not in keys or "not" in keys or "never" in other_keys or "not" not in other_keys:
         return words
@@ -436,7 +438,7 @@ def _equate_never(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word
 
 
 def _find_unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Return the words of weight that the other text lacks, or contains less often."""
+    """Return the meaningful words that the other text lacks, or contains less often."""
     spare = Counter(keys_of(other))
     missing = []
     for word in filter(_has_weight, words):

@@ -24,10 +24,10 @@ from memories.write.compare.words import FREE, Word, keys_of
 _T = TypeVar("_T")
 _MARKS = frozenset(".,")
 _END = Word(".", ".")
-_ADJUNCTS = PLACES | {"@when", "during"}  # before them a comma means nothing
+_ADJUNCTS = PLACES | {"@when", "during"}  # a comma before one of these means nothing
 _ARTICLES = (["a"], ["an"])
 _DUTIES = frozenset("must shall should can has".split())
-_PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # of German and French verbs
+_PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 
 
@@ -93,7 +93,7 @@ def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
 
 
 def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
-    """Return the spelling and place of each word of weight."""
+    """Return the spelling and position of each meaningful word, by its key."""
     written: dict[str, list[tuple[str, int]]] = {}
     for i, word in enumerate(words):
         is_free = word.form == FREE or word.key in LIGHT or word.key in SOFT
@@ -144,7 +144,7 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 class _Neighbours(NamedTuple):
-    """The words of its sentence before a word, and the word after it."""
+    """The neighbours of a word: those before it in its sentence, and the one after it."""
 
     before: Sequence[Word]
     after: Word
@@ -157,7 +157,7 @@ def _neighbours(words: Sequence[Word], i: int) -> _Neighbours:
 
 
 def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether a plural and a singular between these words are both generic."""
+    """Return whether a plural and a singular are both generic between these neighbours."""
     every = GROUP["all"]
     plural_keys, keys = keys_of(plural.before), keys_of(single.before)
     many, one = plural_keys[-2:], keys[-2:]
@@ -172,7 +172,7 @@ def _is_general(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
-    """Return whether these are forms of a verb behind its subject: a user needs, users need."""
+    """Return whether these are forms of a verb after its subject: "a user needs", "users need"."""
     if not (plural.before and single.before):
         return False
     subject, subjects = plural.before[-1], single.before[-1]
@@ -180,7 +180,9 @@ def _agrees(plural: _Neighbours, single: _Neighbours) -> bool:
 
 
 def describe_determiner(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a replaced demonstrative, or the article of a predicate: a manager, the manager."""
+    """Return a demonstrative that was replaced, or a predicate's article: "a manager", "the
+    manager".
+    """
     for near, far in (("this", "that"), ("these", "those")):
         pair = {near, far}
         added, removed = pair.intersection(keys_of(new)), pair.intersection(keys_of(old))
@@ -211,8 +213,8 @@ def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, 
 
 
 def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tuple[str, str]]:
-    """Return the words of weight before and after each mark, except where a conjunction or nothing
-    follows.
+    """Return the meaningful words before and after each mark, unless a conjunction or nothing
+    follows it.
     """
     pairs = set()
     left = ""

@@ -50,10 +50,10 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
-_SHOWS = 150  # characters that reveal a text's language
+_SHOWS = 150  # how many characters are read to detect a text's language
 _DASH = "\ue000"  # represents the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-_LONGEST = 64  # letters in a sentence's end; the pattern's time is quadratic in this
+_LONGEST = 64  # maximum letters; the pattern's time is quadratic in it
 _SENTENCE = re.compile(
     r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I
 )
@@ -83,8 +83,10 @@ _QUESTION = Word("?", "?", exact=True)
 
 @functools.lru_cache(maxsize=2_048)  # new texts are compared with the same old ones
 def bare(text: str) -> str:
-    """Return the form of a text that is compared for sameness. It is not case-folded, which would
-    turn "ß" into "ss"."""
+    """Return the normalized form of a text, for a test of equality.
+
+    It is not case-folded, which would turn "ß" into "ss".
+    """
     spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
     return _ENDING.sub("", " ".join(spelled.split()))
 
@@ -168,7 +170,7 @@ def _with_sense(word: Word, codes: Sequence[str]) -> Word:
     if sense.isdigit():
         return word._replace(key=sense, exact=True, sense=sense)
     if word.exact and plain in NUMBERS:
-        word = word._replace(key=plain, exact=False)  # such as "once", which is eleven in Spanish
+        word = word._replace(key=plain, exact=False)  # such as "once", Spanish for eleven
     return word._replace(key=_with_weight(word.key), sense=sense)
 
 
@@ -262,8 +264,8 @@ def _word_after(words: Sequence[Word], i: int) -> Word:
 
 
 def _mark_acronyms(words: list[Word]) -> list[Word]:
-    """Distinguish US and IT from the short words that they resemble, `3 am` from `I am`, and `turn
-    it on` from `on it`.
+    """Distinguish "US" and "IT" from "us" and "it", "3 am" from "I am", and "turn it on" from "on
+    it".
     """
     shouted = is_shouted(words)
     marked = []
@@ -320,8 +322,8 @@ def _begins_clause(keys: Sequence[str]) -> bool:
 
 
 def _is_bare_value(words: Sequence[Word], i: int) -> bool:
-    """Return whether a subject is, or is set to, a single word: the verb is delete, NODE_ENV must
-    be prod.
+    """Return whether a subject is, or is set to, one word: "the verb is delete", "NODE_ENV must be
+    prod".
     """
     start = i
     while start > 0 and words[start - 1].key not in {".", ","}:
@@ -382,7 +384,7 @@ def _mark_questions(words: list[Word]) -> list[Word]:
 
 
 def _mark_having(words: list[Word]) -> list[Word]:
-    """Mark "has" where it is a main verb, not an auxiliary: has locks, has locked."""
+    """Mark "has" where it is a main verb ("has locks"), not an auxiliary ("has locked")."""
     marked = []
     for i, word in enumerate(words):
         if word.key in {"has", "have"}:
@@ -413,8 +415,8 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether a verb's base form is where no sentence would have one, so it may be a command
-    or a name.
+    """Return whether a verb's base form is in a place where no sentence has one: a command or a
+    name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:

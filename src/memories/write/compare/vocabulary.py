@@ -31,7 +31,7 @@ def _groups(name: str) -> list[list[str]]:
 
 
 def _group_of_each(*names: str) -> dict[str, str]:
-    """Map each word to its group's name."""
+    """Map each word to the name of its group."""
     table: dict[str, str] = {}
     for group in (group for name in names for group in _groups(name)):
         for word in group:

@@ -1,4 +1,4 @@
-"""Equivalent orders of a text's words: active voice, adjuncts at the end, reversed "is"."""
+"""Compares the order of words: two orders may mean the same, such as active and passive voice."""
 
 from collections.abc import Sequence, Set
 from itertools import product
@@ -85,7 +85,7 @@ def _passives(words: Sequence[Word]) -> set[str]:
 
 
 def _parts(words: Sequence[Word]) -> list[Word]:
-    """Return the words that carry meaning, and the "is" between two things."""
+    """Return a text's meaningful words, and the "is" between two things."""
     parts: list[Word] = []
     for i, word in enumerate(words):
         if word.key in {"is", "are"}:
@@ -123,7 +123,7 @@ def _may_move(fronted: Sequence[Word]) -> bool:
 
 
 def _without(keys: Sequence[str], part: Sequence[str]) -> Sequence[str]:
-    """Return keys without the first place where a part of them stands; empty if none does."""
+    """Return keys without the first occurrence of a sequence; empty if they don't contain it."""
     for at in range(len(keys) - len(part) + 1):
         if keys[at : at + len(part)] == part:
             return [*keys[:at], *keys[at + len(part) :]]
@@ -161,7 +161,7 @@ def _resolve_owner(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 def join_nouns(words: Sequence[Word], other: Sequence[Word]) -> Sequence[Word]:
     """Write "the meeting with the client" as "the client meeting" if the other text does."""
     keys = keys_of(words)
-    # A word whose form means nothing stands for a verb, so it ends a noun.
+    # A word whose form means nothing replaces a verb, so it ends a noun.
     other_keys = " ".join(word.key if word.form != FREE else f"{word.key} ." for word in other)
     other_keys = f" {other_keys} "
     for at in range(1, len(words) - 1):
@@ -199,7 +199,7 @@ def _keys(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
-    """Return whether these are a name and a unique role: the lead, my landlord."""
+    """Return whether words are a name and a unique role, such as "the lead" or "my landlord"."""
     keys = [word.key for word in name if word.key not in {".", ","}]
     if not 0 < len(keys) <= _NAME or {*keys} & (DETERMINERS | SOFT | {"not"}):
         return False
@@ -231,8 +231,8 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
 
 
 def _move_fronted(words: Sequence[Word]) -> list[Word]:
-    """Move an adjunct from the start of a sentence to its end: on Fridays we deploy, we deploy on
-    Fridays.
+    """Move an adjunct from a sentence's start to its end: "on Fridays we deploy", "we deploy on
+    Fridays".
     """
     words = list(words)
     if words and words[-1].key == ".":
@@ -245,7 +245,7 @@ def _move_fronted(words: Sequence[Word]) -> list[Word]:
 
 
 def _sort_adjuncts(words: Sequence[Word]) -> list[Word]:
-    """Sort the adjuncts behind a verb: works from Porto on Fridays, works on Fridays from Porto."""
+    """Sort a verb's adjuncts: "works from Porto on Fridays", "works on Fridays from Porto"."""
     keys = keys_of(words)
     if not BOUNDARIES.isdisjoint(keys):
         return list(words)
@@ -318,8 +318,9 @@ def _joins_names(words: Sequence[Word], at: int) -> bool:
 
 
 def _ends_clause(words: Sequence[Word], at: int) -> bool:
-    """Return whether a clause ends at a word; the "and" of "dark and light mode are supported" ends
-    none.
+    """Return whether a clause ends at a word.
+
+    The "and" in "dark and light mode are supported" does not end one.
     """
     if words[at].key != "and":
         return words[at].key in BOUNDARIES - {"than"}

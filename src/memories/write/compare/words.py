@@ -39,7 +39,7 @@ class Word(NamedTuple):
     sense: str = ""
 
 
-FREE = "free"  # the form of a word in a rewritten construction: any form means the same
+FREE = "free"  # a word's form in a rewritten construction, where its form has no meaning
 
 
 def keys_of(words: Sequence[Word]) -> list[str]:
@@ -48,7 +48,7 @@ def keys_of(words: Sequence[Word]) -> list[str]:
 
 
 def join_numbers(words: Sequence[Word]) -> list[Word]:
-    """Write a number of several words as one: one hundred and fifty, treinta y cinco."""
+    """Join the words of a number into one: "one hundred and fifty", "treinta y cinco"."""
     joined: list[Word] = []
     for word in words:
         start = len(joined) - 1
@@ -71,7 +71,7 @@ def _is_spelled(word: Word) -> bool:
 
 
 def _add_numbers(left: int, right: int) -> int:
-    """Return the number of two words: twenty five, five hundred; 0 if they are two numbers."""
+    """Return the number that two words form, such as "twenty five"; 0 if they are two numbers."""
     if right in _POWERS:
         return left * right if left < right else 0
     is_sum = (left >= _FIRST_SUM and left % 10 == 0 and right < 10) or (
@@ -81,8 +81,9 @@ def _add_numbers(left: int, right: int) -> int:
 
 
 def order_dates(words: Sequence[Word]) -> list[Word]:
-    """Put the day behind the month, without a comma before the year: 31 December 2026; a day has no
-    ending: March 3rd, the 3rd of March.
+    """Write dates in one order, with the day after the month: "31 December 2026", "March 3rd".
+
+    The comma before the year and the ending of the day are removed.
     """
     ordered: list[Word] = []
     for word in words:
@@ -113,7 +114,7 @@ def _without_ending(day: Word) -> Word:
 
 
 def write_clock(words: Sequence[Word]) -> list[Word]:
-    """Write times of the day as on a clock with 24 hours: 2 am, 2:30 pm, 9 o'clock."""
+    """Write times such as "2 am", "2:30 pm" and "9 o'clock" as on a 24-hour clock."""
     written: list[Word] = []
     for word in words:
         half = _HALVES.get(word.key)
