@@ -5,6 +5,8 @@ import importlib.util
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -98,6 +100,24 @@ def test_the_tests_run_on_every_system_and_python_that_is_promised() -> None:
     assert matrix["python"] == versions
     assert [each.split("-")[0] for each in matrix["os"]] == ["ubuntu", "macos", "windows"]
     assert jobs["test"]["strategy"]["matrix"]["python"] == versions
+
+
+@pytest.mark.parametrize(("owner", "code"), [("OWNER", 1), ("acme", 0)])
+def test_nothing_is_released_before_the_owner_is_named(
+    owner: str, code: int, tmp_path: Path
+) -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    [script] = [step["run"] for step in jobs["build"]["steps"] if "TAG" in step.get("env", {})]
+    project = (ROOT / "pyproject.toml").read_text()
+    address = re.sub(r"github\.com/[\w.-]+/", f"github.com/{owner}/", project)
+    (tmp_path / "pyproject.toml").write_text(address)
+    version = tomllib.loads(project)["project"]["version"]
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "TAG": f"v{version}"}
+    check = script.partition("python tools/plugins.py")[0]
+    done = subprocess.run(
+        ["bash", "-e", "-c", check], cwd=tmp_path, env=environment, check=False, timeout=60
+    )
+    assert done.returncode == code
 
 
 def test_only_the_job_that_publishes_on_pypi_may_ask_for_its_identity() -> None:
