@@ -79,6 +79,7 @@ def run(arguments: list[str], stdin: str, folder: Path) -> str:
         name: value for name, value in os.environ.items() if not name.startswith("MEMORY_")
     }
     environment |= {"HOME": str(folder), "MEMORY_HOME": str(folder / "memories")}
+    environment["MEMORY_SERVE"] = "off"  # a server would still write when the folder is removed
     command = [sys.executable, "-m", "memories", *arguments]
     process = subprocess.run(
         command,
@@ -102,12 +103,12 @@ def tell() -> list[Line]:
     hint = json.loads(answer.splitlines()[0])["hint"]
     outcome = re.sub(r"it corrects \S+:.*", f"it corrects “{OLD}”", hint)
     lines = [
-        Line("h", "Monday, in Claude Code", 0.0),
+        Line("h", "One day, in Claude Code", 0.0),
         Line("u", "› We moved the shop's deploys to Thursdays, 09:30.", 0.8),
         Line("d", f"● create_memory  {NEW}", 2.0),
         Line("g", f"  ✓ {outcome}", 2.8),
         Line("", "", 2.8),
-        Line("h", "Tuesday, in Codex", 4.2),
+        Line("h", "The next day, in Codex", 4.2),
         Line("u", f"› {QUESTION}", 5.0),
         Line("d", "◆ added to the prompt by Memories, as quoted data:", 6.2),
     ]

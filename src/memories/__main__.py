@@ -151,6 +151,7 @@ def _run(arguments: "Sequence[str]") -> object:
     programs: dict[str, Callable[..., object]] = {
         "StartServer": _serve,
         "ManageServer": _manage,
+        "StopCommandServer": _stop_command_server,
         "StartMCP": _serve_mcp,
         "StartChat": _chat,
     }
@@ -203,6 +204,8 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
 
 def _manage(config: "Config", action: str) -> int:
     """Show or stop a running server, or remove what `serve --install` wrote."""
+    from functools import partial
+
     from memories.cli.output import emit, note
     from memories.warm import manage
 
@@ -218,9 +221,31 @@ def _manage(config: "Config", action: str) -> int:
     status = manage.send(config, action) or {"running": False}
     if action == "stop":
         status = {**status, "running": False, "stopped": status["running"]}
-    rows = [f"{name}: {value}" for name, value in status.items() if value is not None]
-    emit(status, "\n".join(rows))
+    emit(status, partial(_describe_server, status))
     return 0 if status["running"] or action == "stop" else 1
+
+
+def _describe_server(status: "Mapping[str, Any]") -> str:
+    """Return the state of a server for a person."""
+    from memories.cli.output import safe, table
+
+    rows = {name: str(value) for name, value in status.items() if value is not None}
+    minutes, seconds = divmod(int(rows.pop("seconds", 0)), 60)
+    rows["running"] = f"for {minutes} min {seconds} s" if status["running"] else "no"
+    return table((name.replace("_", " "), safe(value)) for name, value in rows.items())
+
+
+def _stop_command_server(config: "Config") -> int:
+    """End the server that hooks started, if it runs and answers."""
+    import contextlib
+
+    from memories.errors import SystemFault
+    from memories.warm import manage
+
+    if os.name == "posix":  # elsewhere there is none
+        with contextlib.suppress(SystemFault):  # it ends when it is idle
+            manage.stop_command_server(config)
+    return 0
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:

@@ -18,12 +18,33 @@ def plain(answer: Answer) -> str:
     return re.sub(r"\x1b\[\d+m", "", answer.out).replace("\r\n", "\n")
 
 
-def test_a_create_is_one_line_with_what_it_corrects(terminal: Command) -> None:
+def test_a_create_says_in_one_line_what_it_corrects_and_how_to_undo_that(terminal: Command) -> None:
     first = plain(terminal("create", "Deploys happen on Thursdays", env=MINILM))
     assert re.fullmatch(r"✓ stored [0-9a-f]{8}-[0-9a-f]{4}\n", first)
     second = plain(terminal("create", "Deploys happen on Mondays", env=MINILM))
     name = first.split()[-1]
-    assert re.fullmatch(rf"✓ stored \S+ · corrects {name}: Thursdays → Mondays\n", second)
+    assert re.fullmatch(
+        rf"✓ stored (\S+) · corrects {name}: Thursdays → Mondays\n"
+        rf"  both true\? memory update \1 --not-corrects {name}\n",
+        second,
+    )
+
+
+def test_a_change_says_what_it_did_before_the_memory(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
+    name = stored("Deploys happen on Mondays")
+    assert plain(terminal("update", name, "Deploys happen by hand")).startswith("✓ updated\n│ ")
+    terminal("delete", name)
+    assert plain(terminal("restore", name)).startswith("✓ restored\n│ Deploys happen by hand\n")
+
+
+def test_scores_are_shown_where_the_order_is_explained(
+    terminal: Command, stored: Callable[..., str]
+) -> None:
+    stored("Deploys happen on Mondays")
+    assert "score" not in plain(terminal("search", "deploys"))
+    assert "score" in plain(terminal("search", "deploys", "--explain"))
 
 
 def test_a_repetition_is_one_line_with_what_it_added(terminal: Command, memory: Command) -> None:

@@ -20,7 +20,6 @@ from memories.cli.options import (
     no_shared_option,
     open_memory,
     store_option,
-    text,
     whole_number_or,
     with_settings,
 )
@@ -94,9 +93,9 @@ def pin(memories: "Memories", selection: Selection) -> int:
 
     Give one ID or several, or - to read ids from standard input. At most 50 are pinned.
     """
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
-    return for_each(selection, memories.pin, shapes.memory, text.memory, "pinned")
+    return change_each(selection, memories.pin, "pinned")
 
 
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
@@ -107,9 +106,9 @@ def unpin(memories: "Memories", selection: Selection) -> int:
 
     Give one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
-    return for_each(selection, memories.unpin, shapes.memory, text.memory, "unpinned")
+    return change_each(selection, memories.unpin, "unpinned")
 
 
 @scratchpad.command(epilog="memory scratchpad edit -n bob")

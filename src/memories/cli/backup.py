@@ -260,12 +260,16 @@ def _examine_hosts(examined: "Examined") -> None:
         hosts = ", ".join(dict.fromkeys(connection.host for connection in connected))
         note(f"starting the server and the hooks of {hosts}, to see whether they work …")
     names = []
+    checks = {}
     for connection in check_connections(connected):
         place = f" in {connection.root}" if connection.root else ""
         names.append(f"{connection.host}{place}")
+        if connection.summary:
+            checks[names[-1]] = connection.summary
         if connection.problem:
             examined.findings.append(Finding(*describe_problem(connection)))
     examined.facts["connected"] = sorted(names)
+    examined.facts["checked"] = checks
 
 
 def _examine_model(embedder: str, examined: "Examined") -> None:

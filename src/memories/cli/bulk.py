@@ -26,12 +26,14 @@ from memories.cli.options import (
     where_option,
 )
 from memories.cli.output import (
+    GREEN,
     begin_change,
     confirm,
     emit,
     emit_lines,
     is_terminal,
     note,
+    paint,
     record_change,
     safe,
 )
@@ -43,6 +45,7 @@ from memories.models import KNOWN_TAGS, Draft
 
 if TYPE_CHECKING:
     from memories.memories import Memories
+    from memories.models import Memory
     from memories.write.create import Created
     from memories.write.many import Affected
 
@@ -58,6 +61,20 @@ _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
 # --- selected memories ---
+
+
+def change_each(
+    selection: Selection,
+    change: Callable[[str], "Memory"],
+    verb: str,
+    shape: Callable[["Memory"], dict[str, Any]] = shapes.memory,
+) -> int:
+    """Change each selected memory and print it; see `for_each`."""
+
+    def describe(memory: "Memory") -> str:
+        return f"{paint(GREEN, '✓')} {verb}\n{text.memory(memory)}"
+
+    return for_each(selection, change, shape, describe, verb)
 
 
 def for_each(

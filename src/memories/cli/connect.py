@@ -17,6 +17,7 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import emit, safe, table, wrap
+from memories.cli.serve import StopCommandServer
 from memories.connect import report
 from memories.connect.check import Check, check_connection, check_connections
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
@@ -113,11 +114,13 @@ def connect(
 @_scope_option
 @dry_run_option
 @with_settings(format_option)
-def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
+def disconnect(
+    config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool
+) -> int | StopCommandServer:
     """Disconnect agents from the memory.
 
     A file without other changes is restored byte by byte; from other files, only our entries are
-    removed. Memories stay.
+    removed. Memories stay. With the last agent, the server that hooks started ends.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -142,7 +145,8 @@ def disconnect(_config: "Config", hosts: Sequence[str], scope: str | None, dry_r
             answer["notes"].append(f"{title} was not connected; nothing to change.")
         answers.append(answer)
     emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
-    return 0
+    is_last = not dry_run and not find_connections(connector, None)
+    return StopCommandServer(config) if is_last else 0
 
 
 def _connector() -> Connector:

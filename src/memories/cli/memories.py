@@ -200,7 +200,7 @@ def update(
     or - to read it from standard input. ID may be - to give all memories whose ids are on standard
     input the same tags.
     """
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
     if memory_id == "-" and (content is not None or "not_corrects" in changes):
         raise InvalidInput(
@@ -215,7 +215,7 @@ def update(
         **changes,
         **read_cited(cited),
     )
-    return for_each(select(memories, [memory_id]), run, shapes.memory, text.memory, "updated")
+    return change_each(select(memories, [memory_id]), run, "updated")
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
@@ -226,11 +226,9 @@ def reinforce(memories: "Memories", selection: Selection) -> int:
 
     Give one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
-    return for_each(
-        selection, memories.reinforce, shapes.reinforce_result, text.memory, "reinforced"
-    )
+    return change_each(selection, memories.reinforce, "reinforced", shapes.reinforce_result)
 
 
 @command(
@@ -297,10 +295,10 @@ def restore(memories: "Memories", names: Sequence[str], version: int | None, rep
             raise InvalidInput("a store is restored from one FILE; omit all other arguments")
         restore_store(memories.config, names[0], replace=replace)
         return 0
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
     run = partial(memories.restore, version=version)
-    return for_each(select(memories, names), run, shapes.memory, text.memory, "restored")
+    return change_each(select(memories, names), run, "restored")
 
 
 def _is_file(name: str) -> bool:
@@ -472,11 +470,11 @@ def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any
     gives it others. A date that has passed is removed unless --valid-until gives a new one. Give
     one ID or several, or - to read ids from standard input.
     """
-    from memories.cli.bulk import for_each
+    from memories.cli.bulk import change_each
 
     anchors, valid_until = cited.get("anchors") or None, cited.get("valid_until")
     run = partial(memories.truth.confirm, anchors=anchors, valid_until=valid_until)
-    return for_each(selection, run, shapes.memory, text.memory, "confirmed")
+    return change_each(selection, run, "confirmed")
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget, edit, verify, confirm_)

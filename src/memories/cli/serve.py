@@ -37,6 +37,12 @@ class ManageServer(NamedTuple):
     action: str
 
 
+class StopCommandServer(NamedTuple):
+    """A request to end the server that hooks started, if it runs; it has no HTTP."""
+
+    config: Config
+
+
 class StartMCP(NamedTuple):
     """A request to start the MCP server; see `mcp.stdio.serve`."""
 

@@ -108,6 +108,9 @@ def create_result(created: "Created") -> str:
             _line(record.id, record.content, _similarity(record, record.difference))
             for record in created.similar_to
         ]
+    if created.corrects and created.stored:
+        names = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
+        lines.append(paint(DIM, "  both true? memory update {} --not-corrects {}".format(*names)))
     if created.not_merged:
         lines += wrap(hint)
     if created.note:
@@ -266,7 +269,7 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
 def search_result(explanation: "Explanation", *, explain: bool) -> str:
     """Return the hits of a search; with `explain`, the table of candidates as well."""
     words = frozenset(explanation.terms)
-    hits = [_hit(place, hit, words) for place, hit in enumerate(explanation.hits, 1)]
+    hits = [_hit(place, hit, words, explain) for place, hit in enumerate(explanation.hits, 1)]
     answer = "\n\n".join(hits) or "Nothing found."
     if note := search_note(explanation):
         answer += f"\n\n{paint(YELLOW, safe(note))}"
@@ -277,9 +280,10 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
     return "\n".join([answer, "", f"words searched for: {terms}", *table])
 
 
-def _hit(place: int, hit: "Hit", words: frozenset[str]) -> str:
-    score = f"score {hit.score:.2f}"
-    if hit.similarity is not None:
+def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
+    """Return a hit, with its score if the order is to be explained."""
+    score = f"score {hit.score:.2f}" if explain else ""
+    if explain and hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"
     if isinstance(hit.found, Memory):
         return _memory_block(place, hit.found, score, words)

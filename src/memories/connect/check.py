@@ -83,8 +83,19 @@ def check_connections(connections: Sequence[Connection]) -> list[Connection]:
         if key not in checks:
             checks[key] = check_connection(entries)
         check = checks[key]
-        checked.append(connection._replace(problem=check.problem, remedy=check.remedy))
+        summary = "" if check.problem else summarize(check)
+        checked.append(
+            connection._replace(problem=check.problem, remedy=check.remedy, summary=summary)
+        )
     return checked
+
+
+def summarize(check: Check) -> str:
+    """Return what a connection that works offers, and how fast it answered."""
+    summary = f"{len(check.tools)} tools in {check.seconds:.1f} s"
+    if check.hooks:
+        summary += f", recall in {max(hook.seconds for hook in check.hooks):.2f} s"
+    return summary
 
 
 class _Failure(Exception):

@@ -84,21 +84,12 @@ def _listen(stack: contextlib.ExitStack, config: Config, options: ServeOptions) 
             return stack.enter_context(sockets.listen(config))
         except AlreadyRunning:
             if deadline is None:
-                if not (options.http and _stop_command_server(config)):
+                if not (options.http and manage.stop_command_server(config)):
                     raise
                 deadline = time.monotonic() + _HANDOVER_SECONDS
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-def _stop_command_server(config: Config) -> bool:
-    """Ask a server without HTTP to end; return whether there was one."""
-    status = manage.send(config, "status")
-    if status is None or status["url"]:
-        return False
-    manage.send(config, "stop")
-    return True
 
 
 def _say(line: str) -> None:

@@ -29,6 +29,15 @@ class Unit(NamedTuple):
     stop: Sequence[str]
 
 
+def stop_command_server(config: Config) -> bool:
+    """Ask a server without HTTP to end; return whether there was one."""
+    status = send(config, "status")
+    if status is None or status.get("url"):
+        return False
+    send(config, "stop")
+    return True
+
+
 def send(config: Config, word: str) -> Mapping[str, Any] | None:
     """Send `status` or `stop` to the server of a store; return its answer, None without a server.
 

@@ -486,6 +486,17 @@ def test_a_command_starts_a_server_if_a_setting_wants_it(
     memory("serve", "--stop")
 
 
+def test_the_server_of_the_hooks_ends_when_the_last_agent_is_disconnected(
+    memory: Run, environment: dict[str, str], tmp_path: Path, serving: Serve
+) -> None:
+    environment["HOME"] = str(tmp_path / "user")
+    server = serving()
+    memory("disconnect", "codex", "--dry-run")
+    assert server.poll() is None
+    memory("disconnect", "codex")
+    server.wait(60)
+
+
 def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, str]) -> None:
     memory("create", "content")
     done = memory("serve", "--status", check=False)
