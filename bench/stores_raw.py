@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memories import Store
-from memories.stores.chroma import store as driver
+from memories.stores import chroma as driver
 from memories.stores.records import Filter
 
 K = 10

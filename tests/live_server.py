@@ -14,8 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from memories.identity import tokens
-from memories.server import mcp_http
-from memories.server.app import Options, build
+from memories.server.app import McpOverHttp, Options, build
 from memories.server.http import HttpProtocol
 from memories.settings import Config
 
@@ -91,11 +90,11 @@ def without_mcp() -> Iterator[None]:
     most tests.
     """
 
-    async def run(_: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
+    async def run(_: McpOverHttp, stop: asyncio.Event) -> None:
         await stop.wait()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mcp_http.McpOverHttp, "run", run)
+        patch.setattr(McpOverHttp, "run", run)
         yield
 
 

@@ -44,16 +44,13 @@ ORDER = {
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",
-    "memories.stores.http": "store",
     "memories.stores.sqlite": """sidefile errors rows < engine quantize query < log schema <
         connection < vectors words < spaces turns backup salvage < derived < check < store""",
-    "memories.stores.postgres": """schema errors driver url < transaction < connection query < counts < rewrite vectors <
+    "memories.stores.postgres": """schema errors driver url < query < connection < counts < rewrite vectors <
         search servers < store""",
-    "memories.stores.documents": """driver client < schema < changes < query < spaces < search <
-        store""",
-    "memories.stores.chroma": "store",
+    "memories.stores.documents": "driver < schema < changes < query < spaces < search < store",
     "memories.stores.qdrant": "driver < folder < store",
-    "memories.stores.files": "connection schema < log < index < local < move < store",
+    "memories.stores.files": "connection log < index < local < move < store",
     "memories.embedders": "protocol runtime < fake languages minilm e5 service",
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
@@ -86,9 +83,9 @@ ORDER = {
     "memories.integrations.hermes": "provider __main__",
     "memories.integrations.openclaw": "__main__",
     "memories.integrations.chat": "settings < memory < agent demo < loop",
-    "memories.server": "sockets writers < api < pages warm mcp_http < app < http < serve",
+    "memories.server": "sockets writers < api < pages warm < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
-        search_routes openapi < memory_routes conversation_routes many_routes store_routes""",
+        memory_routes openapi < conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",
 }
 # Ring 1 is the core, ring 2 what every user has, ring 3 is optional. No ring imports one further

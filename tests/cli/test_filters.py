@@ -22,7 +22,7 @@ from memories.guard.origin import TRUSTS
 from memories.identity import tokens
 from memories.mcp.answers import short_id
 from memories.search.filters import FILTERS, ROLES, SCOPES, TIERS, Scope, SearchFilters, Tier
-from memories.server.api.search_routes import LISTING, SEARCH
+from memories.server.api.memory_routes import LISTING, SEARCH
 from memories.settings import RANKS, SETTINGS
 from memories.stores import records
 from tables import failed_cases

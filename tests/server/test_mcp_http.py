@@ -9,7 +9,7 @@ import pytest
 
 from live_server import Live, running
 from memories import Memories
-from memories.server import mcp_http
+from memories.server.app import McpOverHttp
 from memories.settings import Config
 
 Token = Callable[..., dict[str, str]]
@@ -104,10 +104,10 @@ def test_nobody_without_a_token_calls_anything(live: Live) -> None:
 def test_before_it_is_loaded_a_client_is_told_to_come_again(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(self: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
+    async def never(self: McpOverHttp, stop: asyncio.Event) -> None:
         await stop.wait()
 
-    monkeypatch.setattr(mcp_http.McpOverHttp, "run", never)
+    monkeypatch.setattr(McpOverHttp, "run", never)
     with running(config) as live:
         assert live.ask("POST", "/mcp", {}, Accept="application/json")[0] == 503
         assert live.ask("GET", "/api/status")[0] == 200

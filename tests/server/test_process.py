@@ -24,10 +24,10 @@ from memories.scratchpad import file as scratchpad_file
 MODULE = ["-m", "memories"]
 # The command, whose server serves no MCP: that takes a second to load.
 SERVE = """
-from memories.server import mcp_http
+from memories.server import app
 async def run(_, stop):
     await stop.wait()
-mcp_http.McpOverHttp.run = run
+app.McpOverHttp.run = run
 from memories.__main__ import main
 main()
 """

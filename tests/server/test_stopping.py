@@ -29,7 +29,7 @@ NOTHING = "nothing was written"
 IN_DOUBT = "may or may not have been done"
 SERVE = """
 import sys
-from memories.server import http, mcp_http
+from memories.server import app, http
 from memories.server.api import records
 http._GRACE_SECONDS = float(sys.argv.pop(1))
 opened = records._Transaction.__init__
@@ -40,7 +40,7 @@ records._Transaction.__init__ = noted
 async def run(_, stop):
     await stop.wait()
 if sys.argv.pop(1) != "mcp":  # which takes a second to load
-    mcp_http.McpOverHttp.run = run
+    app.McpOverHttp.run = run
 from memories.__main__ import main
 main()
 """

@@ -36,7 +36,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 
 from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable  # noqa: E402
-from memories.stores.chroma.store import ChromaStore  # noqa: E402
+from memories.stores.chroma import ChromaStore  # noqa: E402
 from memories.stores.documents.driver import Kind, Part  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
@@ -427,7 +427,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from contract import MEMORY, SPACE, at, record
-from memories.stores.chroma.store import ChromaStore
+from memories.stores.chroma import ChromaStore
 from memories.stores.records import Patch, Ref
 store = ChromaStore(sys.argv[1], SPACE)
 number = int(sys.argv[3])

@@ -57,10 +57,18 @@ from memories.errors import (  # noqa: E402
     StoreUnreachable,
 )
 from memories.stores.documents import changes as remote_changes  # noqa: E402
-from memories.stores.documents import client as client_module  # noqa: E402
+from memories.stores.documents import driver as client_module  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
-from memories.stores.documents.client import StoreClient, parse_tls  # noqa: E402
-from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
+from memories.stores.documents.driver import (  # noqa: E402  # noqa: E402
+    Condition,
+    Kind,
+    Part,
+    Point,
+    StoreClient,
+    Value,
+    Where,
+    parse_tls,
+)
 from memories.stores.documents.schema import LIVE, PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402

@@ -40,7 +40,7 @@ from memories.errors import Conflict, RequestError, StoreBusy, StoreDamaged, Sto
 from memories.memories import Memories  # noqa: E402
 from memories.models import LogCheck  # noqa: E402
 from memories.stores.files import connection  # noqa: E402
-from memories.stores.files.schema import file_name, namespace_of  # noqa: E402
+from memories.stores.files.log import file_name, namespace_of  # noqa: E402
 from memories.stores.files.store import FilesStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     SPEAKER,

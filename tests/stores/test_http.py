@@ -27,7 +27,7 @@ from memories.identity import tokens  # noqa: E402
 from memories.server.api import records  # noqa: E402
 from memories.settings import Config  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
-from memories.stores.http.store import HttpStore  # noqa: E402
+from memories.stores.http import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
@@ -149,7 +149,7 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
 def test_a_request_that_arrives_twice_is_done_once(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.stores.http.store.os.urandom", lambda size: b"x" * size)
+    monkeypatch.setattr("memories.stores.http.os.urandom", lambda size: b"x" * size)
     store = client(live)
     store.append([record("m")])
     store.append([record("m")])
@@ -181,7 +181,7 @@ def test_a_request_that_arrives_again_while_it_is_carried_out_waits_for_its_answ
 
     monkeypatch.setattr(records, "Future", Noted)
     monkeypatch.setattr(SQLiteStore, "append", noted)
-    monkeypatch.setattr("memories.stores.http.store.os.urandom", lambda size: b"x" * size)
+    monkeypatch.setattr("memories.stores.http.os.urandom", lambda size: b"x" * size)
     with ThreadPoolExecutor(2) as threads:
         sent = [threads.submit(client(live).append, [record("m")])]
         assert begun.wait(60)
@@ -213,7 +213,7 @@ def test_an_invalid_list_of_namespaces_is_refused(live: Live, tmp_path: Path) ->
 def test_many_records_go_in_one_transaction_of_several_requests(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.stores.http.store.BATCH_BYTES", 20_000)
+    monkeypatch.setattr("memories.stores.http.BATCH_BYTES", 20_000)
     store = client(live)
     with pytest.raises(Conflict):
         store.append([record(f"m{number}") for number in range(40)] + [record("m0")])

@@ -61,8 +61,8 @@ from memories.stores.postgres import rewrite as postgres_rewrite  # noqa: E402
 from memories.stores.postgres import schema as postgres_schema  # noqa: E402
 from memories.stores.postgres import search as postgres_search  # noqa: E402
 from memories.stores.postgres import vectors as postgres_vectors  # noqa: E402
+from memories.stores.postgres.query import Transaction  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
-from memories.stores.postgres.transaction import Transaction  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
     Ref,

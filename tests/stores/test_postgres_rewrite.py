@@ -26,8 +26,8 @@ from contract import (
 
 from memories.errors import ConfigError, Conflict, MemoriesError, StoreBusy, StoreError
 from memories.stores.postgres import rewrite
+from memories.stores.postgres.query import Transaction
 from memories.stores.postgres.store import PostgresStore
-from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Patch, Ref
 from postgres_node import Node, on_disk
 

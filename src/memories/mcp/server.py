@@ -224,7 +224,7 @@ def _read_resource(read: Callable[[], Value]) -> Value:
 
 
 def _add_resources(built: MCPServer, tools: Tools) -> None:
-    # `tools.memories` may differ between calls; see `server.mcp_http`.
+    # `tools.memories` may differ between calls; see `server.app`.
     @built.resource("memory://item/{id}", title="A memory", mime_type="text/plain")
     def item(id: str) -> str:  # noqa: A002
         """Return one memory in full."""

@@ -22,10 +22,10 @@ _STORES = {
     "files": "files.store.FilesStore",
     "postgresql": "postgres.store.PostgresStore",
     "postgres": "postgres.store.PostgresStore",
-    "chroma": "chroma.store.ChromaStore",
+    "chroma": "chroma.ChromaStore",
     "qdrant": "qdrant.store.QdrantStore",
-    "http": "http.store.HttpStore",
-    "https": "http.store.HttpStore",
+    "http": "http.HttpStore",
+    "https": "http.HttpStore",
 }
 
 

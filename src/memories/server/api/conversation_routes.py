@@ -18,6 +18,7 @@ from memories.identity.prompt import CLIENTS, build
 from memories.identity.prompt import shape as prompt_shape
 from memories.read.turns import TurnDraft
 from memories.search.filters import ROLES
+from memories.server.api.memory_routes import AS_OF, CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import (
     Answer,
     Call,
@@ -27,7 +28,6 @@ from memories.server.api.routes import (
     read_route,
     write_route,
 )
-from memories.server.api.search_routes import AS_OF, CURSOR, FILTERED, LIMIT
 
 MAX_TURNS = 1_000
 _SAID: Fields = {name: FILTERED[name] for name in ("role", "speaker", "since", "until", "as_of")}

@@ -8,8 +8,8 @@ from memories.answers import shapes
 from memories.core.times import to_iso
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_LIMIT, canonical_namespace
+from memories.server.api.memory_routes import CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import Call, Field, Fields, Route, read_route, write_route
-from memories.server.api.search_routes import CURSOR, FILTERED, LIMIT
 from memories.write.many import Affected
 
 _DEFAULT_STEPS = 10

@@ -20,9 +20,9 @@ from memories.guard.validate import canonical_namespace
 from memories.guard.validate import namespace as checked_namespace
 from memories.models import LogEntry
 from memories.scratchpad.file import mark_all_stale
+from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
-from memories.server.api.search_routes import AS_OF, LIMIT
 from memories.server.api.server import PING_SECONDS, Server
 from memories.stores.chain import CHAIN, chain_of
 from memories.transfer.backup import back_up

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import SchemaTooNew, StoreDamaged
 from memories.stores.files.connection import Stamp
-from memories.stores.files.log import Damage, Folded
-from memories.stores.files.schema import file_name
+from memories.stores.files.log import Damage, Folded, file_name
 from memories.stores.records import (
     Collection,
     Filter,

@@ -17,14 +17,18 @@ from memories.stores.files.connection import Folder, Stamp
 from memories.stores.files.index import FileState, Index
 from memories.stores.files.log import (
     Damage,
+    Event,
     change_event,
     create_event,
     drop_lines,
+    file_name,
     fold,
+    namespace_of,
     parse,
+    place_of,
     removal_event,
+    to_line,
 )
-from memories.stores.files.schema import Event, file_name, namespace_of, place_of, to_line
 from memories.stores.records import (
     Collection,
     Filter,

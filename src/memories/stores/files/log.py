@@ -1,4 +1,8 @@
-"""The log of one file: parses its lines into events, and computes the resulting records. Pure.
+"""The files: events as lines of readable JSON, and the records that result from them. Pure.
+
+Each line contains a memory's version or a turn in its state after the event, with the fields of the
+chat agent's contract; `op` names the kind of event. A line without `op`, from another program or
+written manually, creates its record.
 
 Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
 branches, in any order, always gives the same result:
@@ -11,15 +15,312 @@ branches, in any order, always gives the same result:
 import contextlib
 import json
 import os
+import re
 from collections.abc import Collection as Container
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from memories.core.ids import digest
+from memories.core.ids import digest, hyphenated
+from memories.core.times import from_millis, to_iso, to_millis
 from memories.guard.validate import read_json
-from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event
 from memories.stores.records import Collection, Record, Ref
+
+UNTYPED = "memory"  # the kind of a memory without a tag `type`
+_KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
+# The stem of a namespace never ends in one of these.
+_SUFFIXES = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}
+_PLAIN = re.compile(r"[a-z0-9._-]")
+_ESCAPED = re.compile(r"%([0-9a-f]{2})")
+_DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # reserved on Windows
+_BARE_ID = re.compile(r"[0-9a-f]{32}")
+
+CREATE, END, CHANGE, REMOVE = "create", "end", "change", "remove"
+
+Json = dict[str, Any]
+
+
+class Event(NamedTuple):
+    """A change to a memory's version, or to a turn.
+
+    Attributes:
+        time: A timestamp that sorts as text; the later of two events wins.
+        id: Unique; of two events with one time, the greater id wins.
+        op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove`
+            (permanent).
+        of: The id of the event that created the record.
+        record: The record after the event.
+        names: For a change, the names of the changed fields. Of a removal, the ids of the creating
+            events, and the digests of the memories that were removed completely.
+    """
+
+    time: str
+    id: str
+    op: str
+    of: str
+    record: Record
+    names: tuple[str, ...] = ()
+
+
+def file_name(collection: Collection, namespace: str) -> str:
+    """Return the name of the file for a namespace's records: `ann.jsonl`, `ann.turns.jsonl`.
+
+    Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two digits,
+    so that no two namespaces share a file on a system that ignores case.
+    """
+    return f"{stem(namespace)}{_SUFFIXES[collection]}.jsonl"
+
+
+def stem(namespace: str) -> str:
+    """Return the common prefix of a namespace's file names."""
+    if not namespace:
+        return "%"
+    escaped = ""
+    for character in namespace:
+        if _PLAIN.fullmatch(character):
+            escaped += character
+        else:
+            escaped += "".join(
+                [f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")]
+            )
+    for ending in (".turns", ".jsonl"):  # otherwise it could be a file of another namespace
+        if escaped.endswith(ending):
+            escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
+    if escaped.startswith("."):
+        escaped = f"%2e{escaped[1:]}"
+    if _DEVICE.match(escaped):
+        escaped = f"%{ord(escaped[0]):02x}{escaped[1:]}"
+    return escaped
+
+
+def namespace_of(name: str, collection: Collection) -> str | None:
+    """Return a file's namespace; None if it isn't a file of this collection."""
+    ending = f"{_SUFFIXES[collection]}.jsonl"
+    escaped = name.removesuffix(ending)
+    if escaped == name:
+        return None
+    if escaped == "%":
+        return ""
+    characters = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
+    try:
+        namespace = characters.encode("latin-1").decode("utf-8", "surrogatepass")
+    except UnicodeError:
+        return None
+    return namespace if file_name(collection, namespace) == name else None
+
+
+def find_place(name: str) -> tuple[Collection, str] | None:
+    """Return the collection and namespace of a file's records; None for any other file."""
+    for collection in Collection:
+        namespace = namespace_of(name, collection)
+        if namespace is not None:
+            return collection, namespace
+    return None
+
+
+def place_of(name: str) -> tuple[Collection, str]:
+    """Return the collection and namespace of a file with records."""
+    place = find_place(name)
+    assert place is not None, name
+    return place
+
+
+def to_json(record: Record) -> Json:
+    """Return a record as the object in its line, with the fields of the chat agent's contract."""
+    ref = record.ref
+    fields = {name: value for name, value in record.fields.items() if value is not None}
+    labels = dict(record.labels)
+    is_turn = ref.collection is Collection.HISTORY
+    kind = _KINDS[ref.collection]
+    if ref.collection is Collection.MEMORY and labels.get("type") not in (None, "", UNTYPED):
+        kind = labels.pop("type")
+    created_at = record.created_at if is_turn else _take_first_at(record, fields)
+    line: Json = {
+        "id": f"{ref.group}#{ref.position}" if is_turn else ref.group,
+        "user_id": ref.namespace,
+        "content": record.text,
+        "kind": kind,
+        "created_at": to_iso(created_at),
+        "updated_at": to_iso(record.created_at),
+    }
+    if _is_share(fields.get("confidence")):
+        line["confidence"] = fields.pop("confidence")
+    if "source_turn_id" in fields:
+        line["source_turn_id"] = fields.pop("source_turn_id")
+    if is_turn:
+        line["conversation_id"] = ref.group
+        line["turn_index"] = ref.position
+    else:
+        line["version"] = ref.position
+    ended_at = None if record.ended_at is None else to_iso(record.ended_at)
+    optional = {
+        "session": record.session,
+        "key": record.key,
+        "tags": labels or None,
+        "ended_at": ended_at,
+        "ended_by": record.ended_by,
+        "fields": fields or None,
+    }
+    return line | {name: value for name, value in optional.items() if value is not None}
+
+
+def to_line(event: Event) -> str:
+    """Return an event as a line, without the newline."""
+    line = to_json(event.record) | {"op": event.op, "event": event.id, "time": event.time}
+    if event.op in (END, CHANGE):
+        line["of"] = event.of
+    if event.names:
+        line["names"] = list(event.names)
+    return json.dumps(line, ensure_ascii=False)
+
+
+def to_event(line: object, collection: Collection, namespace: str) -> Event:
+    """Return the event in a line.
+
+    A line without `op` creates its record at the record's own time.
+
+    Raises:
+        ValueError: The line is invalid; the message says why, without quoting the line.
+    """
+    record = to_record(line, collection, namespace)
+    assert isinstance(line, dict)
+    op = line.get("op", CREATE)
+    if op not in (CREATE, END, CHANGE, REMOVE):
+        raise ValueError("this program does not know its op")
+    if "event" not in line:
+        written_at = time_text(record.created_at)
+        event_id = digest(record.ref.group, str(record.ref.position), written_at)
+        return Event(written_at, event_id, CREATE, event_id, record)
+    event_id = _text(line, "event")
+    names = line.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its names are not texts")
+    of = _text(line, "of") if op in (END, CHANGE) else event_id
+    return Event(time_text(_moment(line, "time")), event_id, op, of, record, tuple(names))
+
+
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC as sortable text, with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def to_record(line: object, collection: Collection, namespace: str) -> Record:
+    """Return the record in a line.
+
+    A line from another program, with only the six fields of the chat agent's contract, is the first
+    version of a memory. Its kind becomes the tag `type`. If its id is a UUID, it gets our form.
+
+    Raises:
+        ValueError: The line is invalid; the message says why, without quoting the line.
+    """
+    if not isinstance(line, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of an argument
+    if _text(line, "user_id") != namespace:
+        raise ValueError("its user_id is not the one in the file's name")
+    labels = dict(_texts(line.get("tags") or {}))
+    fields = dict(_scalars(line.get("fields") or {}))
+    created_at, updated_at = _time(line, "created_at"), _time(line, "updated_at")
+    kind = _text(line, "kind")
+    if collection is Collection.HISTORY:
+        group = _text(line, "conversation_id")
+        ref = Ref(collection, namespace, group, _number(line, "turn_index"))
+    else:
+        group = _text(line, "id")
+        digits = group.replace("-", "").lower()
+        if "version" not in line and _BARE_ID.fullmatch(digits):
+            group = hyphenated(digits)
+        ref = Ref(collection, namespace, group, _number(line, "version", 1))
+        if kind != _KINDS[collection]:
+            labels.setdefault("type", kind)
+        if created_at != updated_at:
+            fields["first_at"] = to_millis(created_at)
+    if _is_share(line.get("confidence")):
+        fields["confidence"] = line["confidence"]
+    if isinstance(line.get("source_turn_id"), str | int | float):
+        fields["source_turn_id"] = line["source_turn_id"]
+    return Record(
+        ref=ref,
+        text=_text(line, "content"),
+        created_at=updated_at,
+        ended_at=_time(line, "ended_at") if line.get("ended_at") is not None else None,
+        ended_by=_optional_text(line, "ended_by"),
+        key=_optional_text(line, "key"),
+        labels=labels,
+        fields=fields,
+        session=None if line.get("session") is None else _number(line, "session"),
+    )
+
+
+def _take_first_at(record: Record, fields: Json) -> datetime:
+    """Return when the first version of a memory was written.
+
+    Removes `first_at` from the fields if `created_at` of the line says the same.
+    """
+    first_at = fields.get("first_at")
+    if isinstance(first_at, bool) or not isinstance(first_at, int):
+        return record.created_at
+    if first_at == to_millis(record.created_at):
+        return record.created_at
+    try:
+        moment = from_millis(first_at)
+    except (ValueError, OverflowError, OSError):
+        return record.created_at
+    del fields["first_at"]
+    return moment
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _text(line: Json, name: str) -> str:
+    value = line.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is missing or not a text")  # noqa: TRY004 - of a file
+    value.encode()  # JSON can contain half a surrogate pair, which no store can store
+    return value
+
+
+def _optional_text(line: Json, name: str) -> str | None:
+    return None if line.get(name) is None else _text(line, name)
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("its tags are not pairs of texts")
+    "".join((*value, *value.values())).encode()
+    return value
+
+
+def _scalars(value: object) -> Json:
+    if not isinstance(value, dict) or any(
+        isinstance(field, dict | list) for field in value.values()
+    ):
+        raise ValueError("its fields are not pairs of a name and a value")
+    return value
+
+
+def _number(line: Json, name: str, default: int | None = None) -> int:
+    value = line.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"its {name} is missing or not a whole number")
+    return value
+
+
+def _time(line: Json, name: str) -> datetime:
+    """Return a time in milliseconds, the resolution of the stores."""
+    moment = _moment(line, name)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _moment(line: Json, name: str) -> datetime:
+    """Return a time; UTC if it has no time zone."""
+    try:
+        moment = datetime.fromisoformat(_text(line, name))
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"its {name} is not a time in ISO 8601") from None
+
 
 Address = tuple[str, int]  # group and position
 _BOM = b"\xef\xbb\xbf"

@@ -31,7 +31,7 @@ from memories.settings import Config
 from memories.stores.files.connection import MARKER, Folder, Stamp
 from memories.stores.files.index import Index
 from memories.stores.files.local import LocalFiles
-from memories.stores.files.schema import file_name, find_place, place_of
+from memories.stores.files.log import file_name, find_place, place_of
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import (
     SEARCHED,

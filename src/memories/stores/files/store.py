@@ -13,9 +13,8 @@ from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.files.connection import Folder
 from memories.stores.files.index import NO_LIMIT, FileState
 from memories.stores.files.local import LocalFiles
-from memories.stores.files.log import fold, parse
+from memories.stores.files.log import file_name, fold, parse
 from memories.stores.files.move import Mover, OpenStore
-from memories.stores.files.schema import file_name
 from memories.stores.protocol import OnThisDisk, Store
 from memories.stores.records import (
     Collection,

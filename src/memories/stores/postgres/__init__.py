@@ -3,5 +3,5 @@
 A version of a memory, or a turn, is a row of the table `record` (`schema`), which
 `PostgresStore.append` (`store`) adds. An index contains its words; each space has a table of
 vectors (`vectors`). `search` searches both. `connection` opens and migrates the store,
-`transaction` locks it, and `rewrite` removes records permanently.
+`query` locks it, and `rewrite` removes records permanently.
 """

@@ -16,7 +16,7 @@ from memories.core.disk import ForkGuard
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
 from memories.stores.postgres.errors import ServerFull, refusal, translate_errors
-from memories.stores.postgres.transaction import READ_META, Meta, Missing, Transaction, last_rows
+from memories.stores.postgres.query import READ_META, Meta, Missing, Transaction, last_rows
 from memories.stores.postgres.url import parse_url
 
 if TYPE_CHECKING:

@@ -9,8 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from memories.stores.damage import Damaged
-from memories.stores.postgres.query import RECORDS, Selection, at_refs, one_of, records_of
-from memories.stores.postgres.transaction import Transaction
+from memories.stores.postgres.query import (
+    RECORDS,
+    Selection,
+    Transaction,
+    at_refs,
+    one_of,
+    records_of,
+)
 from memories.stores.records import Collection, Filter, Finding, Ref
 
 # The size of the tables in bytes, and whether this user may write to them.

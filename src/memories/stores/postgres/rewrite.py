@@ -18,7 +18,7 @@ from typing import NamedTuple
 from memories.errors import StoreBusy, StoreError
 from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.transaction import ERASING, Transaction
+from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
 LOCK_SECONDS = 2.0  # seconds that other processes wait at most behind a lock that isn't granted

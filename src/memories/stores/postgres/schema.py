@@ -243,7 +243,7 @@ def _third(_: int) -> str:
     return _THIRD
 
 
-# The settings of the store: schema, partitions, vectors, and so on; see `transaction.Meta`.
+# The settings of the store: schema, partitions, vectors, and so on; see `query.Meta`.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second, _third)

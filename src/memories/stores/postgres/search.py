@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from memories.core.times import to_millis
 from memories.stores.postgres import vectors
-from memories.stores.postgres.query import FEW, Extent, Selection, one_of, read_extent
+from memories.stores.postgres.query import FEW, Extent, Selection, Transaction, one_of, read_extent
 from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
-from memories.stores.postgres.transaction import Transaction
 from memories.stores.postgres.vectors import Probe
 from memories.stores.records import BESIDE, Matches, Record, TurnQuery
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of

@@ -20,6 +20,8 @@ from memories.stores.postgres.errors import Interrupted
 from memories.stores.postgres.query import (
     RECORDS,
     Selection,
+    Transaction,
+    Vectors,
     at_refs,
     one_of,
     records_of,
@@ -28,7 +30,6 @@ from memories.stores.postgres.query import (
 )
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
-from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.url import parse_partitions
 from memories.stores.postgres.vectors import Probe
 from memories.stores.protocol import require_space, used_among

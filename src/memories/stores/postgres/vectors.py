@@ -14,14 +14,17 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import (
     COUNTED,
     RECORDS,
+    SPACES,
     Extent,
+    Row,
     Selection,
+    Transaction,
+    Vectors,
     one_of,
     records_of,
     seqs_of,
 )
 from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, vector_script
-from memories.stores.postgres.transaction import SPACES, Row, Transaction, Vectors
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 from memories.stores.words import best as highest

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 from memories.core.http import Address, Answer
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, StoreBusy, StoreError
-from memories.stores.documents.client import StoreClient, check_key, parse_tls
+from memories.stores.documents.driver import StoreClient, check_key, parse_tls
 from memories.stores.documents.store import RemoteStore
 from memories.stores.qdrant.driver import Body, NoCollection, QdrantDriver, Transport, Verb
 from memories.stores.records import Space

@@ -16,8 +16,17 @@ from memories.core.http import Address, Answer
 from memories.core.urls import without_password
 from memories.errors import ConfigError, StoreDamaged, StoreError
 from memories.languages.text import is_latin
-from memories.stores.documents.client import StoreClient, check_key, parse_tls
-from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
+from memories.stores.documents.driver import (
+    FIELDS,
+    Kind,
+    Part,
+    Point,
+    StoreClient,
+    Value,
+    Where,
+    check_key,
+    parse_tls,
+)
 from memories.stores.documents.store import RemoteStore
 from memories.stores.records import Collection, Space
 

@@ -1,1 +1,0 @@
-"""The Chroma store: the document store with a driver for Chroma's REST API."""

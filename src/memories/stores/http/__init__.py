@@ -1,1 +1,0 @@
-"""The store over HTTP: the store of a `memory serve` on another machine."""
