@@ -20,10 +20,10 @@ VALUES = {"text": "text", "time": "time", "share": "0 to 1", "whole": "whole num
 
 def query() -> Iterable[tuple[str, ...]]:
     """Yield the rows of the parameters of `GET /api/memories`."""
-    yield "parameter", "value", "meaning"
+    yield "parameter", "value", "option"
     for row in FILTERS.values():
         values = ", ".join(f"`{choice}`" for choice in row.choices) or VALUES[row.kind]
-        yield f"`{row.public_name}`", values, row.meaning
+        yield f"`{row.public_name}`", values, f"`{row.flag}`"
 
 
 def fields(*rows: Field) -> Iterable[tuple[str, ...]]:

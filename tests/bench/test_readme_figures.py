@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks are not ins
 from bench import readme
 
 ROOT = Path(__file__).parents[2]
+_WORDS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve", 16: "sixteen"}
 _COMMAND = re.compile(r"`(python -m bench|make )|\*Once\*|measured once")
 
 
@@ -49,3 +51,37 @@ def test_each_section_with_a_table_of_benchmarks_names_its_command() -> None:
     with_tables = [section for section in sections if "\n|--" in section]
     silent = [section.split("\n")[0] for section in with_tables if not _COMMAND.search(section)]
     assert silent == ["Corrected figures"]
+
+
+def read_sentences() -> str:
+    """Return the sentences of the README: no table, no code, no address, no comment."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(?s)<!--.*?-->|```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+", " ", text)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_every_number_in_the_sentences_of_the_readme_is_that_of_its_source() -> None:
+    """A figure that is measured belongs in a table, which is written from the results."""
+    from memories.mcp.server import TOOLS
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    many = (ROOT / "tests" / "processes" / "test_many_processes.py").read_text(encoding="utf-8")
+    model = (ROOT / "packages" / "memoriae-e5" / "README.md").read_text(encoding="utf-8")
+    sources = {
+        project["requires-python"].removeprefix(">="): "Python",
+        _WORDS[len(TOOLS)]: "tools over MCP",
+        "sixteen" if re.search(r"\b16\b", many) else "": "processes writing at once",
+        "100" if "100 languages" in model else "": "languages",
+        "80": "MB",  # the wheels of an installation, measured once
+        "0600": "mode",
+        "2026": "November",
+        "2.0": "Apache",
+    }
+    pattern = rf"(?<![\w.])\d(?:[\d.,]*\d)?|\b(?:{'|'.join(_WORDS.values())})\b"
+    sentences = " ".join(read_sentences().split())
+    figures = {
+        match[0]: sentences[match.start() - 20 : match.end() + 30]
+        for match in re.finditer(pattern, sentences)
+    }
+    assert figures.keys() == sources.keys()
+    assert [name for name, near in sources.items() if near not in figures[name]] == []
