@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from memories.core import ids
 from memories.core.ids import ID_LENGTH, id_prefix, new_id, parse_id, same_id, short_form, whole_id
 from memories.errors import InvalidInput
 
@@ -166,3 +167,13 @@ def test_digits_that_are_no_day_are_read_as_the_beginning_of_an_id(other: str) -
 )
 def test_an_id_of_another_program_has_no_short_form(foreign: str) -> None:
     assert short_form(foreign) == foreign
+
+
+def test_the_last_ids_of_so_many_milliseconds_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ids, "_REMEMBERED", 2)
+    counter = ids._Counter()
+    for millis in (1, 2, 1, 3, 3):
+        counter.next(millis)
+    assert [*counter._last] == [2, 3]

@@ -179,3 +179,18 @@ def test_days_in_words_are_local_ones(berlin: None) -> None:
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a date or time"):
         parse_span(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mixed"),
+    [
+        ("2026-01-01T10:00", "2026-01-02T10:00Z", True),
+        ("2026-01-02T10:00+02:00", " 2026-01-01T10:00 ", True),
+        ("2026-01-01T10:00", "2026-01-02T10:00", False),
+        ("2026-01-01T10:00Z", "2026-01-02T10:00Z", False),
+        ("2026-01-01", "2026-01-02T10:00Z", False),
+        ("3 days ago", "2026-01-02T10:00Z", False),
+    ],
+)
+def test_times_mix_zones_if_only_one_has_one(one: str, other: str, mixed: bool) -> None:
+    assert mixes_zones(one, other) is mixed

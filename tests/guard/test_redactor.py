@@ -70,6 +70,17 @@ def test_what_is_taken_out_at_every_length_and_distance_is_known() -> None:
         for behind in ("", ". It is new", " token")
         for distance in range(0, len(BETWEEN), 3)
     ]
+    texts += [
+        place.format((value * 20)[:length])
+        for place in (
+            "aws_secret_access_key = {}",
+            "acme_live_{}",
+            "Bearer {}",
+            "BEGIN {}PRIVATE KEY-----\nMIIB",
+        )
+        for value in (*VALUES, "kLmN", "QRST9", "A ")
+        for length in range(16, 45)
+    ]
     redacted = [(text, redact(text).text) for text in texts]
     assert verdicts.changed("secrets of every length", redacted) == []
 

@@ -7,7 +7,13 @@ import pytest
 
 from memories.guard.origin import PART
 from memories.models import MAX_TURN_CHARACTERS
-from memories.stores.damage import UNKNOWN, damaged_record, find_import_problem, find_problem
+from memories.stores.damage import (
+    UNKNOWN,
+    Damaged,
+    damaged_record,
+    find_import_problem,
+    find_problem,
+)
 from memories.stores.records import ROLE, SPEAKER, Collection, Record, Ref
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -44,6 +50,12 @@ def labels(count: int) -> dict[str, str]:
         (MEMORY, {"key": "k" * 513}, {"key": "k" * 514}),
         (MEMORY, {"key": "shop\x1fk"}, {"key": "shop\x1fk\x1fk"}),
         (MEMORY, {"key": "k"}, {"key": ""}),
+        (MEMORY, {"text": ""}, {"text": b"bytes"}),
+        (MEMORY, {"text": "é"}, {"text": "\udc80"}),
+        (MEMORY, {"key": None}, {"key": 5}),
+        (MEMORY, {"fields": {}}, {"fields": [("a", 1)]}),
+        (MEMORY, {"labels": {"t": "é"}}, {"labels": {5: "x"}}),
+        (MEMORY, {"fields": {"accepted_by": "Zoë"}}, {"fields": {"accepted_by": "\x1b[2J"}}),
         (MEMORY, {"labels": labels(112)}, {"labels": labels(113)}),
         (MEMORY, {"labels": {"t": "x" * 1_024}}, {"labels": {"t": "x" * 1_025}}),
         (MEMORY, {"labels": {"t" * 256: ""}}, {"labels": {"t" * 257: ""}}),
@@ -104,3 +116,13 @@ def test_damage_names_the_record_and_the_command_that_removes_it(
     finding = damaged_record(ref, "its checksum is wrong")
     assert finding.what == f"{name} is damaged: its checksum is wrong"
     assert finding.remedy == f"restore a backup, or remove it with: memory {remedy}"
+
+
+def test_the_newest_findings_are_remembered() -> None:
+    damaged = Damaged(max_findings=2)
+    refs = [MEMORY.ref._replace(position=position) for position in range(1, 4)]
+    for ref in (*refs[:2], refs[0], refs[2]):
+        damaged.note(damaged_record(ref, "torn"))
+    assert [finding.ref for finding in damaged.since()] == [refs[0], refs[2]]
+    assert [finding.ref for finding in damaged.since(3)] == [refs[2]]
+    assert damaged.mark() == 4

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from memories.embedders.fake import FakeEmbedder
@@ -56,3 +57,18 @@ def test_a_token_is_checked_for_every_namespace_of_an_argument(
 def test_an_address_of_the_wrong_type_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="is not a valid"):
         from_wire(to_wire(wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("float32", "float32"), ("float64", "float64"), ("int64", "int64"), ("bool", "bool"), ("float16", "float32")],
+)  # fmt: skip
+def test_an_array_comes_back_with_its_shape_and_a_type_that_is_known(name: str, dtype: str) -> None:
+    array = np.array([[0, 1, 1], [1, 0, 1]], dtype=name).T
+    wire = to_wire(array)
+    back = from_wire(wire)
+    assert (str(back.dtype), back.shape, back.tolist()) == (dtype, (3, 2), array.tolist())
+    back[0, 0] = 1  # it is not a view of what was read
+    wire["array"][0] = "object"
+    with pytest.raises(InvalidInput, match="not a valid array"):
+        from_wire(wire)

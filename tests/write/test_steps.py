@@ -4,6 +4,7 @@ transaction first.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from memories import Memories
 from memories.stores.records import SEARCHED
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
+from memories.write.many import moment_after
+from memories.write.rollback import _has_time
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -101,3 +104,36 @@ def test_an_export_is_of_one_moment(memories: Memories, monkeypatch: pytest.Monk
         export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
     assert len(lines) == 4
     assert [set(each) for each in steps if each] == [{"read"}]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "later"),
+    [(0.001, False), (0, True), (-1, True), (-60, True), (-60.001, False)],
+)
+def test_a_moment_after_the_last_change_is_later_within_the_difference_of_clocks(
+    seconds: float, later: bool
+) -> None:
+    last = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    with Memories(embedder="none", namespace="bob", clock=lambda: last) as memories:
+        now = last + timedelta(seconds=seconds)
+        assert moment_after(memories._store, "bob", now) == now
+        memories.create("The gate is green")
+        expected = last + timedelta(milliseconds=1) if later else now
+        assert moment_after(memories._store, "bob", now) == expected
+
+
+@pytest.mark.parametrize(
+    ("memory_id", "has_time"),
+    [
+        ("019de368-f600-7abc-8000-000000000000", True),
+        ("019de368-0ba0-7abc-8000-000000000000", True),
+        ("019de368-0b9f-7abc-8000-000000000000", False),
+        ("019de368-f600-4abc-8000-000000000000", False),
+        ("019de368-f600-7abc-8000-00000000000", False),
+        ("zzzzzzzz-b400-7abc-8000-000000000000", False),
+        ("note", False),
+    ],
+)
+def test_an_id_has_the_time_of_its_writing_or_a_later_one(memory_id: str, has_time: bool) -> None:
+    written_at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    assert _has_time(memory_id, written_at) is has_time

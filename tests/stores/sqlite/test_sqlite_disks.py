@@ -368,3 +368,47 @@ print(told(lambda: store.count(mine)))
 """
     )
     assert "too many open files" in run_python(script, path).stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, "the system did not report a reason"),
+        ({"_is_out_of_descriptors": True}, "this process has too many open files"),
+        ({"access": False, "_is_out_of_descriptors": True}, "it or its folder is not writable"),
+        ({"_MAX_PATH_BYTES": 5, "access": False}, "its path is too long for SQLite"),
+        ({"_is_full": True, "_MAX_PATH_BYTES": 5}, "its disk is full"),
+        ({"_find_folder_in_the_way": "a folder is in the way", "_is_full": True}, "a folder is in the way"),
+    ],
+)  # fmt: skip
+def test_the_first_reason_why_a_file_cannot_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], why: str
+) -> None:
+    path = tmp_path / "m.db"
+    path.touch()
+    causes = {"_find_folder_in_the_way": "", "_is_full": False, "_is_out_of_descriptors": False}
+    for name, answer in (causes | {"access": True} | changed).items():
+        if name == "access":
+            monkeypatch.setattr(os, name, lambda *_, answer=answer: answer)
+        elif name == "_MAX_PATH_BYTES":
+            monkeypatch.setattr(errors, name, answer)
+        else:
+            monkeypatch.setattr(errors, name, lambda *_, answer=answer: answer)
+    assert errors._why_it_cannot_open(path).startswith(why)
+    path.unlink()
+    path.mkdir()
+    assert errors._why_it_cannot_open(path) == "it is a folder"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_out"), [(None, False), (errno.EMFILE, True), (errno.ENFILE, True), (errno.EACCES, False)]
+)  # fmt: skip
+def test_a_process_is_out_of_descriptors_if_the_system_says_so(
+    monkeypatch: pytest.MonkeyPatch, code: int | None, is_out: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, "refused")
+
+    if code is not None:
+        monkeypatch.setattr(os, "open", refuse)
+    assert errors._is_out_of_descriptors() is is_out

@@ -1,0 +1,52 @@
+"""How long a memory holds, and when it should be confirmed, is read from a time span."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memories.errors import InvalidInput
+from memories.write.anchoring import MAX_RECHECK_DAYS, parse_recheck, parse_valid_until
+from tables import failures_of
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def test_a_memory_is_confirmed_after_a_span_of_days() -> None:
+    rows: list[tuple[str | int | None, int | None]] = [
+        (None, None),
+        ("", 0),
+        (" ", 0),
+        (0, 0),
+        ("0d", 0),
+        ("1d", 1),
+        (" 12w ", 84),
+        ("3 mo", 90),
+        ("1y", 365),
+        (MAX_RECHECK_DAYS, MAX_RECHECK_DAYS),
+        (f"{MAX_RECHECK_DAYS}d", MAX_RECHECK_DAYS),
+    ]
+    assert failures_of(rows, parse_recheck) == []
+
+
+@pytest.mark.parametrize(
+    "span", [-1, "-1d", MAX_RECHECK_DAYS + 1, f"{MAX_RECHECK_DAYS + 1}d", "1h", "d", "soon"]
+)
+def test_a_span_that_cannot_be_is_refused(span: str | int) -> None:
+    with pytest.raises(InvalidInput, match="recheck must be a time span"):
+        parse_recheck(span)
+
+
+def test_a_memory_holds_until_the_end_of_a_day_or_for_a_span() -> None:
+    rows = [
+        (None, NOW, None),
+        ("", NOW, ""),
+        (" ", NOW, ""),
+        ("90d", NOW, NOW + timedelta(days=90)),
+        (" 2w ", NOW, NOW + timedelta(days=14)),
+        ("1mo", NOW, NOW + timedelta(days=30)),
+        ("1y", NOW, NOW + timedelta(days=365)),
+        (NOW, NOW, NOW),
+        ("2026-06-01T10:00Z", NOW, datetime(2026, 6, 1, 10, tzinfo=UTC)),
+    ]
+    assert failures_of(rows, parse_valid_until) == []
+    assert parse_valid_until("2026-06-01", NOW) > datetime(2026, 6, 1, 23, 59, tzinfo=UTC)
