@@ -1,14 +1,18 @@
 """The layout of a memory: one record for each version."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
 
 from memories.core.times import to_millis
 from memories.models import DecayPolicy, Draft
 from memories.read import versions
-from memories.stores.records import Collection, Ref
+from memories.stores.records import Collection, Record, Ref
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 DAY = timedelta(days=1)
+ANCHORED = {"anchors": "src/a.py\nsrc/b.py", "anchored_at": 5}
 DRAFT = Draft(
     "content",
     tags={"project": "shop"},
@@ -133,3 +137,21 @@ def test_a_memory_is_corrected_from_the_moment_of_its_correction_on() -> None:
     millisecond = timedelta(milliseconds=1)
     assert versions.corrected_by(record, NOW + DAY - millisecond) is None
     assert versions.corrected_by(record, NOW + DAY) == "other"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "left"),
+    [
+        (ANCHORED, "src/a.py opens the gate", {"anchors": "src/a.py", "anchored_at": 5}),
+        (ANCHORED, "the gate opens", {}),
+        (ANCHORED, "src/b.py and src/a.py", ANCHORED),
+        ({}, "src/a.py opens the gate", {}),
+    ],
+)
+def test_a_new_text_keeps_the_anchors_that_it_names(
+    fields: dict[str, Any], text: str, left: dict[str, Any]
+) -> None:
+    ref = Ref(Collection.MEMORY, "bob", "m", 1)
+    written_at = datetime(2026, 5, 1, tzinfo=UTC)
+    latest = Record(ref, "src/a.py and src/b.py open the gate", written_at, fields=fields)
+    assert versions._anchors_left(latest, text) == left

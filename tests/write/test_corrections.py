@@ -2,6 +2,7 @@
 removed.
 """
 
+import functools
 import json
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,6 +20,7 @@ from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
 from memories.write.compare.corrections import corrects
+from tables import failures_of
 from verdicts import changed
 
 DATA = Path(__file__).parents[1] / "data"
@@ -407,3 +409,30 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
     assert not corrects(one, other, None, threshold=0.8)
     assert not corrects(other, one, None, threshold=0.8)
+
+
+ANNOUNCED = [
+    ("The user drinks coffee instead of tea.", "The user drinks tea.", True),
+    ("The user drinks instead of tea.", "The user drinks tea.", False),
+    ("The user drinks coffee instead of beer.", "The user drinks tea.", False),
+    ("The user moved from Oslo to Bergen.", "The user lives in Oslo.", True),
+    ("The user moved from Rome to Bergen.", "The user lives in Oslo.", False),
+    ("The user moved from Oslo to Oslo.", "The user lives in Oslo.", False),
+    ("The user moved from to Bergen.", "The user lives in Oslo.", False),
+    ("The user walks from Oslo to Bergen.", "The user lives in Oslo.", False),
+    ("Ann moved from Oslo to Bergen.", "The user lives in Oslo.", False),
+    ("Ann is the lead.", "Bob is the lead.", True),
+    ("Ann is a lead.", "Bob is a lead.", False),
+    ("Ann leads the team.", "Bob leads the team.", True),
+    ("Ann likes the team.", "Bob likes the team.", False),
+    ("ann is the lead.", "bob is the lead.", False),
+    ("Ann is.", "Bob is.", False),
+    ("Gates never open.", "Gates open.", True),
+    ("Open.", "Not open.", False),
+    ("Ann always pays.", "Ann pays.", True),
+]
+
+
+def test_a_change_is_announced_and_a_role_passes_on_or_not() -> None:
+    rows = [(new, old, None, expected) for new, old, expected in ANNOUNCED]
+    assert failures_of(rows, functools.partial(corrects, threshold=0.8)) == []

@@ -96,6 +96,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     assert [entry["text"][:5] for entry in seen] == ["first", "xxxxx", "third"]
     assert not queue
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
+    assert queue.refused_count() == 2
 
 
 def test_a_queue_is_filled_to_the_last_byte(

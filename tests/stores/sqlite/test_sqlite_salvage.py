@@ -9,6 +9,7 @@ from contract import HISTORY, MEMORY, SPACE, everything, pool, record, turn
 
 from memories.errors import StoreDamaged
 from memories.stores.records import Patch, Record, Ref
+from memories.stores.sqlite.log import read_log
 from memories.stores.sqlite.salvage import Lost, _value, _varint, page_rows, salvage
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -145,3 +146,15 @@ def test_numbers_take_up_to_nine_bytes() -> None:
     assert _value(b"\x00\x05", 0, 2) == (5, 2)
     with pytest.raises(ValueError):
         _value(b"\x00", 0, 2)
+
+
+@pytest.mark.parametrize("size", [512, 4096, 65536])
+def test_a_log_is_read_in_pages_of_any_size(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "any.db"
+    db = apsw.Connection(str(path))
+    db.execute(f"PRAGMA page_size={size}; PRAGMA journal_mode=WAL; CREATE TABLE t (a)").fetchall()
+    log = read_log(Path(f"{path}-wal"))
+    db.close()
+    assert log is not None
+    assert (log.page_size, log.page_count, sorted(log.pages)) == (size, 2, [1, 2])
+    assert {len(page) for page in log.pages.values()} == {size}
