@@ -10,7 +10,7 @@ In groups named after memories, the same collection keeps the times of their rei
 `reinforcements_of`.
 """
 
-import binascii  # not base64: importing it takes as long as the rest of this module
+import binascii  # base64 takes as long to import as the rest of this module
 import contextlib
 import json
 import os
@@ -22,7 +22,7 @@ from memories.core.times import from_millis, to_millis
 from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 
-CHAIN = "\x1f"  # not the id of any memory
+CHAIN = "\x1f"  # can't be the id of a memory
 MAX_ITEMS = 500  # items in one entry; more items go into the next entry
 _TURNS = "~"  # prefix of a conversation's digest
 _NAMED = "="  # prefix of a memory's id that isn't a UUID
@@ -98,7 +98,7 @@ def hash_of(link: Link, previous: str) -> str:
 
 
 def follow(link: Link, head: Link | None) -> Link:
-    """Return an entry with the number and the hash that follow the head of its chain."""
+    """Return an entry numbered and hashed to follow the head of its chain."""
     if head is None:
         numbered, previous = link._replace(number=1), ""
     else:
@@ -122,7 +122,7 @@ def record_of(link: Link, position: int) -> Record:
 
 
 def link_of(record: Record) -> Link:
-    """Return the entry in a record.
+    """Return the entry that a record holds.
 
     Raises:
         ValueError: The record isn't an entry.
@@ -171,7 +171,7 @@ def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(entry: Record) -> Record:
-    """Return the next entry after one whose changes failed; it records the failure."""
+    """Return the entry to add after one whose changes failed; it records the failure."""
     link = link_of(entry)
     changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
     return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)
@@ -191,7 +191,7 @@ def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
 
 
 def conversation_digest(salt: str, name: str) -> str:
-    """Return the digest that represents a conversation's name in the chain with this salt."""
+    """Return the digest that stands for a conversation's name in a chain with this salt."""
     import hashlib
 
     data = name.encode("utf-8", "surrogatepass")
@@ -212,7 +212,7 @@ def item_of(ref: Ref, last: int, salt: str) -> str:
 
 
 def parse_item(item: str) -> Item:
-    """Parse an item.
+    """Parse an item as the chain stores it.
 
     Raises:
         ValueError: The text isn't an item.
@@ -230,7 +230,7 @@ def parse_item(item: str) -> Item:
 
 
 def to_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Return positions as ranges of consecutive ones, each as its first and last position."""
+    """Return ranges of consecutive positions, each as its first and last position."""
     ranges: list[tuple[int, int]] = []
     for position in sorted(set(positions)):
         if ranges and ranges[-1][1] == position - 1:

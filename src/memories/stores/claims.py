@@ -39,7 +39,7 @@ class Taken(Exception):
 
 
 class Claims(Protocol):
-    """Stores the requests of the last day, at most `MAX_KEPT`; threads may share it.
+    """Remembers the keyed requests of the last day, at most `MAX_KEPT`; threads may share it.
 
     Any server may process a request if the server that began it no longer runs.
     """
@@ -63,7 +63,7 @@ class Claims(Protocol):
         ...
 
     def drop(self, claim: Claim) -> None:
-        """End a request that changed nothing, and delete its record."""
+        """End a request that changed nothing, and forget it."""
         ...
 
     def close(self) -> None:

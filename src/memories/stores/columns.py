@@ -13,14 +13,14 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # how many of the best by words, and by vector, are returned with their neighbours
+_LEADING = 20  # how many of the best by words and by vector get neighbours
 MAX_OF_A_DAY = 100  # how many turns from a time span in the query are always returned
 
 Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the best ids of each mapping, whose neighbours are returned too."""
+    """Return the best ids of each mapping; the caller also returns their neighbours."""
     ids: list[Id] = []
     for mapping in scores:
         ids += heapq.nlargest(_LEADING, mapping, key=mapping.__getitem__)
@@ -28,9 +28,7 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
 
 
 class Places(NamedTuple):
-    """The places of records as columns of `Matches`, and the number that the store gives each
-    row.
-    """
+    """The addresses of records as columns of `Matches`, and the store's number for each row."""
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -47,7 +45,7 @@ def places_of(
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
 ) -> Places:
-    """Return places from their columns.
+    """Return the places whose columns these are.
 
     Args:
         columns: Seq, namespace, group, position, session, time of creation and labels, as the store
@@ -78,7 +76,7 @@ def matches_at(
     ordered = places.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows of these seqs, and a mask of the seqs that have a row."""
+        """Return the rows of these seqs, and a mask that shows which seqs have one."""
         wanted = np.fromiter(seqs, dtype=np.int64)
         index = np.searchsorted(ordered, wanted)
         has_row = index < len(ordered)

@@ -22,7 +22,7 @@ from memories.languages import unseen
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
-UNKNOWN = "?"  # represents an unreadable namespace; no real namespace has this name
+UNKNOWN = "?"  # stands for an unreadable namespace; no real one has this name
 # Followed by a number, the group of a record whose own group can't be read or passed as an
 # argument.
 UNREADABLE = "damaged-"
@@ -40,7 +40,7 @@ _ENDS = ("update", "delete", "supersede", "pending", "rollback")
 
 
 class Damaged:
-    """The distinct damaged parts of a store that reads have found; threads may share it.
+    """The damaged parts of a store that its reads have found; threads may share it.
 
     It contains only damage that reads happened to find. `Store.check` checks everything.
     """
@@ -53,7 +53,9 @@ class Damaged:
         self._count = 0
 
     def note(self, finding: Finding) -> None:
-        """Remember a part that was left out of an answer; a repeated one counts as the newest."""
+        """Remember a damaged part that an answer leaves out; a part that is noted again counts as
+        new.
+        """
         with self._lock:
             self._count += 1
             name = finding.what if finding.ref is None else finding.ref
@@ -117,7 +119,9 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return a record's problem as the end of a sentence about it; None if it is sound."""
+    """Return what is wrong with a record, as the end of a sentence about it; None if it is
+    sound.
+    """
     if record.ref.collection is Collection.LOG:
         return None  # `chain` checks log entries
     return (
@@ -129,7 +133,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return what a sound record contains that no version of this program writes; None if nothing.
+    """Return why no version of this program can have written a sound record; None if one can.
 
     This is stricter than `find_problem`: imported records must stay within the limits for records
     written here.
@@ -205,12 +209,12 @@ def _find_label_problem(key: object, value: object) -> str | None:
     return None
 
 
-# Thousands of records have few distinct labels.
+# Cached, since thousands of records share a few labels.
 _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_problem)
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return the problem in the labels that only turns have; None if they are sound."""
+    """Return what is wrong with the labels that only turns have; None if they are sound."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":

@@ -32,7 +32,7 @@ Change = Record | Patch | Ref  # an added, patched or removed record
 
 
 def ref_of(change: Change) -> Ref:
-    """Return the record that a change is about."""
+    """Return the address of the record that a change affects."""
     return change if isinstance(change, Ref) else change.ref
 
 
@@ -167,7 +167,7 @@ class LoggedStore(StoreWrapper):
             self._local.changes += records
 
     def stamp_origin(self, record: Record) -> Record:
-        """Return a record with its origin; see the module's `stamp_origin`."""
+        """Return a record stamped with its origin; see the module's `stamp_origin`."""
         if self._origin is None or record.ref.collection not in SEARCHED:
             return record
         return record._replace(labels=stamp_labels(record.labels, self._origin()))
@@ -186,7 +186,7 @@ class LoggedStore(StoreWrapper):
             with self.transaction():
                 self._note(_Note(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
-        backups = self.backups()  # before: only the store may fail once records are erased
+        backups = self.backups()  # first, since only the store may fail once records are erased
         try:
             return tuple(dict.fromkeys((*self._store.remove(refs), *backups)))
         except ErasureUnfinished:
@@ -217,7 +217,7 @@ class LoggedStore(StoreWrapper):
         return erasure_unfinished(PARTLY_GONE, exc)
 
     def keeping_origins(self, action: str | None = None) -> "LoggedStore":
-        """Return a twin of this store in which added records keep their origins.
+        """Return a copy of this store in which added records keep their origins.
 
         Args:
             action: The action that the twin logs for additions and removals, instead of their own.
@@ -293,7 +293,7 @@ class LoggedStore(StoreWrapper):
             return self._batch_heads[namespace]
         where, mark = chain.chain_of(namespace), self._store.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            # Two look-ups by address cost a third of a search for the end.
+            # Two look-ups by address take a third of the time of a search for the end.
             if namespace in self._heads:
                 entry, link = self._heads[namespace]
                 if self._is_last(entry) and not self._has_met_damage(namespace, mark):
@@ -341,7 +341,7 @@ class LoggedStore(StoreWrapper):
 
 
 def stamp_origin(store: "Store", record: Record) -> Record:
-    """Return a record with the origin that the store gives it when it is added."""
+    """Return a record stamped with the origin that a store gives to added records."""
     if isinstance(store, LoggedStore):
         return store.stamp_origin(record)
     return record

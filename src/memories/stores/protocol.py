@@ -87,7 +87,7 @@ class Store(Protocol):
         """
 
     def patch(self, patches: Sequence[Patch]) -> None:
-        """Change the end and the fields of records; refs that don't exist are ignored.
+        """Set the end and the fields of existing records; refs that don't exist are ignored.
 
         Raises:
             Conflict: A record would become live again, but another record now has its key; nothing
@@ -257,8 +257,10 @@ class Store(Protocol):
         """
 
     def use_space(self, space: Space) -> None:
-        """Write and search vectors of this space from now on, instead of the space with which the
-        store was opened; nothing stored changes. No thread may use the store in the meantime.
+        """Use this space for writes and searches, instead of the one with which the store was
+        opened.
+
+        Stored vectors don't change. No thread may use the store in the meantime.
         """
 
     def info(self, where: Filter) -> StoreInfo:
@@ -299,7 +301,7 @@ class OnThisDisk(Protocol):
     def rehearse(self) -> None:
         """Make a small write up to its commit, and undo it; readers never see it.
 
-        It doesn't wait for other writers: if one is writing, writes succeed.
+        It doesn't wait for other writers: if one is writing, writes evidently succeed.
 
         Raises:
             StoreError: A write would fail with this error, for example because of a full disk or a
@@ -326,8 +328,8 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
-    """Return the error for a failed erasure, given how far it got."""
-    why = str(exc).partition(";")[0]  # the rest of the message concerns writes that were undone
+    """Return the error for an erasure that failed, and how far it got."""
+    why = str(exc).partition(";")[0]  # the rest is about writes that were undone
     return ErasureUnfinished(f"{state} ({why}); forget it again")
 
 
@@ -415,7 +417,7 @@ def find_first(store: Store, where: Filter, *, newest_first: bool = False) -> Re
 
 
 def used_among(store: Store, where: Filter) -> list[tuple[Ref, int]]:
-    """Implement `Store.used` with the store's `scan`."""
+    """Return what `Store.used` should, by scanning the store."""
     counts: dict[Ref, int] = {}
     for page in scan_pages(store, where, size=1_000):
         for record in page:

@@ -1,4 +1,4 @@
-"""The values that stores take and return: records, refs, filters and answers.
+"""The values that stores take and return: records, refs, filters and search results.
 
 The values that users see are in `models`.
 """
@@ -46,7 +46,7 @@ class Ref(NamedTuple):
 
 
 def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:
-    """Return refs by collection and namespace."""
+    """Group refs by collection and namespace."""
     groups: dict[tuple[Collection, str], list[Ref]] = {}
     for ref in refs:
         groups.setdefault(ref[:2], []).append(ref)

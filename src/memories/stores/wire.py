@@ -35,7 +35,7 @@ _DTYPES = ("float32", "float64", "int64", "bool")
 
 
 def to_wire(content: Any) -> Any:
-    """Return a value as JSON; a type that JSON lacks becomes an object with its name as the key."""
+    """Return a value as JSON; a type that JSON lacks becomes an object whose key names the type."""
     if isinstance(content, Collection):
         return {"collection": str(content)}
     if content is None or isinstance(content, str | bool | int | float):
@@ -128,7 +128,7 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 
 
 def namespaces_of(argument: Any) -> set[str]:
-    """Return all namespaces in the arguments of a call."""
+    """Return all namespaces that the arguments of a call name."""
     if isinstance(argument, Ref):
         return {argument.namespace}
     if isinstance(argument, Filter):

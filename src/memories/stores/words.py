@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# As in the SQLite store's schema.
+# The tokenizer that the SQLite store's schema names.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # FTS5's parameters
 _MAX_SORTED = 20  # up to this many scores per requested result, sorting all is faster than a heap
@@ -49,7 +49,7 @@ class Corpus(NamedTuple):
 
 
 class WordScores(NamedTuple):
-    """How well each document in a sequence matches.
+    """How well each of several documents matches the words of a query.
 
     Attributes:
         scores: BM25 of all terms, shape (documents,); 0.0 if no term matches.
@@ -79,7 +79,7 @@ def tokens(text: str) -> list[str]:
 
 
 def tokens_of(record: Record) -> list[str]:
-    """Return the tokens that find a record; none for a log record."""
+    """Return the tokens by which a record is found; none for a log record."""
     if record.ref.collection in SEARCHED:
         return tokens(indexed_text(record))
     return []
@@ -93,7 +93,7 @@ def indexed_text(record: Record) -> str:
 
 
 def parse(term: str) -> Term | None:
-    """Return a term from `memories.languages.text.query_terms` as tokens; None if it contains
+    """Split a term of `memories.languages.text.query_terms` into tokens; return None if it has
     none.
     """
     text = term.removesuffix("*")

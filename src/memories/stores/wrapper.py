@@ -1,4 +1,4 @@
-"""Stores that wrap another store: one forwards every method, and one batches appends."""
+"""Stores that wrap another store: one forwards every method, the other batches appends."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,7 +162,7 @@ MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
-    """A moment, given by the number of records appended and of other changes made so far."""
+    """A moment: how many records were appended and how many other changes were made so far."""
 
     appended: int
     changes: int
@@ -176,10 +176,10 @@ class BatchedStore(StoreWrapper):
     """
 
     def __init__(self, store: "Store") -> None:
-        """Begin an empty batch, in a transaction of the store."""
+        """Begin an empty batch; the store must be in a transaction."""
         super().__init__(store)
         self._waiting: list[Record] = []
-        self._added = 0  # records passed on to the store
+        self._added = 0  # number of records passed on to the store
         self._changes = 0
         self._has_failed = False
 

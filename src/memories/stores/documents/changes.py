@@ -1,6 +1,4 @@
-"""Writing to a document server: a transaction's changes, the writer lock, and the order of
-requests.
-"""
+"""Writes to a document server: a transaction's changes, the writer lock, the order of requests."""
 
 import contextlib
 import hashlib
@@ -46,7 +44,8 @@ _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """The lock for this machine's writers, while it is held. Knows which pending writes have died.
+    """The lock that excludes this machine's other writers; while held, it knows which pending
+    writes are dead.
 
     The clocks of two machines may differ by hours. So a record that another machine has begun
     counts as dead if it was pending for a minute by this machine's clock. A file next to the lock
@@ -176,22 +175,24 @@ class Changes:
         return Changes(dict(self.new), dict(self.patched), updates)
 
     def records(self) -> Iterator[Record]:
-        """Yield the overlay's records, without vectors."""
+        """Yield the records that the transaction has added or changed, without vectors."""
         for record in self.new.values():
             yield record._replace(vectors=None)
         yield from self.patched.values()
 
     def matching(self, where: Filter) -> list[Record]:
-        """Return the overlay's records that match a filter."""
+        """Return the added or changed records that match a filter."""
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record in the overlay, without its vectors."""
+        """Return a record that the transaction has added or changed, without vectors; None for
+        others.
+        """
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
     def patch(self, record: Record, patch: Patch) -> None:
-        """Change a record, given in its state in the overlay or on the server."""
+        """Change a record, given its current state in the overlay or on the server."""
         fields = {**record.fields, **patch.fields}
         fields = {name: value for name, value in fields.items() if value is not None}
         patched = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
@@ -220,7 +221,7 @@ class Flush:
     wrote first. Then one update completes the transaction: pending records become live, others end.
     An interruption before that leaves pending records, which the next writer of these refs removes.
     Finally the labels are added again, since a removal by another machine may have deleted them in
-    the meantime. That machine checks again, too.
+    the meantime. That machine checks again too.
     """
 
     def __init__(
@@ -273,7 +274,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # immediately before the last step
+            for part, refs in self._new.items():  # again, since another writer may have come first
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -457,5 +458,5 @@ def find_pending(
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
-    """Return refs by the part that contains their records."""
+    """Group refs by the part that contains their records."""
     return {Part(Kind.RECORDS, *place): part for place, part in by_namespace(refs).items()}

@@ -84,7 +84,7 @@ class Point(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition on a field in the payload; a missing field never meets it.
+    """A condition on a field in the payload. A point without the field never meets it.
 
     Attributes:
         field: One of `FIELDS`.
@@ -132,7 +132,9 @@ class Driver(Protocol):
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """Where the bytes of deleted points may remain, and until when; empty if nowhere."""
+        """A sentence on where the bytes of deleted points may remain, and until when; empty if
+        nowhere.
+        """
 
     @property
     def max_batch(self) -> int:
@@ -166,8 +168,8 @@ class Driver(Protocol):
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """Add points. A point whose id exists is silently skipped, and the existing one is kept.
 
-        To find out whose point it is, read it back: a record's payload contains the id of the write
-        that made it.
+        To find out which write made it, read it back: a record's payload contains the id of its
+        write.
         """
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
@@ -204,7 +206,7 @@ class Driver(Protocol):
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """Return the ids and cosines of the `k` nearest windows; 99 in 100 must be correct.
+        """Return the ids and cosines of the `k` nearest windows; 99 of 100 must be correct.
 
         Args:
             part: The part of the windows.

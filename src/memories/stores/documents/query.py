@@ -111,7 +111,7 @@ class View:
     def _overlay(
         self, where: Filter, points_by_part: Iterable[tuple[Part, list[Point]]]
     ) -> list[Stored]:
-        """Return the matching records among points, as the transaction sees them."""
+        """Return the records in points that match, as the transaction sees them."""
         records: list[Stored] = []
         for part, points in points_by_part:
             decoded = decode(part, points, self.damaged)

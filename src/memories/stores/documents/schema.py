@@ -13,10 +13,10 @@ from memories.stores.records import Filter, Finding, Patch, Record, Ref
 # A record's state is one number, so that every filter is a plain conjunction: the millisecond at
 # which the record ended, or one of these two values, which are later than any time.
 LIVE = 2**53 - 2
-PENDING = 2**53 - 1  # written, but its transaction has not ended, so it doesn't exist yet
+PENDING = 2**53 - 1  # written by a transaction that has not ended, so not visible yet
 
-_FIELD = "field."  # precedes the name of a field that a patch has set
-_VECTORS = "vectors."  # precedes the id of a space
+_FIELD = "field."  # prefix of the name of a field that a patch has set
+_VECTORS = "vectors."  # prefix of the id of a space
 
 
 class Windows(NamedTuple):
@@ -126,7 +126,7 @@ def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
 
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
-    """Return a patch as changes to a payload."""
+    """Return the changes to a payload that carry out a patch."""
     ended = LIVE if patch.ended_at is None else to_millis(patch.ended_at)
     changes: dict[str, Value | None] = {"ended": ended, "by": patch.ended_by}
     for name, value in patch.fields.items():
@@ -137,7 +137,7 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
 def decode(
     part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
 ) -> list[Stored]:
-    """Return the records in points.
+    """Return the records that points contain.
 
     Args:
         part: The points' part.

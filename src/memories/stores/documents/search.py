@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 SMALL = 1_000  # up to this many turns, all are scored
-_SAMPLE_SIZE = 100  # number of records whose words and lengths represent all records
+_SAMPLE_SIZE = 100  # number of records from which the words and lengths of all are estimated
 _ALL_TERMS = 2_000  # among more records than this, very common words are not searched
 _COMMON_SHARE = 0.2  # a word in this share of the records is very common
-_MIN_RANKED = 80  # at least this many records are ranked by their words
+_MIN_RANKED = 80  # rank at least this many records by their words
 _MIN_RANKED_TURNS = 600
 _MAX_CHECKED = 200  # up to this many records are read to count those that contain a phrase
 _MAX_SCORED = 500  # up to this many matching records have all their vectors scored
@@ -170,7 +170,7 @@ class Search:
         return [ref_at(self._where, place) for place in places]
 
     def _get_cached(self, refs: Iterable[Ref]) -> list[Stored]:
-        """Return the matching records among refs that were loaded."""
+        """Return the matching records among refs that were loaded before."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 
@@ -357,7 +357,7 @@ class Search:
         return {ref: float((windows @ self._vector).max()) for ref, windows in vectors.items()}
 
     def _score_others(self, records: Sequence[Stored], similarities: Scores) -> None:
-        """Add the cosines of the records that have none yet."""
+        """Compute the cosines of the records that have none yet, and add them."""
         others = [stored for stored in records if stored.ref not in similarities]
         similarities |= self._score_vectors(others)
 
@@ -377,7 +377,7 @@ class Search:
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
-        """Return some turns from each day in the query."""
+        """Return some turns from each day that the query names."""
         turns_of_days: set[Ref] = set()
         for first, last in query.days:
             span = [

@@ -204,7 +204,7 @@ class Spaces:
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:
-        """Return the refs of all records without vectors in a space."""
+        """Return the refs of all records that lack vectors in a space."""
         exists = Condition("ended", "<=", LIVE)
         has_space = Condition("spaces", "has", space_id)
         refs: list[Ref] = []

@@ -74,7 +74,7 @@ class Chains:
     def __init__(self, driver: Driver) -> None:
         """Initialize; no request is sent yet."""
         self._driver = driver
-        self._reached: dict[str, int] = {}  # a position that a namespace's chain has reached
+        self._reached: dict[str, int] = {}  # a position that exists in each namespace's chain
 
     def last(self, namespace: str, view: View) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.
@@ -101,7 +101,7 @@ class Chains:
     def write(
         self, entries: Sequence[Record], lock: WriterLock, begin: Callable[[], object]
     ) -> list[Record]:
-        """Add entries to their chains; return them in their final form.
+        """Add entries to their chains; return them with their final numbers and hashes.
 
         Raises:
             StoreBusy: Other writers kept adding entries.
@@ -119,7 +119,7 @@ class Chains:
             try:
                 Flush(self._driver, changes, lock, None).run()
             except Conflict:
-                with contextlib.suppress(Conflict):  # this removes what a dead writer left
+                with contextlib.suppress(Conflict):  # removes what a dead writer left behind
                     check_free(self._driver, entries, Changes(), lock)
                 last = self.last(part.namespace, View(self._driver, Changes(), Damaged()))
                 entries = relink(entries, last)
@@ -138,25 +138,21 @@ class RemoteStore:
     It can't guarantee everything; this is how it compensates:
 
     - Transactions are buffered here as an overlay on the reads inside them, and written when they
-      end. A user's writers on one machine exclude each other by a file lock. Writers on different
-      machines don't: if two of them write the same position or key at the same time, one or both
-      get `Conflict`, and no acknowledged write is lost. But another machine may change what a
-      transaction has read before it ends, and of two patches of one field the last one wins. The
-      service protects what it read by appending the next version, whose position only one can take.
-    - The changes of a transaction become visible in one step if they are in one namespace of one
-      collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
-      them for a moment, and a crash between two requests may leave it so; `Memories` writes to one
-      namespace at a time.
-    - What another machine was writing when it died blocks its place for a minute after this machine
-      has first seen it.
-    - `remove` hides records from every read. The server may keep their bytes until it rewrites its
-      files, which the result says.
-    - The rarity of a word and the length of a text are estimated from all records of the namespaces
-      that are read, including ended ones. If very many records have a term, those with the rarest
-      terms are ranked. Among more than 2,000 records, a word that a fifth of them has is not
-      searched for beside rarer ones.
-    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a
-      thousand.
+    end. A user's writers on one machine exclude each other by a file lock. Writers on different
+    machines don't: if two of them write the same position or key at the same time, one or both get
+    `Conflict`, and no acknowledged write is lost. But another machine may change what a transaction
+    has read before it ends, and of two patches of one field the last one wins. The service protects
+    what it read by appending the next version, whose position only one can take. - The changes of a
+    transaction become visible in one step if they are in one namespace of one collection and fit
+    into one request (`Driver.max_batch`). Otherwise readers may see a part of them for a moment,
+    and a crash between two requests may leave it so; `Memories` writes to one namespace at a time.
+    - If another machine dies while writing a record, the record's place is blocked for a minute
+    after this machine first sees it. - `remove` hides records from every read. The server may keep
+    their bytes until it rewrites its files, which the result says. - The rarity of a word and the
+    length of a text are estimated from all records of the namespaces that are read, including ended
+    ones. If very many records have a term, those with the rarest terms are ranked. Among more than
+    2,000 records, a word that a fifth of them has is not searched for beside rarer ones. - `scan`
+    and `groups` list the ids of all matching records before a page is read: some ms for a thousand.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
@@ -254,7 +250,7 @@ class RemoteStore:
             revived = [records[ref] for ref in ended if records[ref].ended_at is None]
             check_keys(self._driver, revived, changes, self._local.lock)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - not needed here
         """See `Store.touch`; two simultaneous accesses may count as one."""
         counts = Counter(refs)
         records = self.read(list(counts))
@@ -352,7 +348,7 @@ class RemoteStore:
         view = self._view
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
-        if where.key is not None:  # so few that they are read completely
+        if where.key is not None:  # few records have the key, so they are read completely
             matching = {stored.ref: stored.record for stored in view.matching(where)}
             return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
         ordered = _order(view.refs_to_check(where), after, newest_first)

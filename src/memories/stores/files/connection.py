@@ -18,7 +18,7 @@ from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # the subfolder for the index, the journal and scratch files; git ignores it
-MARKER = "moved.json"  # names the larger store to which the folder has moved; see `move`
+MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")  # of crashes, and of the first format
@@ -175,7 +175,7 @@ class Folder:
                 flush_folder(self.path)
 
     def rehearse(self) -> None:
-        """Write a file with the size of a few lines, and remove it.
+        """Test whether a write would succeed: write a file the size of a few lines, and remove it.
 
         Raises:
             StoreError: The file can't be written, so lines couldn't be written either.
@@ -215,7 +215,9 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove inner files, with the leftovers of crashes and of the first format."""
+        """Remove files of the inner folder, and what crashes and the first format have left
+        there.
+        """
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):

@@ -107,7 +107,7 @@ class Index(SQLiteStore):
                 )
 
     def read_event_ids(self, refs: Iterable[Ref]) -> dict[Ref, str]:
-        """Return the ids of the events that created records."""
+        """Return, by record, the id of the event that created it."""
         ids = {}
         with self._file.read() as db:
             for ref in refs:
@@ -117,7 +117,7 @@ class Index(SQLiteStore):
         return ids
 
     def save_event_ids(self, ids: Iterable[tuple[Ref, str]]) -> None:
-        """Save the ids of the events that created records."""
+        """Save, by record, the id of the event that created it."""
         rows = [(_event_key(ref), event_id) for ref, event_id in ids]
         with self._file.write() as db:
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
@@ -174,14 +174,14 @@ class Index(SQLiteStore):
             return bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
 
     def stored_space(self) -> Space | None:
-        """Return the space of the vectors in use, without its settings for searches."""
+        """Return the space of the vectors in use, without the settings that only searches need."""
         with self._file.read() as db:
             stored = spaces.space_in_use(db)
         return _storage_space(*stored[:2]) if stored else None
 
 
 def _storage_space(model: str, dimension: int) -> Space:
-    """Return a space for writing vectors, without settings for searches."""
+    """Return a space for writing vectors, without the settings that only searches need."""
     return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
 
 

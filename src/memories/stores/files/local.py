@@ -1,4 +1,4 @@
-"""Records in the files of one folder.
+"""Reads and writes the records in the files of one folder.
 
 Reads go through an up-to-date index; transactions add lines.
 """
@@ -65,7 +65,7 @@ class Work:
 
 
 class LocalFiles:
-    """The records of one folder, while they are in its files.
+    """Reads and writes the records of one folder, as long as they are in its files.
 
     It provides the methods of `Store` that need more than an up-to-date index; see `current` for
     the rest.
@@ -96,7 +96,7 @@ class LocalFiles:
 
     @property
     def work(self) -> Work | None:
-        """This thread's running transaction."""
+        """The running transaction of this thread."""
         work: Work | None = getattr(self._local, "work", None)
         if work is not None and work.pid != os.getpid():
             raise StoreError(
@@ -107,7 +107,7 @@ class LocalFiles:
 
     @property
     def index(self) -> Index:
-        """The index; reopened if its file was removed or replaced."""
+        """The index of the folder; reopened if its file was removed or replaced."""
         work = self.work
         if work is not None:
             return work.index
@@ -166,7 +166,7 @@ class LocalFiles:
                 self._after_commit(set())
                 return
             self._after_commit({place_of(name)[1] for name, _ in work.lines})
-            with contextlib.suppress(StoreError):  # the next removal erases it
+            with contextlib.suppress(StoreError):  # the next removal erases what remains
                 if self.index.is_erasing():
                     self.index.remove([])
 
@@ -355,7 +355,7 @@ class LocalFiles:
                 self.sync_readable(collection, namespace)
 
     def list_namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have or had a file, or get one in this transaction."""
+        """Return the namespaces that have or had a file, or get one in the running transaction."""
         names = {*self.folder.list_names(), *self.index.list_files()}
         if self.work:
             names |= self.work.states.keys()

@@ -459,11 +459,11 @@ def _content(event: Event) -> tuple[str, ...]:
 
 
 class _Fold:
-    """The records while events are applied."""
+    """Applies events one by one, and holds the records that result so far."""
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.addresses: dict[str, Address] = {}  # by the id of the creating event
+        self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
         self._positions: dict[Address, int] = {}  # the position that each claimed address got
         self._last_positions: dict[str, int] = {}
         self._key_holders: dict[str, Address] = {}
@@ -475,7 +475,7 @@ class _Fold:
         elif event.op != CREATE:
             self._change(event, address)
         elif event.record.ended_at is not None and self.records[address].ended_at is None:
-            # The same line twice, once with an end.
+            # The same line occurs twice, once with an end.
             self._put(address, event.record._replace(ref=self.records[address].ref))
 
     def _create(self, event_id: str, record: Record) -> None:
@@ -561,7 +561,7 @@ def change_event(last: str, before: Record, after: Record, of: str) -> Event:
 
 
 def removal_event(last: str, ref: Ref, ids: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps removed records from reappearing; it doesn't reveal their texts.
+    """Return the event that keeps removed records from reappearing, without their texts.
 
     Args:
         last: See `create_event`.

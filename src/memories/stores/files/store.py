@@ -119,7 +119,7 @@ class FilesStore(Store):
         if store is None:
             with self._files.transaction():
                 store = self._larger_store()
-                if store is None:  # and now the folder is locked
+                if store is None:  # this time the folder is locked
                     yield
                     return
         if self._mover.is_unfinished():
@@ -276,7 +276,7 @@ class FilesStore(Store):
 
 
 def _by_collection(refs: Sequence[Ref]) -> Iterator[Filter]:
-    """Yield a filter for the namespaces of each collection."""
+    """Split a filter by collection: yield one filter for the namespaces of each."""
     for collection in Collection:
         namespaces = {ref.namespace for ref in refs if ref.collection == collection}
         if namespaces:

@@ -30,7 +30,7 @@ WRITE_SECONDS = 120.0
 MAX_CONNECTIONS = 10  # connections of one process; further threads wait for one
 OLDEST = 150_000  # PostgreSQL 15
 PARTITIONS = 4  # partitions of a new store
-MANY = 100  # adding this many records in one step may outdate the planner's statistics
+MANY = 100  # after this many added records, the planner's statistics may be outdated
 _INSPECT = """
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
        current_setting('fsync'), current_setting('synchronous_commit'),
@@ -56,7 +56,7 @@ WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
-LISTENED_SECONDS = 60  # a listener renews its entry in `meta` within this time
+LISTENED_SECONDS = 60  # seconds within which a listener renews its entry in `meta`
 # Commits that notify wait for each other in the whole server, so there is no notification without a
 # listener.
 _NOTIFY = """
@@ -271,7 +271,7 @@ class Server:
         from psycopg.pq import TransactionStatus
 
         sql = "COMMIT"
-        # In one step with the commit, and only if the commit can succeed.
+        # Notify in one step with the commit, and only if the commit can succeed.
         if notify and connection.info.transaction_status == TransactionStatus.INTRANS:
             sql = f"{_NOTIFY.format(channel=self.channel)}COMMIT"
         warnings: list[str] = []
@@ -295,7 +295,7 @@ class Server:
             ) from exc
         finally:
             connection.remove_notice_handler(note)
-        # so that the server reports whether a statement inside failed
+        # only then does the server report a failed statement
         if cursor.statusmessage != "COMMIT":
             raise StoreError(
                 f"{self.masked_url}: an error inside the transaction undid all of it; nothing was "
@@ -334,7 +334,8 @@ class Server:
                         connection.close()
                     else:
                         self._idle.append(connection)
-                    # Also after closing it, since the server now has room for another connection.
+                    # Notify waiters also after closing it, since the server now has room for
+                    # another connection.
                     self._returned.notify()
         finally:
             self._free.release()

@@ -55,7 +55,7 @@ AND l.live <= 0 AND l.ended <= 0
 
 
 class Counted(NamedTuple):
-    """The counted properties of a record.
+    """The properties of a record that are counted.
 
     Attributes:
         ref: Its address.
@@ -145,9 +145,7 @@ def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return the sum of a column over a filter's records, if the filter has no further
-    conditions.
-    """
+    """Return the sum of a count over a filter's namespaces; the filter has no other conditions."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     sql = (
         f"SELECT sum({column})::bigint FROM corpus "
@@ -157,7 +155,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter; None if that isn't counted."""
+    """Return how many records match a filter, from the counts; None if they don't tell."""
     if selected.whole:
         return total(db, selected)
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -239,7 +237,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         )
     if not deep or not db.meta.schema:
         return
-    # A page that can't be read raises an error.
+    # Reads every row, since a damaged page raises an error.
     db.rows("SELECT sum(length(text)) + sum(length(tokens)) FROM record")
     for derived in _DERIVED:
         rows = f"SELECT {derived.columns} FROM {derived.table} WHERE {_EMPTY[derived.table]}"

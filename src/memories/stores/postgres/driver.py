@@ -1,4 +1,4 @@
-"""A psycopg connection that doesn't wait forever for a server that has stopped."""
+"""A psycopg connection that doesn't wait forever for a stopped server."""
 
 import time
 from collections.abc import Generator

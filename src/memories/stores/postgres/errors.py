@@ -45,7 +45,7 @@ _REFUSED = (
         "its connection pooler refuses an option; remove it from the URL ({detail})",
     ),
 )
-_FULL = (  # waiting for another connection to be closed helps
+_FULL = (  # errors after which a connection may become free
     (
         ("too many clients", "remaining connection slots"),
         "it has no free connection; try again, or raise max_connections",
@@ -220,7 +220,7 @@ _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 
 def refusal(exc: "psycopg.Error", masked_url: str, password: str) -> StoreError:
-    """Return our error for a failure to connect."""
+    """Return our error for a failed attempt to connect."""
     lower, detail = str(exc).lower(), _first_line(exc)
     if password:
         detail = detail.replace(password, "***")

@@ -21,8 +21,8 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
-LOCK_SECONDS = 2.0  # seconds that other processes wait at most behind a lock that isn't granted
-PATIENCE_SECONDS = 120.0  # seconds that each attempt to get such a lock may take
+LOCK_SECONDS = 2.0  # maximum seconds that others wait behind a lock that isn't granted
+PATIENCE_SECONDS = 120.0  # maximum seconds of all attempts to get such a lock
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
@@ -94,12 +94,12 @@ class Copy(NamedTuple):
 
     @property
     def new_leaves(self) -> list[str]:
-        """The tables that contain the rows of the copy."""
+        """The copy's tables that contain rows: its partitions, or the copy itself."""
         return _leaf_names(self.new, self.parts)
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return the tables that contain a table's rows; none if the table no longer exists."""
+    """Return a table's partitions, or the table itself; nothing if it no longer exists."""
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None
@@ -110,7 +110,7 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Note from now on which rows in these tables change.
+    """Begin to note which rows in these tables change.
 
     A trigger does this; it is dropped with the table when the table is replaced.
     """

@@ -34,7 +34,9 @@ _WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens)
 
 
 def words(alias: str = "") -> str:
-    """Return the indexed expression for a record's words; `alias` is a prefix such as `r.`."""
+    """Return the SQL expression for a record's words that is indexed; `alias` is a prefix such as
+    `r.`.
+    """
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
@@ -87,7 +89,7 @@ CREATE TABLE access (
 );
 """
 
-# Statistics would keep samples of texts and words that no removal reaches.
+# No statistics, since they would keep samples of texts and words that no removal reaches.
 _UNSAMPLED = (
     "ALTER TABLE {part} ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN tokens SET STATISTICS 0;\n"
 )

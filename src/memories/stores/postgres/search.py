@@ -26,8 +26,8 @@ Scores = dict[int, float]
 # very common words say least about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
-_TOKEN_BYTES = 512  # an index takes 2,046
-_INDEXED_BYTES = 900_000  # bytes of the different tokens in one record; an index takes a megabyte
+_TOKEN_BYTES = 512  # an index allows 2,046
+_INDEXED_BYTES = 900_000  # bytes of one record's distinct tokens; an index allows a megabyte
 
 
 class _Corpus(NamedTuple):
@@ -239,7 +239,9 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add the score of a term, which `holding` records of the corpus contain, to these records."""
+    """Add the score of a term to the records that contain it; `holding` records of the corpus
+    do.
+    """
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:

@@ -105,7 +105,7 @@ class PostgresClaims:
             self._count += 1
             while not (rows := self._rows(_CLAIM, values)):
                 digests = self._rows(_DIGEST, values)
-                if digests:  # otherwise it was dropped in the meantime
+                if digests:  # otherwise the request was dropped in the meantime
                     raise Taken(other=digests[0][0] != digest)
             [(number, begun_at, summary)] = rows
             self._held[name] = number
@@ -193,7 +193,7 @@ class PostgresClaims:
 
 # seconds between two notifications to itself, which prove that it receives notifications
 PROBE_SECONDS = 15.0
-_POLL_SECONDS = 0.2  # seconds after which it notices that it should stop
+_POLL_SECONDS = 0.2  # seconds until the listener notices that it should stop
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two attempts to get a connection
 _LISTENED = """
 INSERT INTO "{schema}".meta
@@ -270,6 +270,6 @@ class Listener:
             for message in connection.notifies(timeout=_POLL_SECONDS):
                 if message.payload == probe:
                     is_received = self.hearing = True
-                if message.payload in ("", probe):  # others are the probes of other listeners
+                if message.payload in ("", probe):  # other payloads are probes of other listeners
                     self._callback()
         return is_received

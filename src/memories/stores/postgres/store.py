@@ -434,7 +434,8 @@ class PostgresStore:
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """Create the vector indexes after this write or, if it belongs to a load, on closing.
+        """Note that vector indexes are missing, to create them after this write or, in a load, on
+        closing.
 
         A load is several times as fast without them. Without an index, searches score every vector.
         """

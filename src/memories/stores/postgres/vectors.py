@@ -75,7 +75,7 @@ class Probe(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Vectors, query: "NDArray[np.float32]") -> "Probe":
-        """Return the probe for a vector, shape (dimension,), unit length."""
+        """Return the probe for a unit vector of shape (dimension,)."""
         numbers = query.astype("float32").tolist()
         return cls(vectors.table, f"[{','.join(map(str, numbers))}]")
 
@@ -108,7 +108,7 @@ def best(
 
 
 def exact(db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]) -> Scores:
-    """Return the scores of the records among these that have vectors."""
+    """Return the scores of those records that have vectors."""
     if probe is None or not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -122,7 +122,7 @@ def exact(db: Transaction, probe: Probe | None, selected: Selection, seqs: Seque
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of the records among these that have any."""
+    """Return the vectors of those records that have any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}
@@ -164,7 +164,7 @@ def _score_all(
 
 
 def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str, k: int) -> Scores:
-    """Return the best in a namespace by the index, which contains a row for each window."""
+    """Return the best records in a namespace, found by the index of their windows."""
     row_limit = k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {probe.table} v "

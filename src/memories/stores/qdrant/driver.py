@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 MIN_VERSION = (1, 17)  # the first version that can insert without overwriting
 _MARK = "memories"  # the key in our collections' metadata
-# Precedes a space's id in a collection's name; the settings don't allow it in a name.
+# Separates a collection's name from a space's id; the settings don't allow it in a name.
 _SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # points per answer
 _MAX_BYTES = 24_000_000  # bytes per request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our fields in a payload: the part, the name in the part, a revision that each change replaces, and
-# the tokens. These include prefixes of words, marked by a "^", with which no token begins.
+# Our fields in a payload: the part, the name in the part, a revision that every change renews, and
+# the tokens. The tokens include prefixes of words, marked by a "^"; no token begins with one.
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}
@@ -252,7 +252,7 @@ class QdrantDriver:
             self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Overwrite points with different changes in one request.
+        """Change several points differently in one request, by overwriting them.
 
         If another writer changes points in the meantime, they are read and overwritten again.
         """
@@ -491,13 +491,13 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
         payload[_WORDS] = sorted(words.union(*map(_prefixes, words)))
     vector: Any = {}
     if point.vector is not None:
-        # Half the digits, and still more precise than a float32.
+        # Rounded to half the digits, which is still more precise than a float32.
         vector = point.vector.astype(float).round(8).tolist()
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 
 
 def _prefixes(word: str) -> list[str]:
-    """Return the entries by which a word is found from its beginning, the most selective one last.
+    """Return the entries that find a word by its beginning, the most selective one last.
 
     Few queries search for the beginning of an ASCII word, so its entry is one letter long.
     """

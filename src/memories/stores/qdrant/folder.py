@@ -69,7 +69,7 @@ class FolderTransport:
             return {"title": "qdrant", "version": "1.17.0"}  # local mode supports the same requests
         with self._lock:
             if self._open_folder is not None and self._open_folder.guard.forked:
-                self._open_folder = None  # belongs to the parent process
+                self._open_folder = None  # the folder belongs to the parent process
             if self._open_folder is None:
                 if verb not in _WRITING and not (self._folder / _META).exists():
                     if verb is Verb.COLLECTIONS:
@@ -236,7 +236,7 @@ def _read(client: "QdrantClient", collection: str, verb: Verb, body: Body) -> An
 
 
 _open_folders: dict[Path, _OpenFolder] = {}
-# In a forked process, the parent's folders. They are kept, since closing a client would unlock its
+# The parent's folders in a forked process. They stay open, since closing a client would unlock its
 # folder.
 _inherited: list[_OpenFolder] = []
 _acquiring = threading.Lock()
@@ -246,7 +246,7 @@ def _acquire(folder: Path) -> _OpenFolder:
     with _acquiring:
         for open_folder in list(_open_folders.values()):
             if open_folder.guard.forked:
-                open_folder._unlock.close()  # so that the parent can free it
+                open_folder._unlock.close()  # so that only the parent holds the lock
                 _inherited.append(_open_folders.pop(open_folder.folder))
         if folder not in _open_folders:
             _open_folders[folder] = _OpenFolder(folder)

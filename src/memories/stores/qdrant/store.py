@@ -139,7 +139,7 @@ class RestTransport:
             return self._result(verb, answer)
         reason = self._reason(answer)
         if verb is Verb.CREATE and "already exists" in reason:
-            return True  # another client was faster
+            return True  # another client has created it
         if answer.status == 404 and reason.startswith("Not found: Collection"):
             if verb is Verb.REMOVE:
                 return False

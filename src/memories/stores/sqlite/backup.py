@@ -1,4 +1,4 @@
-"""Copies of the store file: write one while others write, check it, and restore it.
+"""Backs up the store file while others write, and checks and restores such copies.
 
 A copy contains a mark in `meta` that names the store and the time of the copy. If a file with this
 mark is next to a log, the log belongs to another file: see `put_back`.
@@ -283,7 +283,7 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
 
 
 def _keep(path: Path, aside: Path) -> None:
-    """Give the store and its log second names, so that both survive when the first names are
+    """Give the store and its log second names (links), so that both survive when the first are
     reused.
     """
     for suffix in ("", "-wal"):

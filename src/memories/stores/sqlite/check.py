@@ -121,7 +121,10 @@ def repair(db: apsw.Connection, vectors: StoredVectors) -> list[str]:
 
 
 def _try(db: apsw.Connection, rebuild: Callable[[], object]) -> bool:
-    """Rebuild a part; return whether that succeeded. A failure must not stop the other repairs."""
+    """Rebuild a part; return whether that succeeded.
+
+    A failure must not stop the other repairs.
+    """
     db.execute("SAVEPOINT mending")
     try:
         rebuild()
@@ -140,7 +143,7 @@ def _guard(
     try:
         yield from check_part()
     except _UNREADABLE as exc:
-        has_wrong_table = isinstance(exc, apsw.SQLError)  # the part's definition was changed
+        has_wrong_table = isinstance(exc, apsw.SQLError)  # the definition of the table was changed
         can_rebuild = derived and not has_wrong_table
         remedy = FIX if can_rebuild else SALVAGE
         yield Finding(f"cannot read {what} ({exc})", remedy, derived=can_rebuild)
@@ -155,7 +158,7 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
         if _WORDS_TABLES.search(message) and not _is_of_pages(message):
             continue  # see `_find_unusable_words`
         if message.startswith("NULL value in record."):
-            continue  # the checksum reveals it
+            continue  # the record's checksum reveals this damage
         is_derived = _is_of_index(message) or any(_is_of(part, message) for part in PARTS)
         remedy = FIX if is_derived else SALVAGE
         yield Finding(f"the file is damaged: {message}", remedy, derived=is_derived)
@@ -408,7 +411,7 @@ def _rebuild_words(inspection: Inspection) -> None:
 # --- the parts
 
 PARTS = (
-    # First, because the repairs below fire the triggers.
+    # The counters come first, because the repairs below fire their triggers.
     Part("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
     Part("the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq),
     Part(
@@ -441,7 +444,7 @@ PARTS = (
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
-    # Last, because the counts include the parts above.
+    # The counts come last, because they include the parts above.
     Part(
         "the counts of a namespace",
         derived.find_wrong_counts,

@@ -493,7 +493,7 @@ class SQLiteFile:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
-            # Before the lock, which would recreate a folder that was moved away.
+            # Checked before locking, which would recreate a folder that was moved away.
             self._refuse_changed_parts()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
@@ -528,7 +528,7 @@ class SQLiteFile:
         return next_marker(marker, forked=is_restored)
 
     def _note(self, side: int, marker: Marker) -> None:
-        """Note the acknowledged commit; if that fails, its later loss may go unnoticed."""
+        """Note a commit as acknowledged; if that fails, its later loss may go unnoticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             own = os.fstat(side).st_ino

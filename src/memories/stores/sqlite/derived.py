@@ -75,7 +75,7 @@ def derived_finding(what: str) -> Finding:
 
 
 def _count_differences(db: apsw.Connection, expected: str, stored: str) -> int:
-    """Return how many rows only one of two queries has."""
+    """Return how many rows only one of two queries returns."""
     sql = (
         f"SELECT * FROM (SELECT * FROM ({expected}) EXCEPT SELECT * FROM ({stored})) "
         f"UNION ALL SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({expected}))"
@@ -102,7 +102,7 @@ class DerivedTable(NamedTuple):
     expected: str
 
     def check(self, inspection: Inspection) -> Iterator[Finding]:
-        """Yield a finding if the rows differ."""
+        """Yield a finding if the table differs from what the records say."""
         stored = f"SELECT {self.columns} FROM {self.table}"
         count = _count_differences(inspection.db, self.expected, stored)
         if count:
@@ -155,7 +155,7 @@ def find_wrong_last_seq(inspection: Inspection) -> Iterator[Finding]:
 
 
 def rebuild_last_seq(inspection: Inspection) -> None:
-    """Set the number of the last record from the records."""
+    """Set the number of the last record to the highest one in use."""
     db = inspection.db
     db.execute("DELETE FROM sqlite_sequence WHERE name = 'record'")
     db.execute(
@@ -246,7 +246,7 @@ def recount(inspection: Inspection) -> None:
 
 
 def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
-    """Return the damaged rows in `meta` that describe the vectors or contain counts."""
+    """Return findings about damaged rows in `meta` that describe the vectors or contain counts."""
     db = inspection.db
     names = ", ".join("?" * len(_COUNTS))
     sql = f"SELECT name FROM meta WHERE name IN ({names}) AND NOT ({COUNTED}) ORDER BY 1"
@@ -267,7 +267,7 @@ def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
 
 
 def repair_descriptions(inspection: Inspection) -> None:
-    """Repair these rows from the codes; drop vectors whose form can't be detected."""
+    """Repair the rows that describe the vectors; drop vectors whose form can't be detected."""
     db = inspection.db
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:

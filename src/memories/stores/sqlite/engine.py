@@ -248,7 +248,7 @@ def migrate(
         apply: Applies the migration with a number.
     """
     version = connection.pragma("user_version")
-    if version < SCHEMA_VERSION:  # otherwise another process was faster
+    if version < SCHEMA_VERSION:  # otherwise another process has migrated it
         _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
     for number in range(version + 1, SCHEMA_VERSION + 1):
         connection.execute("BEGIN IMMEDIATE")
@@ -266,7 +266,7 @@ def migrate(
 
 def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
     if target.exists():
-        return  # from an interrupted migration; the older snapshot is the better one
+        return  # kept from an interrupted migration, and better than a new one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
     # Otherwise VACUUM INTO would create it with mode 0644.
@@ -303,7 +303,7 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
         db: A connection to the file; its page cache is dropped.
         path: The file, whose log is empty.
     """
-    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing in the meantime
+    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing meanwhile
     file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
         page_size, size = int(db.pragma("page_size")), file.xFileSize()
@@ -354,7 +354,7 @@ _LOCAL_FUSE = frozenset(
     "ext4 fuse2fs fuse-ext2 lklfuse apfs apfs-fuse hfsfuse zfs zfs-fuse fusecompress "
     "squashfuse snapfuse".split()
 )
-_checked_folders: set[Path] = set()  # on local disks
+_checked_folders: set[Path] = set()  # folders known to be on local disks
 
 
 def identity(path: str) -> Identity | None:

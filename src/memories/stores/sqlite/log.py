@@ -53,7 +53,7 @@ class Log(NamedTuple):
 
 
 class _Database(NamedTuple):
-    """A database without its log.
+    """The contents of a database without its log.
 
     Attributes:
         is_restored: Whether it is marked as a backup.
@@ -117,13 +117,13 @@ def _read_commits(
     while len(frame := os.read(fd, frame_bytes)) == frame_bytes:
         page = frame[_FRAME_HEADER_BYTES:]
         if frame[8:16] != header[16:24]:
-            return  # from an earlier log, which this one overwrites
+            return  # a frame of an earlier log, which this one overwrites
         checksum = _checksum(checksum, frame[:8] + page, order, weights)
         if struct.pack(">2I", *checksum) != frame[16:_FRAME_HEADER_BYTES]:
             return
         frames.append((int.from_bytes(frame[:4], "big"), page))
         page_count = int.from_bytes(frame[4:8], "big")
-        if page_count:  # set in a commit's last frame
+        if page_count:  # only a commit's last frame has one
             yield page_count, frames
             frames = []
 
@@ -202,7 +202,9 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
 
 
 def continues(log_path: Path, path: Path) -> bool:
-    """Return whether a log contains commits that continue a database, wherever both are."""
+    """Return whether a log contains commits that continue a database; the two may be in different
+    folders.
+    """
     log = read_log(log_path)
     if log is None:
         return False
@@ -212,7 +214,7 @@ def continues(log_path: Path, path: Path) -> bool:
 
 
 def _leads_on(database: _Database, log: Log) -> bool:
-    """Return whether a log begins where a database ends, or is already partly in it."""
+    """Return whether a log begins where a database ends, or is already partly copied into it."""
     if not _has_layout(database, log):
         return False
     first, marker = next(iter(log.markers), None), database.marker

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PIECE = 16_384  # codes per step, so that they stay in the processor's cache
 _SCORED_AT_LEAST = 4_096  # up to this many codes, all are scored; of more,
 _SCORED_SHARE = 64  # only one in this many is scored
-_SAMPLE = 65_536  # codes from which the distance of that share is estimated, at least
+_SAMPLE = 65_536  # minimum number of codes from which that share's distance is estimated
 # The positive levels with the smallest loss for normally distributed numbers (Max, Quantizing for
 # minimum distortion, 1960). After the rotation a vector's numbers are nearly normal, with a
 # variance of 1 / dimension.
@@ -144,7 +144,7 @@ class Quantizer:
         return self._split(codes)[1].astype(np.float64)
 
     def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
-        """Return each row's vectors, shape (windows, dimension), given its codes.
+        """Return each row's vectors, of shape (windows, dimension), given its codes.
 
         The vectors depend only on the numbers in their own codes, and are rounded to 24 bits. So
         encoding them again gives the same numbers and vectors.

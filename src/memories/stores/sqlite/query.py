@@ -179,7 +179,7 @@ def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_group(group: Any) -> bool:
-    """Return whether a group has a name, so that its records can be requested."""
+    """Return whether a stored group is a valid name, so that its records can be requested."""
     return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
 
 
@@ -258,7 +258,7 @@ class Selection(NamedTuple):
 
     @property
     def rarest(self) -> int:
-        """The maximum number of live records that can match."""
+        """How many live records can match at most: the count of the rarest label."""
         if self.labels:
             return self.labels[0][1]
         return self.live
@@ -330,7 +330,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
 
 
 def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return those of the seqs that are selected, in the same order."""
+    """Return those seqs that the filter selects, in the same order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"WHERE {selected.check}"
@@ -417,6 +417,6 @@ def count_without_vector(db: apsw.Connection, where: Filter) -> int:
 
 
 def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
-    """Return the sum of a count of the namespaces."""
+    """Return the sum of one count over the namespaces."""
     ids = ",".join(map(str, pools))
     return int(fetch_value(db, f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({ids})"))

@@ -1,4 +1,4 @@
-"""The rows of the SQLite file: reading them, records as rows, and adding and deleting them."""
+"""The rows of the SQLite file: reads, adds and deletes them, and converts records."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index wa
 
 # A condition for an undamaged counter row in `meta`.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
-# A damaged number may continue anywhere; it only has to differ from the previous one.
+# A damaged counter may restart anywhere; it only has to differ from the previous value.
 _COUNT_ONE = f"""
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
 SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
@@ -72,7 +72,7 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
 
 
 def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return the result of `fetch`, asking SQLite for the bytes of each text."""
+    """Do what `fetch` does, but read each text as bytes."""
     names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
     parts: list[str] = []
     for name in names:
@@ -99,7 +99,7 @@ def _count_columns(db: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
     def count(cursor: apsw.Cursor, _sql: str, _values: Any) -> bool:
         nonlocal columns
         columns = len(cursor.get_description())
-        return False  # don't run it
+        return False  # don't run the statement
 
     cursor = db.cursor()
     cursor.exec_trace = count
@@ -220,7 +220,7 @@ def state_crc(
 
 
 def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of a record's constant parts."""
+    """Return the checksum of the parts of a record that never change."""
     ref = record.ref
     parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
     for pair in record.labels.items():

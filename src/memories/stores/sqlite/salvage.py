@@ -90,7 +90,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
     if not lost:
         return
-    # First lost records whose data is in any page, then the losses of the others.
+    # First yield the lost records whose data is in some page, then report the others as lost.
     records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
     yield from records.values()
     for seq, loss in lost.items():
@@ -136,7 +136,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
 
 
 class _Names(NamedTuple):
-    """The small tables to which record rows refer by id."""
+    """The contents of the small tables that record rows refer to by id."""
 
     pools: Mapping[int, Row]
     labels: Mapping[str, tuple[str, str]]
@@ -286,7 +286,7 @@ class _Tables:
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
     def _try(self, sql: str) -> Iterator[Row]:
-        """Yield rows until one can't be read."""
+        """Yield rows until one of them can't be read."""
         try:
             yield from self._db.execute(sql)
         except _UNREADABLE:
@@ -413,7 +413,7 @@ class _Pages:
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:
-    """Return a row's columns, given its complete content."""
+    """Decode a row's complete content into its columns."""
     end, offset = _varint(payload, 0)
     kinds: list[int] = []
     while offset < end:
@@ -433,7 +433,7 @@ def _values(payload: bytes) -> tuple[Any, ...]:
 
 
 def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
-    """Return a column and the offset after it."""
+    """Decode a column; return its value and the offset after it."""
     if kind == 0:
         return None, offset
     if kind in (8, 9):

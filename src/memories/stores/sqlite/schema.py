@@ -426,7 +426,7 @@ def _add_counts_and_checksums(db: apsw.Connection) -> None:
     _index_words(db)
     for table in BLOCKS.values():
         _note_pools(db, table)
-    db.execute(ADD_COUNTS)  # last, since its triggers are dropped together with a table
+    db.execute(ADD_COUNTS)  # last, since dropping a table drops its triggers
 
 
 Migration = str | Callable[[apsw.Connection], None]

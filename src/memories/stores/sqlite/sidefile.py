@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from memories.core.disk import CREATING, write_all
 from memories.errors import StoreBusy
 
-_SIGNATURE_BYTES = 20  # at the start: the process that holds the lock, and since when
+_SIGNATURE_BYTES = 20  # bytes at the start: which process holds the lock, and since when
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
@@ -24,7 +24,7 @@ _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Marker(NamedTuple):
-    """The id of one state of a store, unique among all states of all stores.
+    """The unique id of one state of a store.
 
     The table `store` contains it as its only row.
 
@@ -42,7 +42,7 @@ class Marker(NamedTuple):
         return self.store[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
-        """Return whether a state directly follows this one.
+        """Return whether another state directly follows this one, by one commit.
 
         Two copies of a store diverge with their first commits.
         """
@@ -70,7 +70,7 @@ def _link(marker: Marker) -> str:
 
 
 class CommitNote(NamedTuple):
-    """The note about the last acknowledged commit.
+    """What the side file says about the last acknowledged commit.
 
     Attributes:
         marker: The state after the commit.
@@ -162,7 +162,7 @@ def read_open(fd: int) -> tuple[Holder, CommitNote | None]:
     signature = content[:_SIGNATURE_BYTES].decode("ascii", "replace")
     commit_note = CommitNote.parse(content[_SIGNATURE_BYTES:].partition(b"\n")[0])
     if commit_note is not None and commit_note.own != own:
-        # The folder was copied: these values describe the original.
+        # The folder is a copy, and these values describe the original.
         commit_note = commit_note._replace(inode=0, changed=0)
     return _parse_signature(signature), commit_note
 

@@ -53,7 +53,7 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return a space as the store records it."""
+    """Return the form of a space that the store records: without the constants of searches."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
@@ -98,7 +98,7 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
-    """Check that vectors from this space may be added; the first vector decides for the store.
+    """Check that vectors in this space may be added; the store's first vector decides its space.
 
     Raises:
         EmbedderMismatch: The store's vectors are from another space.
@@ -111,7 +111,7 @@ def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
 
 
 def refuse_other(stored: StoredSpace, space: Space) -> None:
-    """Refuse a space that isn't the store's.
+    """Refuse a space other than the one of the store's vectors.
 
     Raises:
         EmbedderMismatch: The store's vectors are from another space.
@@ -277,7 +277,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     if read_space(db) in (None, space):
         return
     if read_space(db, STAGED_PREFIX) != space:
-        drop_staged_vectors(db)  # from a third space, in a store without records
+        drop_staged_vectors(db)  # vectors of a third space, in a store without records
     from memories.stores.sqlite.schema import suspend_counts
 
     with suspend_counts(db):

@@ -70,11 +70,11 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import RowCache
 
 
-_REHEARSAL_BYTES = 131_072  # twice as many bytes as a short memory adds to the log
+_REHEARSAL_BYTES = 131_072  # twice what a short memory adds to the log
 
 
 class _RollBack(Exception):
-    """Rolls back a transaction that succeeded."""
+    """Raised inside a successful transaction to roll it back."""
 
 
 class SQLiteStore:
@@ -281,7 +281,7 @@ class SQLiteStore:
         with self._file.read() as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                for namespace_id in namespace_ids(db, where):  # each in its index's order
+                for namespace_id in namespace_ids(db, where):  # each in the order of its index
                     selected = selection(db, where, [namespace_id])
                     condition, values = selected.in_order(wanted), selected.values
                     if after is not None:

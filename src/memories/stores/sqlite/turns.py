@@ -1,4 +1,4 @@
-"""Turn search in the SQLite store: `Store.matches`, column by column and term by term."""
+"""Turn search in the SQLite store: `Store.matches`."""
 
 import json
 import weakref
@@ -71,7 +71,7 @@ class RowCache:
                 return rows
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
-        # If a damaged row is missing, each search has to note it again.
+        # Rows with damage are not cached, since each search has to note the damage again.
         is_complete = len(rows.places.seqs) == len(found)
         if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows
@@ -147,7 +147,7 @@ class TurnSearch(NamedTuple):
 
     def _find_best(self, words: WordHits) -> set[int]:
         """Return the best hits by words and by vectors, their neighbours, and turns from the
-        days.
+        query's days.
         """
         query, selected = self.query, self.selected
         similar: dict[int, float] = {}
@@ -198,7 +198,7 @@ def _read_sound(
 
 
 def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
-    """Return rows of `_PLACE` and their codes as columns."""
+    """Convert rows of `_PLACE` and their codes to columns."""
     *columns, codes = zip(*rows, strict=True) if rows else [()] * 8
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     windows, joined = windows_of(codes, vectors.quantizer.code_bytes if vectors else 1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # average number of vectors between two checks whether a block is full
-# Its multiples, modulo 2**32, are spread evenly for every pattern of writes.
+# The multiples of this, modulo 2**32, are spread evenly for every pattern of writes.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
@@ -38,9 +38,9 @@ RARE = 50
 # Together with the share below, this includes 99.8 % of the true ten best among 100,000 or more
 # rows.
 MIN_RESCORED = 300
-RESCORED_SHARE = 2000  # one more for this many rows
+RESCORED_SHARE = 2000  # one more candidate for this many rows
 
-# how many of the nearest are scored coarsely for each wanted record, at least
+# minimum number of the nearest scored coarsely for each wanted record
 _WINDOWS_PER_RECORD = 20
 _MAX_LABELLED = 2_000_000  # number of cached indexes of windows with a label
 
@@ -93,8 +93,9 @@ class _Blocks(NamedTuple):
 
 
 class VectorIndex:
-    """The vectors in one store file. Caches the blocks that it has read; only erasures shrink
-    them.
+    """The vectors in one store file.
+
+    It caches the blocks that it has read; only erasures shrink them.
     """
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
@@ -194,7 +195,7 @@ class VectorIndex:
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
         """Return the windows of rows, each a seq and its codes."""
         seqs, codes = self._unpack(rows)
-        sql = (  # one row per window, even if its record is damaged or was removed
+        sql = (  # one row per window, even of a damaged or removed record
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
             "LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
         )
@@ -519,7 +520,7 @@ class VectorIndex:
 def _is_of_pools(
     pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection
 ) -> "NDArray[np.bool_]":
-    """Return for each window whether it belongs to a selected namespace."""
+    """Return a mask of the windows that belong to a selected namespace."""
     is_own = np.zeros(len(pools), dtype=np.bool_)
     for pool in selected.pools:
         is_own |= pools == pool

@@ -48,8 +48,8 @@ _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
 # `k` times this many hits are looked at before applying a filter that most records match
 _SURPLUS = 4
-_MAX_COLLECTED = 4_096  # up to this many records with a label, looking only at them is faster
-_MAX_SPREAD = 4  # up to this many times as many seqs as records, the entire range is looked at
+_MAX_COLLECTED = 4_096  # up to this many records with a label, reading only them is faster
+_MAX_SPREAD = 4  # if seqs outnumber records by no more than this, the entire range is read
 
 SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment
 
@@ -444,7 +444,9 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The records to consider: a SQL condition on `{seq}`, its values, and the maximum number."""
+    """The records that a search considers: a SQL condition on `{seq}`, its values, and their
+    maximum number.
+    """
 
     condition: str
     values: tuple[str | int, ...]
@@ -452,7 +454,7 @@ class _Scope(NamedTuple):
 
 
 class _TermQuery(NamedTuple):
-    """A term to search for.
+    """A term of a search, ready for the index.
 
     Attributes:
         term: The term.
@@ -507,7 +509,7 @@ def _read_corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
 def _make_queries(
     snapshot: Snapshot, corpus: _Corpus, terms: Mapping[str, Term | None], max_rows: int
 ) -> list[_TermQuery]:
-    """Return the terms that any record contains, the rarest first.
+    """Return queries for the terms that occur in any record, the rarest first.
 
     In a large corpus, counting a term stops just above `max_rows`.
     """
@@ -529,7 +531,7 @@ def _make_queries(
 
 
 def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float]:
-    """Return a term's BM25 as a function of its occurrences and the record's size.
+    """Return the function that computes a term's BM25 from its occurrences and a record's size.
 
     The formula is the one in `stores.words.score`.
     """
