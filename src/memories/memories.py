@@ -24,7 +24,6 @@ from memories.scratchpad.scratchpads import Scratchpads
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
-from memories.stores.logged import LoggedStore
 from memories.stores.records import Collection, Filter, Record
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.matching import Matches
     from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Hit, SearchResult
+    from memories.stores.logged import LoggedStore
     from memories.transfer.audit import LogFilters
     from memories.transfer.moves import MovedMemories
     from memories.transfer.stats import Stats
@@ -136,9 +136,9 @@ class Memories:
         check_namespace(self.namespace, store, self.config)
         self._raw_store, self._channel = store, channel
         self._open_transactions = 0
-        self._lookup = Lookup(store, self.namespace, readable)
+        self._reader = Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
-            self.config, store, self._lookup, channel, clock, home=self._owns_store
+            self.config, store, self._reader, channel, clock, home=self._owns_store
         )
         if place is not None:
             self.judge_in(self._root_of)
@@ -149,16 +149,7 @@ class Memories:
         self._client = client
         self._agent = client[0] if client else self.config.identity
         self._origins: dict[str | None, Origin] = {}
-        self._store = LoggedStore(
-            self._raw_store,
-            self._channel,
-            self._clock,
-            self._origin,
-            quota=self.config.namespace_quota,
-            on_change=self._scratchpads.tell,
-            backups=self._backups,
-        )
-        self._lookup = self._scratchpads.lookup = self._lookup._replace(store=self._store)
+        vars(self).pop("_store", None)
         self._scratchpads.writer = self._writer
         self._scratchpads.flush_accesses = self.flush_accesses
 
@@ -183,8 +174,8 @@ class Memories:
             seconds: How long the checks of one answer may take; None for no limit.
         """
         cache = cache_of(self.config.home, self.namespace)
-        self._lookup = self._lookup._replace(judge=Judge(root_of, cache, seconds))
-        self._scratchpads.lookup = self._lookup
+        self._reader = self._reader._replace(judge=Judge(root_of, cache, seconds))
+        self._scratchpads.lookup = self._reader
         return self
 
     @property
@@ -199,11 +190,12 @@ class Memories:
     def without_shared(self) -> Self:
         """Return a copy of this object that reads only its own namespace."""
         twin = self._twin()
-        twin._lookup = twin._scratchpads.lookup = self._lookup.own
+        twin._reader = twin._scratchpads.lookup = self._reader.own
         return twin
 
     def _twin(self) -> Self:
         """Return another object over the same open store, without ownership of it."""
+        _ = self._store  # created now, so that its changes reach the scratchpads of this memory
         twin = copy.copy(self)
         twin._scratchpads = copy.copy(self._scratchpads)
         twin._owns_store = twin._scratchpads.owns_store = False
@@ -736,7 +728,7 @@ class Memories:
         from memories.read.turns import tail
 
         where, limit = self._turns_of(conversation_id, filters), self._limit(limit)
-        stored = tail(self._store, where, limit)
+        stored = tail(self._raw_store, where, limit)
         return [*stored, *self._waiting_in(where, conversation_id)][-limit:]
 
     def turns(
@@ -762,7 +754,7 @@ class Memories:
 
         where = self._turns_of(conversation_id, filters)
         start, limit = validate.index(start), self._limit(limit)
-        stored = page(self._store, where, start, limit)
+        stored = page(self._raw_store, where, start, limit)
         if len(stored) == limit:
             return stored
         waiting = self._waiting_in(where, conversation_id)
@@ -819,14 +811,14 @@ class Memories:
         from memories.read.conversations import page
 
         is_first = cursor is None and not filters
-        limit, namespaces = self._limit(limit), self._lookup.readable
-        stored = page(self._store, namespaces, filters, self._now(), limit, cursor)
+        limit, namespaces = self._limit(limit), self._reader.readable
+        stored = page(self._raw_store, namespaces, filters, self._now(), limit, cursor)
         waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
             return stored
         from memories.write.waiting import select_unstored, with_waiting
 
-        return with_waiting(stored, select_unstored(self._store, waiting), first=is_first)
+        return with_waiting(stored, select_unstored(self._raw_store, waiting), first=is_first)
 
     def conversation(self, conversation_id: str, *, as_of: Moment | None = None) -> "Conversation":
         """Return a conversation with its title, turn count and dates.
@@ -842,7 +834,7 @@ class Memories:
         from memories.read.turns import conversation_id as checked_id
 
         end = self._past(as_of)
-        return find(self._store, self._lookup.readable, checked_id(conversation_id), end)
+        return find(self._raw_store, self._reader.readable, checked_id(conversation_id), end)
 
     # --- reading ---
 
@@ -860,8 +852,8 @@ class Memories:
         """
         moment = self._past(as_of)
         if moment is not None:
-            return self._memory(self._lookup.find_at(memory_id, moment), moment)
-        latest = self._lookup.find(memory_id)
+            return self._memory(self._reader.find_at(memory_id, moment), moment)
+        latest = self._reader.find(memory_id)
         self._count_access([latest])
         return self.judge([self._memory(latest)])[0]
 
@@ -880,12 +872,12 @@ class Memories:
         place = None if project is not None else self._place()
         if place is not None:
             with contextlib.suppress(NotFound):  # then search outside projects
-                return self._lookup.id_of_key(key, place.project)
-        return self._lookup.id_of_key(key, *(self._lookup.names_of_project(project) or ()))
+                return self._reader.id_of_key(key, place.project)
+        return self._reader.id_of_key(key, *(self._reader.names_of_project(project) or ()))
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the shortest unambiguous prefix of each id, at least 8 characters long."""
-        return self._lookup.short_ids(ids, self._now())
+        return self._reader.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
         """Return ids with a prefix, of memories in any state, in the order of creation.
@@ -897,7 +889,7 @@ class Memories:
         Raises:
             InvalidInput: The prefix can't begin an id.
         """
-        return self._lookup.ids(prefix, self._limit(limit))
+        return self._reader.ids(prefix, self._limit(limit))
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
         """Return all namespaces in the store, sorted, with the size of each; never any content.
@@ -907,7 +899,7 @@ class Memories:
         """
         from memories.read.listing import count_namespaces
 
-        return count_namespaces(self._lookup, self._past(as_of))
+        return count_namespaces(self._reader, self._past(as_of))
 
     def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
         """Return every version of a memory, oldest first; deleted memories are found too.
@@ -920,7 +912,7 @@ class Memories:
             NotFound: There is no such memory or, with `as_of`, it did not exist yet.
         """
         moment = self._past(as_of)
-        records = self._lookup.versions(memory_id, moment)
+        records = self._reader.versions(memory_id, moment)
         return versions.to_history(records, self._memory(records[-1], moment))
 
     def list(  # noqa: PLR0913 - the same filters as search
@@ -987,7 +979,7 @@ class Memories:
         }
         listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
         half_life_hours = self.config.decay_half_life_hours
-        records, next_cursor = listing.page(self._lookup, limit, cursor, now, half_life_hours)
+        records, next_cursor = listing.page(self._reader, limit, cursor, now, half_life_hours)
         memories = [self._memory(record, judged_at) for record in records]
         if as_of is None:
             return Page(self.judge(memories), next_cursor)
@@ -1021,12 +1013,12 @@ class Memories:
 
     def judge(self, memories: "Sequence[Memory]") -> "tuple[Memory, ...]":
         """Return memories with their verdicts, in the same order; see `judge_in`."""
-        judge = self._lookup.judge
+        judge = self._reader.judge
         return tuple(memories if judge is None else judge.judge(memories, self._now()))
 
     def _judge_hits(self, explanation: "Explanation", filters: "SearchFilters") -> "Explanation":
         """Return a search with the verdicts of its hits; doubtful ones come last."""
-        if self._lookup.judge is None or filters.get("as_of") is not None:
+        if self._reader.judge is None or filters.get("as_of") is not None:
             return explanation
         from memories.search.results import with_verdicts
 
@@ -1068,7 +1060,7 @@ class Memories:
         from memories.search.search import search
 
         self._flush_before(filters.get("where"))
-        result = search(self._lookup, self.embedder, query, filters, self.config, self._now())
+        result = search(self._reader, self.embedder, query, filters, self.config, self._now())
         if counts and filters.get("as_of") is None and not filters.get("pending"):
             self.count_reads(result.memories())
         return result
@@ -1264,7 +1256,7 @@ class Memories:
 
         query = parse_query(memory_id, filters, self._now())
         query = query._replace(limit=self._limit(filters.get("limit")))
-        return tuple(read_entries(self._store, self._lookup.readable, query))
+        return tuple(read_entries(self._raw_store, self._reader.readable, query))
 
     def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
         """Check the audit log of each readable namespace for changed, removed or moved entries.
@@ -1279,7 +1271,7 @@ class Memories:
         """
         from memories.transfer.audit import verify
 
-        return tuple(verify(self._store, self._lookup.readable, against))
+        return tuple(verify(self._raw_store, self._reader.readable, against))
 
     def tags(
         self,
@@ -1301,8 +1293,8 @@ class Memories:
 
         key = None if key is None else validate.tag_key(key)
         conditions = {"written_by": written_by, "trust": trust, "as_of": as_of}
-        where = narrow(self._lookup.where(), conditions, self._now())
-        return count_tags(self._lookup, where, key)
+        where = narrow(self._reader.where(), conditions, self._now())
+        return count_tags(self._reader, where, key)
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
         """Return usage figures: operations, times and the memories read; see `Stats`.
@@ -1314,7 +1306,7 @@ class Memories:
         from memories.transfer.stats import stats
 
         self.flush_accesses()
-        return stats(self._lookup, self.config, to_moment(since, self._now()))
+        return stats(self._reader, self.config, to_moment(since, self._now()))
 
     def days(self) -> "dict[date, int]":
         """Return the number of versions written on each UTC day, oldest first, except unreviewed
@@ -1322,18 +1314,18 @@ class Memories:
         """
         from memories.read.listing import count_days
 
-        return count_days(self._lookup)
+        return count_days(self._reader)
 
     def status(self) -> "Status":
         """Return where memories are stored, how many there are, and damage from a quick check."""
         from memories.read.listing import status
 
-        return status(self._lookup, self.config, self.embedder)
+        return status(self._reader, self.config, self.embedder)
 
     @property
     def damaged(self) -> Damaged:
         """The damaged records left out of answers since the opening; see `Damaged.since`."""
-        return self._store.damaged
+        return self._raw_store.damaged
 
     def close(self) -> None:
         """Close the store, unless it was passed in; waiting reads are counted first."""
@@ -1341,7 +1333,7 @@ class Memories:
             self.flush_accesses()
         self._scratchpads.flush()
         if self._owns_store:
-            self._store.close()
+            self._raw_store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -1350,6 +1342,26 @@ class Memories:
         self.close()
 
     # --- internals ---
+
+    @functools.cached_property
+    def _store(self) -> "LoggedStore":
+        """The store through which everything is written; created by the first write."""
+        from memories.stores.logged import LoggedStore
+
+        return LoggedStore(
+            self._raw_store,
+            self._channel,
+            self._clock,
+            self._origin,
+            quota=self.config.namespace_quota,
+            on_change=self._scratchpads.tell,
+            backups=self._backups,
+        )
+
+    @property
+    def _lookup(self) -> Lookup:
+        """Looks up memories to change; `_reader` looks up memories that are only read."""
+        return self._reader._replace(store=self._store)
 
     @property
     def embedder(self) -> "Embedder | None":
@@ -1420,7 +1432,7 @@ class Memories:
         instant = selector.Instant(
             now or self._now(),
             self.config.decay_half_life_hours,
-            self._lookup.judge if verdicts else None,
+            self._reader.judge if verdicts else None,
         )
         if where is None:
             return selector.select_all(collection, instant)
@@ -1443,7 +1455,7 @@ class Memories:
     def flush_accesses(self) -> None:
         """Count the waiting reads, unless a transaction is open; writes and `status` do so too."""
         if self.config.count_accesses and not self._open_transactions:
-            self._accesses.flush(self._store)
+            self._accesses.flush(self._raw_store)
 
     def _flush_before(self, where: str | None) -> None:
         """Count the waiting reads if an expression uses access counts."""
@@ -1460,7 +1472,7 @@ class Memories:
     def _accesses(self) -> "Accesses":
         from memories.write.accesses import Accesses
 
-        url = self._url or self._store.info(self._lookup.where()).url
+        url = self._url or self._raw_store.info(self._reader.where()).url
         return Accesses(self.config.home, str(local_path(url) or url))
 
     # Turns that could not be stored wait in a queue; see `write.queue`.
@@ -1475,11 +1487,11 @@ class Memories:
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 
-        where = in_conversation(self._store, self._lookup.readable, conversation_id)
+        where = in_conversation(self._raw_store, self._reader.readable, conversation_id)
         return narrow_turns(where, filters, self._now())
 
     def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
         """Return a conversation's queued turns that match a filter, numbered after stored ones."""
         from memories.write.waiting import number_turns
 
-        return number_turns(self._store, self.waiting_turns(conversation_id), where)
+        return number_turns(self._raw_store, self.waiting_turns(conversation_id), where)
