@@ -38,7 +38,7 @@ ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
         search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
         integrations < server langgraph skins < __main__""",
-    "memories.languages": "days gloss text unseen < dates",
+    "memories.languages": "days gloss text < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < literals symbols < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
@@ -51,15 +51,15 @@ ORDER = {
     "memories.stores.documents": "driver < schema < changes < query < spaces < search < store",
     "memories.stores.qdrant": "driver < folder < store",
     "memories.stores.files": "connection log < index < local < move < store",
-    "memories.embedders": "protocol runtime < fake languages minilm e5 service",
+    "memories.embedders": "protocol < fake minilm service < e5",
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
-    "memories.search": "filters relevance < ranking < candidates noise < surroundings newer_first results < search",
+    "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue accesses < suspicion waiting links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary words < reading < grammar < constructions word_order < duplicates "
     "< corrections",
-    "memories.scratchpad": """entries text < layout < file < hot_tier < matching refresh < mirror <
+    "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <
         scratchpads""",
     "memories.transfer": """lines pages stats < audit bundle export intake migrate moves sources < importing foreign <
         backup < doctor""",

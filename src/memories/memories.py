@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from memories.anchors.judge import Judge, cache_of
+from memories.anchors.judge import CACHE, Judge
 from memories.config import load_config
 from memories.core.events import note_methods, noting
 from memories.core.ids import parse_id
@@ -134,8 +134,7 @@ class Memories:
             self._url = store or self.config.store
             store = open_store(self._url, self._embedders.space, self.config)
         check_namespace(self.namespace, store, self.config)
-        self._raw_store, self._channel = store, channel
-        self._open_transactions = 0
+        self._raw_store, self._channel, self._open_transactions = store, channel, 0
         self._reader = Lookup(store, self.namespace, readable)
         self._scratchpads = Scratchpads(
             self.config, store, self._reader, channel, clock, home=self._owns_store
@@ -147,7 +146,6 @@ class Memories:
     def _write_as(self, client: tuple[str, str] | None) -> None:
         """Log all writes through this object, and stamp them with a client's origin."""
         self._client = client
-        self._agent = client[0] if client else self.config.identity
         self._origins: dict[str | None, Origin] = {}
         vars(self).pop("_store", None)
         self._scratchpads.writer = self._writer
@@ -173,7 +171,7 @@ class Memories:
             root_of: Returns the top folder of a project's working tree, if it is at hand.
             seconds: How long the checks of one answer may take; None for no limit.
         """
-        cache = cache_of(self.config.home, self.namespace)
+        cache = self.config.home / self.namespace / CACHE
         self._reader = self._reader._replace(judge=Judge(root_of, cache, seconds))
         self._scratchpads.lookup = self._reader
         return self
@@ -1348,15 +1346,10 @@ class Memories:
         """The store through which everything is written; created by the first write."""
         from memories.stores.logged import LoggedStore
 
-        return LoggedStore(
-            self._raw_store,
-            self._channel,
-            self._clock,
-            self._origin,
-            quota=self.config.namespace_quota,
-            on_change=self._scratchpads.tell,
-            backups=self._backups,
-        )
+        quota = self.config.namespace_quota
+        store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
+        store.on_change, store.backups = self._scratchpads.tell, self._backups
+        return store
 
     @property
     def _lookup(self) -> Lookup:
@@ -1380,7 +1373,7 @@ class Memories:
         """
         return {
             "namespace": self.namespace,
-            "agent": self._agent,
+            "agent": self._client[0] if self._client else self.config.identity,
             "channel": self._channel,
             "project": self._last_place.project if self._last_place else None,
         }

@@ -180,6 +180,20 @@ def is_doubtful(memory: Memory) -> bool:
     return memory.verdict is not None and memory.verdict.is_doubtful
 
 
+def cited_by(memory: Memory) -> Cited:
+    """Return what a memory cites; nothing if it awaits review or was deleted."""
+    if memory.pending or memory.deleted:
+        return Cited((), memory.tags, memory.updated_at)
+    return Cited(
+        memory.anchors,
+        memory.tags,
+        memory.updated_at,
+        memory.valid_until,
+        memory.recheck_days,
+        memory.anchored_at,
+    )
+
+
 class Version(NamedTuple):
     """One version of a memory, which was current from `created_at` until `ended_at`.
 

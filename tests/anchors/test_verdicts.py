@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memories import Memories
-from memories.anchors.judge import cache_of
+from memories.anchors.judge import CACHE
 from memories.config import load_config
 from memories.errors import InvalidInput
 from memories.guard.origin import Place
@@ -275,7 +275,7 @@ def test_an_unchanged_file_is_not_read_again(
 
     monkeypatch.setattr("memories.anchors.tree.WorkingTree.read", refuse)
     assert verdict_of(memories, memory_id) == "verified"
-    cache = cache_of(memories.config.home, memories.namespace).read_text()
+    cache = (memories.config.home / memories.namespace / CACHE).read_text()
     texts = set(re.findall(r'"([^"]*)"', cache))  # 5433 may be part of a time or of a digest
     assert "5433" not in texts and "compose" not in cache
 

@@ -8,7 +8,7 @@ import pytest
 from cli.conftest import Command
 from memories import EmbedderMismatch, Memories
 from memories.core import installation
-from memories.embedders.languages import give_hint
+from memories.embedders import give_hint
 from memories.embedders.minilm import MiniLM
 
 ASK = ("search", "wo wohnt Anna?")

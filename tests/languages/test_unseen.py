@@ -8,7 +8,7 @@ import pytest
 from memories.cli import output
 from memories.context import fence
 from memories.guard import validate
-from memories.languages import unseen
+from memories.languages import is_unseen, make_visible
 
 # One of each kind: controls, direction marks, zero width, tags, variation selectors, fillers,
 # separators, private use.
@@ -43,20 +43,20 @@ def test_unseen_characters_are_escaped_everywhere(
     )
     for text in shown:
         assert sign not in text
-        assert not any(unseen.is_unseen(character) for character in text)
+        assert not any(is_unseen(character) for character in text)
 
 
 def test_visible_characters_are_unchanged() -> None:
-    assert not any(unseen.is_unseen(sign) for sign in SEEN)
+    assert not any(is_unseen(sign) for sign in SEEN)
     assert output.safe(SEEN) == SEEN == fence.plain(SEEN)
-    assert unseen.make_visible(SEEN, lambda _: "?") == SEEN
+    assert make_visible(SEEN, lambda _: "?") == SEEN
 
 
 def test_every_variation_selector_and_every_tag_is_unseen() -> None:
     codes = [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0xE0020, 0xE0080)]
-    assert all(unseen.is_unseen(chr(code)) for code in codes)
+    assert all(is_unseen(chr(code)) for code in codes)
     assert all(
-        unseen.is_unseen(chr(code))
+        is_unseen(chr(code))
         for code in range(0x3000)
         if unicodedata.category(chr(code)) in ("Cc", "Cf")
     )

@@ -18,7 +18,7 @@ from memories.context.context import estimate_tokens
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import EmbedderError, StoreError
 from memories.guard.origin import Place, host, user
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 from memories.mcp import answers
 from memories.mcp.answers import short_id
 from memories.search.filters import FILTERS

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 
 RootOf = Callable[[str], Path | None]
 

@@ -12,18 +12,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.models import Cited, Memory, Verdict
+from memories.models import Cited, Memory, Verdict, cited_by
 
 if TYPE_CHECKING:
     from memories.anchors.grammar import Anchor, RootOf
 
-_FILE = "scratchpad.verdicts.json"
+CACHE = "scratchpad.verdicts.json"  # in the folder of a namespace
 HOOK_SECONDS = 0.02
-
-
-def cache_of(home: Path, namespace: str) -> Path:
-    """Return the path of the file with the results of earlier checks for a namespace."""
-    return home / namespace / _FILE
 
 
 class Judge(NamedTuple):
@@ -86,7 +81,7 @@ class Judge(NamedTuple):
 
     def judge(self, memories: Sequence[Memory], now: datetime) -> list[Memory]:
         """Return memories with their verdicts, in the same order."""
-        verdicts = self.verdicts(list(map(_cited_by, memories)), now)
+        verdicts = self.verdicts(list(map(cited_by, memories)), now)
         return [
             memory if verdict is None else replace(memory, verdict=verdict)
             for memory, verdict in zip(memories, verdicts, strict=True)
@@ -100,17 +95,3 @@ class Judge(NamedTuple):
 
         with Session(self.root_of, self.cache, self.seconds, now) as session:
             return [session.judge(source) for source in cited]
-
-
-def _cited_by(memory: Memory) -> Cited:
-    """Return what a memory cites; nothing if it awaits review or was deleted."""
-    if memory.pending or memory.deleted:
-        return Cited((), memory.tags, memory.updated_at)
-    return Cited(
-        memory.anchors,
-        memory.tags,
-        memory.updated_at,
-        memory.valid_until,
-        memory.recheck_days,
-        memory.anchored_at,
-    )

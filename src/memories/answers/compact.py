@@ -21,7 +21,7 @@ from memories.answers.fields import MAX_SIMILAR, NAMES, cut
 from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
-from memories.languages import unseen
+from memories.languages import escape_code, make_visible
 from memories.models import Memory
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _one_line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return unseen.make_visible(text, unseen.escape_code, keep="\t")
+    return make_visible(text, escape_code, keep="\t")
 
 
 # --- chosen fields ---

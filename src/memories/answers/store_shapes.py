@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from memories.answers.shapes import fields
 from memories.core.times import to_iso
 from memories.core.urls import without_password
-from memories.languages.unseen import escape_code, make_visible
+from memories.languages import escape_code, make_visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -166,7 +166,7 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
 
 def note_language(memories: "Memories", text: str) -> None:
     """Note how to get the multilingual model, the first time that it would help."""
-    from memories.embedders.languages import give_hint
+    from memories.embedders import give_hint
 
     if hint := give_hint(text, memories.embedder, memories.config.home):
         note(f"Note: {hint}")

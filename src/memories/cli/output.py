@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memories.errors import ConfigError, InvalidInput, MemoriesError, RequestError
-from memories.languages import unseen
+from memories.languages import escape_code, make_visible
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -264,7 +264,7 @@ def say(printed: str, stream: TextIO | None = None) -> None:
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
     """Return JSON in which invisible and control characters are escaped."""
     printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
-    return unseen.make_visible(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")
+    return make_visible(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")
 
 
 def colored(stream: Any) -> bool:
@@ -281,7 +281,7 @@ def amount(count: int, singular: str, plural: str) -> str:
 
 def safe(text: str) -> str:
     """Return text on one line, with invisible, reordering and control characters escaped."""
-    return unseen.make_visible(text.replace("\t", "    "), unseen.escape_code)
+    return make_visible(text.replace("\t", "    "), escape_code)
 
 
 # --- layout ---

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.context.protocol import MCPError, UnsupportedEndpoint
 from memories.guard.validate import shown
-from memories.languages import unseen
+from memories.languages import make_visible
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -228,4 +228,4 @@ def _texts_of(answer: "CallToolResult") -> list[str]:
 
 def _plain(text: str) -> str:
     """Return a program's output on one line, without control characters."""
-    return unseen.make_visible(text[:MAX_OUTPUT], lambda _: " ")
+    return make_visible(text[:MAX_OUTPUT], lambda _: " ")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memories.languages import unseen
+from memories.languages import make_visible
 from memories.models import UNVERIFIED
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def plain(text: str) -> str:
 
 def escaped(written: str) -> str:
     """Return JSON, or one of our lines, with markup and invisible characters escaped."""
-    return unseen.make_visible(_MARKUP.sub(_escape_match, written), _escape)
+    return make_visible(_MARKUP.sub(_escape_match, written), _escape)
 
 
 def block(title: str, lines: Sequence[str], boundary: str) -> str:
@@ -95,7 +95,7 @@ def lines(text: str) -> list[str]:
     """
     if not (text.isascii() and text.isprintable()):
         text = _JOINER.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
-        text = unseen.make_visible(text, _escape, keep="\n")
+        text = make_visible(text, _escape, keep="\n")
     return [line.rstrip() for line in _MARKUP.sub(_escape_match, text).split("\n") if line.strip()]
 
 

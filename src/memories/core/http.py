@@ -21,7 +21,7 @@ import urllib3
 
 from memories.core.disk import ForkGuard
 from memories.core.urls import is_loopback
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between attempts

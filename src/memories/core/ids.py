@@ -32,14 +32,12 @@ class _Counter:
     in between.
     """
 
-    def __init__(self) -> None:
-        self.reset()
-        if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the lock
-            os.register_at_fork(after_in_child=self.reset)
+    _lock = threading.Lock()
+    _last: dict[int, int] = {}  # noqa: RUF012 - there is one counter
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[int, int] = {}
+        self._last = {}
 
     def next(self, millis: int) -> int:
         with self._lock:
@@ -57,6 +55,8 @@ class _Counter:
 
 
 _counter = _Counter()
+if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the lock
+    os.register_at_fork(after_in_child=_counter.reset)
 
 
 def new_id(created_at: datetime) -> str:

@@ -1,9 +1,13 @@
 """Embedders turn text into vectors; `open_embedder` returns one by its name, and `StoreEmbedder`
 the one of a store."""
 
+import contextlib
+import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from memories.core.disk import make_folder
 from memories.embedders.protocol import (
     Embedded,
     Embedder,
@@ -14,6 +18,7 @@ from memories.embedders.protocol import (
     embed_to_store,
 )
 from memories.errors import ConfigError, MemoriesError
+from memories.languages import detect, is_evident
 from memories.models import SHARED
 from memories.stores.records import Collection, Filter, Space
 
@@ -31,15 +36,28 @@ __all__ = [
     "embed_many",
     "embed_query",
     "embed_to_store",
+    "give_hint",
     "name_of",
     "open_embedder",
     "own_embedder",
 ]
 
+_ENGLISH_ONLY = "all-MiniLM-L6-v2/"  # the beginning of the packaged model's name
 # Models that run in this process, by the beginning of their name in a store. A store must not
 # choose a service: it would receive every text.
-_LOCAL = {"all-MiniLM-L6-v2/": "minilm", "multilingual-e5-small/": "e5"}
+_LOCAL = {_ENGLISH_ONLY: "minilm", "multilingual-e5-small/": "e5"}
 _REMOTE = ("openai", "ollama", "voyage", "cohere")
+_GIVEN = ".language-hint"
+_NAMES = {
+    "ar": "Arabic", "de": "German", "el": "Greek", "es": "Spanish", "fi": "Finnish",
+    "fr": "French", "he": "Hebrew", "hi": "Hindi", "it": "Italian", "ja": "Japanese",
+    "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ru": "Russian",
+    "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+_HINT = (
+    "this looks like {}, which the packaged model does not read: it is found by its words, but not "
+    "by its meaning; for about 100 languages run once: memory reembed --model e5 --install"
+)
 
 
 def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
@@ -148,3 +166,29 @@ def name_of(model: str) -> str:
         if model.startswith(beginning):
             return name
     return ""
+
+
+# --- a hint for writers of other languages
+
+
+def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
+    """Return how to get the multilingual model, the first time in a home that it would
+    help; else empty.
+
+    Args:
+        text: What is stored or asked.
+        embedder: The embedder that reads it.
+        home: The folder that records that the hint was given.
+    """
+    if embedder is None or not embedder.space.model.startswith(_ENGLISH_ONLY):
+        return ""
+    file = home / _GIVEN
+    if file.exists():
+        return ""
+    names = [_NAMES[code] for code in detect(text) if is_evident(text, code)]
+    if not names:
+        return ""
+    with contextlib.suppress(OSError):  # a home that can't be written gives the hint each time
+        make_folder(home)
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+    return _HINT.format(" or ".join(names[:2]))

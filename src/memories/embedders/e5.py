@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.embedders import runtime
+from memories.embedders.minilm import find_altered, open_model, windows
 from memories.errors import ConfigError, EmbedderError
 from memories.stores.records import Space
 
@@ -219,7 +219,7 @@ class E5:
         first = list(model.tokenizer.ids(prefix))
         all_ids = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
         ids = list(islice(all_ids, len(first), len(first) + _SEEN_TOKENS))
-        cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
+        cut = windows(ids, WINDOW_TOKENS, WINDOW_STEP)
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not
         # depend on neighbours.
         return np.concatenate([model.embed_ids([_BEGIN, *first, *window, _END]) for window in cut])
@@ -233,7 +233,7 @@ class E5:
 
 def altered_files() -> list[Path]:
     """Read all files of the model; return the missing and changed ones."""
-    return runtime.find_altered(_folder(), _FILES)
+    return find_altered(_folder(), _FILES)
 
 
 def _folder() -> Path:
@@ -252,7 +252,7 @@ def _folder() -> Path:
 def _load_model() -> _Loaded:
     folder = _folder()
     try:
-        session = runtime.open_model(folder / f"{_NAME}.int8.onnx", _NAME)
+        session = open_model(folder / f"{_NAME}.int8.onnx", _NAME)
         import numpy as np
 
         rows, scales = (

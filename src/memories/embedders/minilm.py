@@ -1,20 +1,21 @@
 """The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, packaged with its own files.
 
 The package `tokenizers` gives the same token ids as `WordPiece`, but depends on 13 others.
+`open_model` opens any packaged model with onnxruntime, on one thread and without telemetry.
 """
 
 import json
+import os
 import re
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.embedders import runtime
 from memories.errors import EmbedderError
 from memories.stores.records import Space
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even where a text spells them
 _MAX_WORD = 100  # letters; a longer word is unknown
 _MAX_TOKEN = 18  # letters of the longest token in the vocabulary
+_ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
 
 
 class WordPiece:
@@ -147,11 +149,11 @@ class MiniLM:
         from memories.languages.text import normal_form
 
         ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
-        cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
-        windows = [np.array([[_CLS, *window, _SEP]], dtype=np.int64) for window in cut]
+        cut = windows(ids, WINDOW_TOKENS, WINDOW_STEP)
+        inputs = [np.array([[_CLS, *window, _SEP]], dtype=np.int64) for window in cut]
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not
         # depend on neighbours.
-        return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
+        return np.concatenate([session.run(None, {"input_ids": row})[0] for row in inputs])
 
     def familiarity(self, text: str) -> float:
         """Return the share of words that are in the vocabulary, whole or, if long, as two
@@ -183,7 +185,7 @@ class MiniLM:
 
 def altered_files() -> list[Path]:
     """Read all files of the packaged model; return the missing and changed ones."""
-    return runtime.find_altered(_WEIGHTS, _FILES)
+    return find_altered(_WEIGHTS, _FILES)
 
 
 def _verify() -> None:
@@ -209,7 +211,7 @@ def _load_model() -> tuple[WordPiece, Any]:
         model = _WEIGHTS / f"{_NAME}.int8.onnx"
         if (size := model.stat().st_size) != _BYTES:  # a digest takes as long as loading
             raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
-        session = runtime.open_model(model, _NAME)
+        session = open_model(model, _NAME)
     except EmbedderError:
         raise
     except Exception as exc:
@@ -221,3 +223,75 @@ def _load_model() -> tuple[WordPiece, Any]:
 
 if __name__ == "__main__":
     _verify()
+
+
+# --- for every packaged model
+
+
+def open_model(file: Path, name: str) -> Any:
+    """Return a session that runs a model.
+
+    Args:
+        file: The model as ONNX.
+        name: What errors call it.
+
+    Raises:
+        EmbedderError: The runtime is not installed, or lacks memory.
+    """
+    # numpy's threads cost 8 ms where the work takes 0.2 ms
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # onnxruntime 1.29 reports to its maker unless this is set before import
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    onnxruntime = _import_runtime(name)
+    onnxruntime.disable_telemetry_events()  # if it was imported before
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Return the files of a model that are missing or have another SHA-256 than stated."""
+    import hashlib
+
+    def differs(file: Path, expected: str) -> bool:
+        try:
+            with file.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest() != expected
+        except OSError:
+            return True
+
+    return [folder / name for name, expected in files.items() if differs(folder / name, expected)]
+
+
+def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
+    """Return windows of a length, one every `step` ids; a short text, even an empty one, has a
+    single window.
+    """
+    return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
+
+
+def _import_runtime(name: str) -> Any:
+    """Import the runtime of a model; where memory is limited its libraries would end the process or
+    fail oddly.
+    """
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except ImportError:  # Windows
+        limit = -1
+    if 0 <= limit < _ADDRESS_SPACE:
+        raise EmbedderError(
+            f"{name} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have"
+            f" {limit // 2**20}; raise the limit (ulimit -v) or set EMBEDDER=none"
+        )
+    try:
+        import onnxruntime
+    except (ImportError, MemoryError) as exc:
+        why = str(exc) or "out of memory"
+        raise EmbedderError(
+            f"cannot load onnxruntime, which runs {name}: {why}; install memories again"
+        ) from exc
+    return onnxruntime

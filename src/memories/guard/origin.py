@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories.errors import InvalidInput
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memories.errors import InvalidInput
-from memories.languages import unseen
+from memories.languages import make_visible
 
 MAX_CONTENT_BYTES = 1_048_576
 # bytes of the normal form (NFKC), which is indexed; there, one character may become a phrase
@@ -316,7 +316,7 @@ def shown(text: str) -> str:
     text = redact(text[:_MAX_QUOTED]).text
     if len(text) > 60:
         text = f"{text[:60]}…"
-    return unseen.make_visible(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
+    return make_visible(text, lambda sign: sign.encode("unicode_escape", "replace").decode())
 
 
 def _require_text(text: object, name: str) -> str:

@@ -492,7 +492,7 @@ def _put_newer(
     """Put each memory after the newer one that may replace it; leave it out if that is certain.
 
     A correction in other words isn't linked with the memory that it corrects, and a prompt often
-    resembles the older one more; see `search.newer_first`.
+    resembles the older one more; see `search.put_newer_first`.
     """
     ordered: dict[str, Rated] = {}
     for older in current:

@@ -15,7 +15,7 @@ from memories.answers.fields import MAX_SIMILAR, cut
 from memories.context import fence
 from memories.core.ids import short_form
 from memories.core.times import describe_age
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 
 if TYPE_CHECKING:
     from memories.memories import Memories

@@ -16,7 +16,7 @@ from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
 from memories.core.times import parse_time
-from memories.embedders.languages import give_hint
+from memories.embedders import give_hint
 from memories.errors import InvalidInput, NotFound
 from memories.identity.place import find_project
 from memories.mcp import answers

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memories.core.disk import CREATING, locked, make_folder, replacing, try_lock, write_all
+from memories.core.urls import local_path, without_password
 from memories.errors import InvalidInput, StoreBusy
 from memories.scratchpad.entries import Entry, EntryRules, choose
 from memories.scratchpad.layout import Pad, parse, render, without_entries
 from memories.scratchpad.text import path_of, read_text
 
 if TYPE_CHECKING:
+    from memories.settings import Config
     from memories.stores.protocol import Store
 
 METADATA = "metadata.json"
@@ -75,6 +77,17 @@ class Place(NamedTuple):
     def lock(self) -> Path:
         """The lock file."""
         return self.folder / _LOCK
+
+
+def place_of(config: "Config", namespace: str) -> Place:
+    """Return the place of a namespace's scratchpad, which mirrors the store in the settings."""
+    stamp = ""
+    database = local_path(config.store) if config.store.startswith("sqlite:") else None
+    if database is not None:
+        with contextlib.suppress(OSError):
+            stamp = str(database.stat().st_ino)
+    store = without_password(config.store)
+    return Place(config.home, namespace, store, stamp, EntryRules.of(config))
 
 
 # --- reading

@@ -3,12 +3,10 @@
 Hooks use it, so it imports little. Scratchpads are searched in `matching`.
 """
 
-import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.urls import local_path, without_password
 from memories.errors import InvalidInput
 from memories.scratchpad import file
 from memories.scratchpad.entries import (
@@ -20,7 +18,7 @@ from memories.scratchpad.entries import (
     select_current,
     with_verdicts,
 )
-from memories.scratchpad.file import Place
+from memories.scratchpad.file import Place, place_of
 from memories.scratchpad.layout import Pad
 
 if TYPE_CHECKING:
@@ -68,17 +66,6 @@ class Scratchpad(NamedTuple):
         return self._replace(
             entries=(*self.entries, *shared.entries), notes=(*self.notes, *shared.notes)
         )
-
-
-def place_of(config: "Config", namespace: str) -> Place:
-    """Return the place of a namespace's scratchpad, which mirrors the store in the settings."""
-    stamp = ""
-    database = local_path(config.store) if config.store.startswith("sqlite:") else None
-    if database is not None:
-        with contextlib.suppress(OSError):
-            stamp = str(database.stat().st_ino)
-    store = without_password(config.store)
-    return Place(config.home, namespace, store, stamp, EntryRules.of(config))
 
 
 def needs_refresh(place: Place, pad: Pad | None, now: datetime) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
-from memories.languages import unseen
+from memories.languages import make_visible
 from memories.models import DecayPolicy
 from memories.scratchpad.entries import Entry
 from memories.scratchpad.text import is_edited, seal
@@ -130,7 +130,7 @@ def _render_value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if is_plain and '"' not in value and "\\" not in value:
         return f'"{value}"'  # most values: the same result as JSON, but faster
-    return unseen.make_visible(json.dumps(value, ensure_ascii=False), _escape)
+    return make_visible(json.dumps(value, ensure_ascii=False), _escape)
 
 
 def _escape(sign: str) -> str:
@@ -164,7 +164,7 @@ def parse(text: str, source: str) -> Pad:
     ids: set[str] = set()
     for entry in entries:
         if entry.id in ids:
-            shown = unseen.make_visible(entry.id, _escape)[:64]
+            shown = make_visible(entry.id, _escape)[:64]
             raise InvalidInput(f"{source} has two entries with the id {shown}")
         ids.update([entry.id] if entry.id else [])
     return Pad(
@@ -269,7 +269,7 @@ def _read_entry(item: Any, source: str) -> Entry:
         return Entry("", item)
     if not isinstance(item, Mapping) or not isinstance(item.get("content"), str):
         raise InvalidInput(f"{source} has an entry without a content")
-    where = f"{source}, the entry {unseen.make_visible(item['content'], _escape)[:40]!r},"
+    where = f"{source}, the entry {make_visible(item['content'], _escape)[:40]!r},"
     texts: dict[str, Any] = {name: _read_text(item, name, where) for name in _TEXTS}
     texts |= {name: _read_text(item, name, where) or None for name in _OPTIONAL_TEXTS}
     tags = item.get("tags") or {}

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.times import from_millis, to_iso, to_millis
+from memories.core.times import to_iso
 from memories.errors import InvalidInput, NotFound, RequestError
-from memories.guard.origin import PINNED, origin_of, tags_of
-from memories.models import SESSION, DecayPolicy, Draft
-from memories.read import versions
+from memories.guard.origin import PINNED
+from memories.models import SESSION, Draft
 from memories.read.lookup import only_pending
 from memories.scratchpad import file
 from memories.scratchpad.entries import (
-    MAX_SHOWN,
     MOST_PINNED,
     MOST_SESSIONS,
     OF_PROJECT,
@@ -27,6 +25,7 @@ from memories.scratchpad.entries import (
 from memories.scratchpad.file import Place
 from memories.scratchpad.hot_tier import Scratchpad
 from memories.scratchpad.layout import Pad, render
+from memories.scratchpad.mirror import entry_of
 from memories.scratchpad.text import read_text
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Record, Ref
@@ -307,77 +306,3 @@ def select_from_all(store: Store, namespace: str, rules: EntryRules, now: dateti
 def _entries_of(records: Iterable[Record], now: datetime) -> list[Entry]:
     entries = [entry_of(record, now) for record in records]
     return list({entry.id: entry for entry in entries if entry is not None}.values())
-
-
-def is_shown(record: Record, now: datetime) -> bool:
-    """Return whether the latest version of a memory may be in a scratchpad.
-
-    It may not if the memory was deleted, replaced or corrected, or waits for review.
-    """
-    return record.ended_at is None and versions.corrected_by(record, now) is None
-
-
-def entry_of(record: Record, now: datetime) -> Entry | None:
-    """Return the entry for the latest version of a memory; None if it isn't shown."""
-    if not is_shown(record, now):
-        return None
-    origin = origin_of(record.labels)
-    # The half-life doesn't matter: entries don't store the confidence at a given moment.
-    memory = versions.to_memory(record, now, half_life_hours=1.0)
-    is_stable = memory.decay_policy is DecayPolicy.STABLE
-    aging_from = None
-    if not is_stable:
-        aging_from = record.fields.get("aging_from", to_millis(record.created_at))
-    return Entry(
-        id=record.ref.group,
-        content=record.text[:MAX_SHOWN],
-        pinned=PINNED in record.labels,
-        version=record.ref.position,
-        written=to_iso(memory.updated_at),
-        created=to_iso(memory.created_at),
-        uses=record.accesses,
-        tags=tags_of(record.labels),
-        key=memory.key,
-        by="" if origin is None else origin.by,
-        trust="" if origin is None else origin.trust,
-        decay=None if is_stable else str(memory.decay_policy),
-        confidence=memory.base_confidence,
-        aging_from=_iso(aging_from),
-        reinforced=_iso(record.fields.get("reinforced_at")),
-        suspicious=" ".join(memory.suspicious),
-        cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
-        accepted="accepted_at" in record.fields,
-        namespace=record.ref.namespace,
-        anchors=record.fields.get("anchors", ""),
-        valid_until=_iso(record.fields.get("valid_until")),
-        recheck=record.fields.get("recheck_days", 0),
-        anchored=_iso(record.fields.get("anchored_at")),
-    )
-
-
-def _iso(millis: int | None) -> str:
-    return "" if millis is None else to_iso(from_millis(millis))
-
-
-def limit_new(records: Iterable[Record], size: int) -> list[Record]:
-    """Drop new memories that won't get a place because of newer ones.
-
-    Memories that were read, are pinned, or summarise a session are always returned, and so are the
-    newest of each project.
-    """
-    special: list[Record] = []
-    plain: list[Record] = []
-    counts: dict[str | None, int] = {}
-    newest_first = sorted(
-        records, key=lambda record: (record.created_at, record.ref.group), reverse=True
-    )
-    for record in newest_first:
-        project = record.labels.get("project")
-        counts[project] = counts.get(project, 0) + 1
-        is_session = record.labels.get("type") == SESSION
-        is_newest = project is not None and counts[project] <= OF_PROJECT
-        if record.accesses or is_session or is_newest or PINNED in record.labels:
-            special.append(record)
-        else:
-            plain.append(record)
-    return [*special[::-1], *plain[:size][::-1]]

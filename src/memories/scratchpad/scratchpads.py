@@ -12,6 +12,7 @@ from memories.errors import InvalidInput, StoreError
 from memories.guard import validate
 from memories.models import OFTEN, SHARED
 from memories.read.lookup import Lookup, complete_project, narrow, with_global
+from memories.read.versions import corrected_by
 from memories.settings import Config
 from memories.stores import Store, local_path
 from memories.stores.records import SEARCHED, Collection, Filter
@@ -177,9 +178,26 @@ class Scratchpads:
 
     def promote(self, records: "Sequence[Record]") -> None:
         """Give frequently found memories a place in the files."""
-        frequent = [record for record in records if record.accesses + 1 >= OFTEN]
-        if self.is_home and frequent:
-            self.mirror.promote(frequent)
+        if not self.is_home:
+            return
+        now = self._clock()
+        unplaced: list[Record] = []
+        for record in records:
+            is_frequent = record.accesses + 1 >= OFTEN
+            if is_frequent and corrected_by(record, now) is None and not self._has_place(record):
+                unplaced.append(record)
+        if unplaced:
+            self.mirror.promote(unplaced)
+
+    def _has_place(self, record: "Record") -> bool:
+        """Return whether a memory is in its file, or there is no file."""
+        from memories.scratchpad.text import has_entry, path_of, read_text
+
+        try:
+            text = read_text(path_of(self.config.home, record.ref.namespace))
+        except InvalidInput:  # `memory scratchpad` reports it
+            return True
+        return text is None or has_entry(text, record.ref.group)
 
     def flush(self) -> None:
         """Write changes that still wait to the files."""
@@ -200,7 +218,7 @@ class Scratchpads:
 
     def place(self, namespace: str) -> "Place":
         """Return the location of a namespace's scratchpad."""
-        from memories.scratchpad.hot_tier import place_of
+        from memories.scratchpad.file import place_of
 
         place = place_of(self.config, namespace)
         return place if self.owns_store else place._replace(stamp="")

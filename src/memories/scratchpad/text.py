@@ -78,6 +78,11 @@ def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
             raise InvalidInput(f"{file} {doubt}")
 
 
+def has_entry(text: str, memory_id: str) -> bool:
+    """Return whether a text that a program wrote has an entry for a memory."""
+    return f'\n- id: "{memory_id}"\n' in text
+
+
 def seal(text: str) -> str:
     """Return a text with a checksum that reveals a person's changes."""
     body = _CHECK.sub("", text, count=1)

@@ -2,13 +2,14 @@
 
 search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
        here?) → `ranking` (the order, and why some are dropped) →
-       `newer_first` → `results` (hits)
+       `put_newer_first` → `results` (hits)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice, permutations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.core.times import query_time
@@ -16,11 +17,18 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import other_terms, query_terms
 from memories.read.lookup import Lookup, narrow, only_pending, with_global
+from memories.read.subjects import REPLACES, has_words_of, score_replacement
 from memories.search import noise
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.filters import FILTERS, SearchFilters
-from memories.search.newer_first import put_newer_first
-from memories.search.ranking import LOW_CONFIDENCE, Features, RankingRules, rank
+from memories.search.ranking import (
+    BEYOND_LIMIT,
+    LOW_CONFIDENCE,
+    Features,
+    Ranked,
+    RankingRules,
+    rank,
+)
 from memories.search.relevance import Relevance, to_cosine
 from memories.search.results import SearchResult
 from memories.settings import RANKS, Config
@@ -37,6 +45,9 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
 MIN_CANDIDATES = 40
+EXAMINED = 6  # hits that are examined, the best first
+NEAR = 0.45  # minimum score of the newer hit, as a share of the older hit's score
+
 
 Condition = Callable[[Record], bool]
 
@@ -342,3 +353,81 @@ def _rules(store: Store, search: Search, gathered: Gathered) -> RankingRules:
     terms = (query.text, query.terms)
     floor, near_best = noise.find_bounds(store, search.filters, embedder, terms, sense.similarity)
     return rules._replace(floor=floor, near_best=near_best)
+
+
+# --- the newer of two near hits about one subject comes first
+#
+# A correction in other words isn't linked with the memory that it corrects (see
+# `write.compare.corrections`), and a question often resembles the older one more. Both stay hits;
+# only their order changes.
+
+
+def put_newer_first(
+    store: Store, query: Query, gathered: Gathered, ranked: Sequence[Ranked], limit: int
+) -> list[Ranked]:
+    """Return ranked candidates in which each hit comes after those that may replace it.
+
+    Args:
+        store: The store, for the vectors of the best hits.
+        query: The question.
+        gathered: The candidates, with their features.
+        ranked: The candidates by score, best first.
+        limit: The maximum number of hits.
+    """
+    best = list(islice((place for place in ranked if _is_examined(place, gathered)), EXAMINED))
+    if len(best) < 2:
+        return list(ranked)
+    records = [gathered.candidates[place.row].record for place in best]
+    ages = [gathered.features[place.row].age_days for place in best]
+    ordered = list(ranked)
+    for old, new in permutations(range(len(best)), 2):
+        is_below = ordered.index(best[new]) > ordered.index(best[old])
+        is_near = best[new].score >= NEAR * best[old].score
+        if not is_below or not is_near or ages[new] >= ages[old]:
+            continue
+        if _may_replace(store, query, records[new], records[old]):
+            ordered.remove(best[new])
+            ordered.insert(ordered.index(best[old]), best[new])
+    if ordered != list(ranked):
+        return _limit_hits(ordered, limit)
+    return ordered
+
+
+def _is_examined(place: Ranked, gathered: Gathered) -> bool:
+    """Return whether a candidate is a memory that is a hit, or would be with a higher limit.
+
+    A pinned one, one with the exact words of the question and one of the day in the question keep
+    their places.
+    """
+    features = gathered.features[place.row]
+    is_memory = gathered.candidates[place.row].record.ref.collection is Collection.MEMORY
+    is_fixed = features.pinned or features.verbatim or features.on_date
+    return is_memory and not is_fixed and place.dropped in ("", BEYOND_LIMIT)
+
+
+def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bool:
+    if "corrected_by" in newer.fields or newer.ref.namespace != older.ref.namespace:
+        return False
+    if newer.labels.get("project") != older.labels.get("project"):
+        return False
+    if not has_words_of(newer.text, older.text):
+        return False
+    similarity = space = None
+    if query.embedder is not None:
+        vectors = store.vectors([newer.ref, older.ref])
+        if len(vectors) == 2:
+            similarity = float((vectors[newer.ref] @ vectors[older.ref].T).max())
+            space = query.embedder.space
+    return score_replacement(newer.text, older.text, similarity, space) >= REPLACES
+
+
+def _limit_hits(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
+    """Return reordered candidates, of which only the first `limit` are hits."""
+    limited: list[Ranked] = []
+    hits = 0
+    for place in ordered:
+        if place.dropped in ("", BEYOND_LIMIT):
+            hits += 1
+            place = place._replace(dropped="" if hits <= limit else BEYOND_LIMIT)  # noqa: PLW2901
+        limited.append(place)
+    return limited

@@ -18,7 +18,7 @@ from memories.errors import InvalidInput, StoreDamaged
 from memories.guard import validate
 from memories.guard.origin import PART
 from memories.guard.validate import shown
-from memories.languages import unseen
+from memories.languages import make_visible
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
@@ -104,7 +104,7 @@ def _quote(name: str) -> str:
     """Return a name quoted for a shell, with invisible characters escaped."""
     import shlex  # only needed for damaged records
 
-    visible = unseen.make_visible(name, lambda character: f"\\U{ord(character):08x}")
+    visible = make_visible(name, lambda character: f"\\U{ord(character):08x}")
     if visible == name:
         return shlex.quote(name)
     return "$'" + visible.replace("'", "\\'") + "'"

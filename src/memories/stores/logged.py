@@ -74,7 +74,7 @@ class LoggedStore(StoreWrapper):
         backups: Returns the backups of the store, which still contain removed records.
     """
 
-    def __init__(  # noqa: PLR0913 - a store, its author, and two hooks
+    def __init__(
         self,
         store: "Store",
         channel: str,
@@ -83,8 +83,6 @@ class LoggedStore(StoreWrapper):
         *,
         action: str | None = None,
         quota: str | None = None,
-        on_change: Callable[[Sequence[Change]], None] | None = None,
-        backups: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """Wrap a store.
 
@@ -96,14 +94,12 @@ class LoggedStore(StoreWrapper):
                 records keep theirs, as copies do. It is called for each record.
             action: The action logged for all additions and removals, instead of their own.
             quota: Limits on the size of a namespace; see the setting `namespace_quota`.
-            on_change: See the attribute.
-            backups: See the attribute.
         """
         super().__init__(store)
-        self._channel, self._clock = channel, clock
-        self._origin = origin
+        self._channel, self._clock, self._origin = channel, clock, origin
         self._action, self._quota = action, quota
-        self.on_change, self.backups = on_change, backups
+        self.on_change: Callable[[Sequence[Change]], None] | None = None
+        self.backups: Callable[[], tuple[str, ...]] = tuple
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         # The last entries read or written, by namespace.

@@ -357,17 +357,6 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 # --- spaces of vectors
 
 
-def require_space(space: Space | None) -> Space:
-    """Return the space with which a store was opened.
-
-    Raises:
-        StoreError: The store was opened in keyword-only mode.
-    """
-    if space is None:
-        raise StoreError("this store was opened without an embedder, so it can't store a vector")
-    return space
-
-
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
     """Check the model of a store's vectors, for callers without a vector to pass.
 

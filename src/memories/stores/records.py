@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from memories.core.times import to_millis
+from memories.errors import StoreError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -319,6 +320,17 @@ class Space(NamedTuple):
     calibration: tuple[float, float]
     latin_only: bool = False
     familiar_noise: bool = True
+
+
+def require_space(space: Space | None) -> Space:
+    """Return the space with which a store was opened.
+
+    Raises:
+        StoreError: The store was opened in keyword-only mode.
+    """
+    if space is None:
+        raise StoreError("this store was opened without an embedder, so it can't store a vector")
+    return space
 
 
 def plain_conditions(where: Filter) -> list[tuple[str, tuple[Any, ...]]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.languages.unseen import is_unseen
+from memories.languages import is_unseen
 
 if TYPE_CHECKING:
     from memories.stores.records import Record

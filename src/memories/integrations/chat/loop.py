@@ -18,7 +18,7 @@ from memories.errors import ConfigError, MemoriesError
 from memories.guard.redactor import Redactor
 from memories.integrations.chat.memory import FILE, LongTerm, ShortTerm
 from memories.integrations.chat.settings import Settings
-from memories.languages import unseen
+from memories.languages import make_visible
 
 if TYPE_CHECKING:
     from memories.integrations.chat.agent import Agent
@@ -227,7 +227,7 @@ def _load_error(exc: Exception) -> MemoriesError:
 
 def _escape(text: str) -> str:
     """Return a text without characters that control a terminal."""
-    return unseen.make_visible(text, _escape_character)
+    return make_visible(text, _escape_character)
 
 
 def _escape_character(character: str) -> str:
@@ -235,7 +235,7 @@ def _escape_character(character: str) -> str:
 
 
 def _stream(piece: str) -> None:
-    sys.stdout.write(unseen.make_visible(piece, _escape_character, keep="\n\t\u200c\u200d\ufe0f"))
+    sys.stdout.write(make_visible(piece, _escape_character, keep="\n\t\u200c\u200d\ufe0f"))
     sys.stdout.flush()
 
 

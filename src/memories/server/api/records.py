@@ -26,7 +26,6 @@ from starlette.responses import Response
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.guard.validate import namespace as checked_namespace
 from memories.scratchpad import file
-from memories.scratchpad.hot_tier import place_of
 from memories.scratchpad.mirror import Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
@@ -196,7 +195,7 @@ class Records:
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
         self._mirror = Mirror(
-            lambda name: place_of(config, name),
+            lambda name: file.place_of(config, name),
             lambda: datetime.now(UTC),
             makes_file=lambda _: False,
         )
@@ -216,7 +215,7 @@ class Records:
         self._mirror([change for change in changes if not isinstance(change, Record)])
         refs = map(ref_of, changes)
         for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
-            place = place_of(self._server.config, namespace)
+            place = file.place_of(self._server.config, namespace)
             if file.exists(place):
                 with contextlib.suppress(
                     OSError

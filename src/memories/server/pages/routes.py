@@ -20,7 +20,7 @@ from memories import __version__
 from memories.core.times import describe_age
 from memories.errors import MemoriesError
 from memories.guard.validate import canonical_namespace
-from memories.languages.unseen import make_visible
+from memories.languages import make_visible
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.read.lookup import readable_namespaces

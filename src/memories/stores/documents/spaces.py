@@ -21,8 +21,8 @@ from memories.stores.documents.schema import (
     vectors_payload,
     window_ids,
 )
-from memories.stores.protocol import other_space, require_space
-from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
+from memories.stores.protocol import other_space
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space, require_space
 
 if TYPE_CHECKING:
     import numpy as np

@@ -32,7 +32,7 @@ from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.search import indexed_tokens
 from memories.stores.postgres.url import parse_partitions
 from memories.stores.postgres.vectors import Probe
-from memories.stores.protocol import require_space, used_among
+from memories.stores.protocol import used_among
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -43,6 +43,7 @@ from memories.stores.records import (
     Ref,
     Space,
     StoreInfo,
+    require_space,
 )
 
 if TYPE_CHECKING:

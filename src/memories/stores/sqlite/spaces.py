@@ -12,8 +12,8 @@ import apsw
 
 from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import Damaged
-from memories.stores.protocol import other_space, require_space
-from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
+from memories.stores.protocol import other_space
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space, require_space
 from memories.stores.sqlite.errors import FIX
 from memories.stores.sqlite.query import CODES_OF_REFS, READ, records_of, refs_json
 from memories.stores.sqlite.rows import BLOCKS, STAGED, VECTORS, AddedRow, fetch
