@@ -57,7 +57,7 @@ ORDER = {
     "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
     "memories.write": """compare queue accesses < suspicion waiting links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
-    "memories.write.compare": "vocabulary words < reading < grammar < constructions word_order < duplicates "
+    "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates "
     "< corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <
         scratchpads""",

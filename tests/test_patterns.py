@@ -29,10 +29,10 @@ from memories.context import fence
 from memories.errors import InvalidInput
 from memories.guard import contexts, redactor, rules, scan, spoken, validate
 from memories.hooks import host_events, phrases, switch
-from memories.languages import dates, days, text, unseen
+from memories.languages import dates, days, make_visible, text
 from memories.stores.sqlite import check
 from memories.write import suspicion
-from memories.write.compare import constructions, corrections, duplicates
+from memories.write.compare import corrections, duplicates, grammar
 
 pytestmark = pytest.mark.thorough
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
@@ -82,7 +82,7 @@ COMPUTED = {
     "guard/scan.py: _find_at_literal": "tokens, CONTEXTS, PERSONAL",
     "guard/scan.py: _find_everywhere": "LONG, NUMBERS",
     "guard/spoken.py: find": spoken._pattern(latin_only=False),
-    "write/compare/constructions.py: _compile_pattern": "constructions.txt",
+    "write/compare/grammar.py: _compile_pattern": "grammar.txt",
     "search/surroundings.py: _name_pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "hooks/gate.py: names_project": r"(?<![a-z0-9_-])shop(?![a-z0-9_-])",
     "hooks/phrases.py: _pattern": "labels.txt",
@@ -236,9 +236,9 @@ def patterns() -> tuple[set[Found], set[str]]:
     labels, named = phrases._read_labels()
     for pattern in (*(label.pattern.pattern for label in labels), *named.values()):
         found.add(Found("hooks/labels.txt", pattern, 0, "finditer"))
-    for construction in constructions._read_constructions():
-        pattern = constructions._compile_pattern(construction.parts).pattern
-        found.add(Found("write/compare/constructions.txt", pattern, 0, "finditer"))
+    for construction in grammar._read_constructions():
+        pattern = grammar._compile_pattern(construction.parts).pattern
+        found.add(Found("write/compare/grammar.txt", pattern, 0, "finditer"))
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -444,7 +444,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(
 
     monkeypatch.setattr(re, "_compile", watched)
     for cached in (
-        constructions._compile_pattern,
+        grammar._compile_pattern,
         scan._compile,
         spoken._compile,
         suspicion._compile,
@@ -517,7 +517,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "text.coverage": lambda given: text.coverage(given, ["word", "words"]),
     "dates.spans": lambda given: dates.spans(f"last week {given}", NOW, (2026,)),
     "dates.span": lambda given: dates.span(given, NOW),
-    "unseen.make_visible": lambda given: unseen.make_visible(given, repr),
+    "languages.make_visible": lambda given: make_visible(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.find_marks": suspicion.find_marks,
     "duplicates.compare_texts": lambda given: duplicates.compare_texts(

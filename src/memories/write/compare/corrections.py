@@ -35,8 +35,9 @@ from memories.write.compare.vocabulary import (
     SOFT,
     SWITCHING,
     USING,
+    Word,
+    keys_of,
 )
-from memories.write.compare.words import Word, keys_of
 
 _MAX_CHARACTERS = 400  # longer texts make several statements
 _MIN_SHARED = 0.45  # share of the longer text's words that both must have

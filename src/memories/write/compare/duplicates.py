@@ -14,7 +14,6 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from memories.write.compare.constructions import rewrite
 from memories.write.compare.grammar import (
     describe_determiner,
     describe_form,
@@ -23,6 +22,7 @@ from memories.write.compare.grammar import (
     find_breaks,
     forms_of,
     pair_words,
+    rewrite,
 )
 from memories.write.compare.reading import CASED, bare, is_shouted, quotations, read, tongues
 from memories.write.compare.vocabulary import (
@@ -35,6 +35,8 @@ from memories.write.compare.vocabulary import (
     NAMES_ALIKE,
     NEGATIONS,
     SOFT,
+    Word,
+    keys_of,
 )
 from memories.write.compare.word_order import (
     have_moved_part,
@@ -43,7 +45,6 @@ from memories.write.compare.word_order import (
     orders_of,
     sort_lists,
 )
-from memories.write.compare.words import Word, keys_of
 
 
 class Relation(StrEnum):

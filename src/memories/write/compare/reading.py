@@ -35,8 +35,12 @@ from memories.write.compare.vocabulary import (
     VERBS_ALIKE,
     WEEKDAYS,
     WHOLE,
+    Word,
+    join_numbers,
+    keys_of,
+    order_dates,
+    write_clock,
 )
-from memories.write.compare.words import Word, join_numbers, keys_of, order_dates, write_clock
 
 _LONGEST_PHRASE = max(len(phrase) for phrase in PHRASE)
 _OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"

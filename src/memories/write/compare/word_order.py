@@ -13,13 +13,15 @@ from memories.write.compare.vocabulary import (
     DETERMINERS,
     EMPTY,
     FOCUSING,
+    FREE,
     FRONTED,
     LIGHT,
     MODALS,
     PLACES,
     SOFT,
+    Word,
+    keys_of,
 )
-from memories.write.compare.words import FREE, Word, keys_of
 
 _LONG = 300  # words; comparing the orders of longer texts takes seconds
 _ADJUNCT = 5  # maximum number of words in an adjunct, or in a subject behind its verb
