@@ -68,7 +68,7 @@ ORDER = {
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
-    "memories.answers": "compare fields < compact shapes < store_shapes",
+    "memories.answers": "compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
         recall_prompt < recall < events preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status < check < report",

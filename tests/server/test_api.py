@@ -18,7 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from memories import Memories, TurnDraft
-from memories.answers import shapes
+from memories.answers import conversation_shapes, shapes
 from memories.core import events
 from memories.core.ids import short_form
 from memories.embedders.fake import FakeEmbedder
@@ -962,11 +962,15 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
             f"/api/memories/{one.id}/history": shapes.history(memories.history(one.id, as_of=then)),
             "/api/tags/type": {"key": "type", "values": [{"value": "fact", "count": 1}]},
             "/api/tags": {"keys": [{"key": "type", "count": 1}]},
-            "/api/conversations": shapes.conversations(memories.list_conversations(as_of=then)),
-            "/api/conversations/talk": shapes.conversation(
+            "/api/conversations": conversation_shapes.conversations(
+                memories.list_conversations(as_of=then)
+            ),
+            "/api/conversations/talk": conversation_shapes.conversation(
                 memories.conversation("talk", as_of=then)
             ),
-            "/api/conversations/talk/turns": shapes.turns(memories.turns("talk", as_of=then)),
+            "/api/conversations/talk/turns": conversation_shapes.turns(
+                memories.turns("talk", as_of=then)
+            ),
             "/api/namespaces": {
                 "namespaces": [
                     {"name": "shared", "memory_count": 1, "turn_count": 1, "read": True}

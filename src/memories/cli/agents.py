@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.answers import shapes
+from memories.answers import conversation_shapes, shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     Selection,
@@ -159,7 +159,7 @@ def _emit_scratchpad(
     for sentence in content.notes:
         note(sentence)
     emit(
-        shapes.scratchpad(content, memories.namespace) | dict(more or {}),
+        conversation_shapes.scratchpad(content, memories.namespace) | dict(more or {}),
         partial(_render_scratchpad, content, memories.namespace),
         compact=partial(compact.scratchpad, content.entries, memories.namespace),
     )

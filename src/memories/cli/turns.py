@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.answers import shapes
+from memories.answers import conversation_shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     cursor_option,
@@ -107,7 +107,7 @@ def add(
         begin_change()
         [turn] = memories.add_turns(conversation, [draft], redact=not no_redact)
         record_change(_describe([turn]))
-        emit(shapes.turn(turn), partial(text.add_turn_result, turn))
+        emit(conversation_shapes.turn(turn), partial(text.add_turn_result, turn))
         return _report_refused([turn])
     if fields:
         raise InvalidInput(
@@ -120,7 +120,10 @@ def add(
     begin_change()
     added = memories.add_turns(conversation, drafts, redact=not no_redact)
     record_change(_describe(added))
-    emit(shapes.add_turns_result(conversation, added), partial(text.add_turns_result, added))
+    emit(
+        conversation_shapes.add_turns_result(conversation, added),
+        partial(text.add_turns_result, added),
+    )
     return _report_refused(added)
 
 
@@ -239,7 +242,10 @@ def _emit_turns(
         records, problem = memories.waiting_turns(conversation), exc
         if not records:
             raise
-    emit(shapes.turns(records), partial(_render_turns, memories, conversation, records, as_of))
+    emit(
+        conversation_shapes.turns(records),
+        partial(_render_turns, memories, conversation, records, as_of),
+    )
     if problem is not None:
         return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
     return 0
@@ -297,7 +303,7 @@ def list_(
         problem = exc
         if not page.conversations:
             raise
-    emit(shapes.conversations(page), partial(text.conversations, page))
+    emit(conversation_shapes.conversations(page), partial(text.conversations, page))
     if problem is None:
         return 0
     return print_error(f"{problem}; only conversations with turns that wait are shown", 1)
@@ -335,7 +341,7 @@ def update(
     begin_change()
     record = memories.update_conversation(conversation, tags=tags, redact=not no_redact, **changes)
     record_change(f"{record.id} was updated")
-    emit(shapes.conversation(record), partial(text.conversation, record))
+    emit(conversation_shapes.conversation(record), partial(text.conversation, record))
 
 
 @turns.command(
@@ -383,7 +389,7 @@ def forget(
     if with_memories:
         count = forgotten.memories
         answer += f", and {count} memories made from them"
-    emit(shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
+    emit(conversation_shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
     note_copies(forgotten.also_in)
     return 0
 
@@ -451,7 +457,7 @@ def context(
     if remark := describe_left_out(built["metadata"]["left_out"]):
         note(remark)
     escaped = "\n".join(map(safe, prompt.split("\n")))
-    emit(shapes.context(built, prompt), escaped)
+    emit(conversation_shapes.context(built, prompt), escaped)
     if not gateway.degraded:
         return 0
     memories.abandon()  # a call that timed out may still use the store

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
-from memories.answers import shapes
+from memories.answers import conversation_shapes, shapes
 from memories.context import fence
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
@@ -275,7 +275,7 @@ class Tools:
         lines = []
         has_turn = False
         for turn in turns:
-            shape = shapes.turn(turn)
+            shape = conversation_shapes.turn(turn)
             if turn.index == index:
                 has_turn = True
                 lines.append(fence.line(brief(shape)))
@@ -438,7 +438,7 @@ class Tools:
             speaker, message_id = message.speaker or None, message.message_id or None
             drafts.append(TurnDraft(message.content, message.role, speaker, said_at, message_id))
         added = self._written_by(caller).add_turns(conversation, drafts)
-        return _answer(shapes.add_turns_result(conversation, added))
+        return _answer(conversation_shapes.add_turns_result(conversation, added))
 
 
 def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:

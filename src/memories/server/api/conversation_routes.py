@@ -5,8 +5,8 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from memories.answers import shapes
-from memories.answers.shapes import add_turns_result
+from memories.answers import conversation_shapes, shapes
+from memories.answers.conversation_shapes import add_turns_result
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
@@ -54,12 +54,12 @@ def conversations(call: Call) -> Any:
     arguments = dict(call.arguments)
     if "tag" in arguments:
         arguments["tags"] = arguments.pop("tag")
-    return shapes.conversations(call.memories.list_conversations(**arguments))
+    return conversation_shapes.conversations(call.memories.list_conversations(**arguments))
 
 
 def conversation(call: Call) -> Any:
     """Return one conversation."""
-    return shapes.conversation(
+    return conversation_shapes.conversation(
         call.memories.conversation(
             call.arguments["conversation"], as_of=call.arguments.get("as_of")
         )
@@ -69,7 +69,7 @@ def conversation(call: Call) -> Any:
 def name(call: Call) -> Any:
     """Set a conversation's title, user and tags."""
     arguments = dict(call.arguments)
-    return shapes.conversation(
+    return conversation_shapes.conversation(
         call.memories.update_conversation(arguments.pop("conversation"), **arguments)
     )
 
@@ -79,8 +79,8 @@ def turns(call: Call) -> Any:
     arguments = dict(call.arguments)
     conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:
-        return shapes.turns(call.memories.tail_turns(conversation_id, **arguments))
-    return shapes.turns(call.memories.turns(conversation_id, start=start, **arguments))
+        return conversation_shapes.turns(call.memories.tail_turns(conversation_id, **arguments))
+    return conversation_shapes.turns(call.memories.turns(conversation_id, start=start, **arguments))
 
 
 def add(call: Call) -> Answer:
@@ -111,14 +111,16 @@ def forget(call: Call) -> Any:
     arguments = dict(call.arguments)
     with_memories, dry_run = arguments.get("with_memories", False), arguments.get("dry_run", False)
     forgotten = call.memories.forget_turns(arguments.pop("conversation"), **arguments)
-    return shapes.forget_turns_result(
+    return conversation_shapes.forget_turns_result(
         forgotten, forgotten.memories if with_memories else None, dry_run=dry_run
     )
 
 
 def waiting(call: Call) -> Any:
     """Return the turns that wait to be stored."""
-    return shapes.turns(call.memories.waiting_turns(call.arguments.get("conversation")))
+    return conversation_shapes.turns(
+        call.memories.waiting_turns(call.arguments.get("conversation"))
+    )
 
 
 def build_context(call: Call) -> Any:
@@ -146,7 +148,7 @@ def build_context(call: Call) -> Any:
             context = builder.build_everywhere(query)
         else:
             context = builder.build_context(conversation_id, query)
-    return shapes.context(context, builder.format_for_prompt(context))
+    return conversation_shapes.context(context, builder.format_for_prompt(context))
 
 
 def scratchpad(call: Call) -> Any:
@@ -154,7 +156,7 @@ def scratchpad(call: Call) -> Any:
 
     Only managers of the entire store see its path.
     """
-    shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
+    shape = conversation_shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
     return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 

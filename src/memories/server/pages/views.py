@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from memories.answers import compare, shapes, store_shapes
+from memories.answers import compare, conversation_shapes, shapes, store_shapes
 from memories.core.times import to_iso, to_moment
 from memories.errors import InvalidInput, NotFound
 from memories.models import PENDING
@@ -65,7 +65,7 @@ def _timeline(memories: "Memories", request: PageRequest) -> View:
     if not is_filtered and request.text("kind") != "memory":
         talks, more_link = _conversations(memories, request, since, limit)
         for talk in talks:
-            shape = shapes.conversation(talk) | {"name": title_of(talk)}
+            shape = conversation_shapes.conversation(talk) | {"name": title_of(talk)}
             entries.append(("conversation", shape, talk.last_at))
     entries.sort(key=itemgetter(2), reverse=True)
     if page.next_cursor and since:
@@ -257,11 +257,11 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
     limit = request.limit(_TURNS)
     turns = memories.turns(name, start=start, limit=limit, as_of=request.as_of)
     more = {
-        "about": shapes.conversation(about) | {"name": title_of(about)},
+        "about": conversation_shapes.conversation(about) | {"name": title_of(about)},
         "earlier": request.link(start=str(max(start - limit, 0))) if start else None,
         "later": request.link(start=str(turns[-1].index + 1)) if len(turns) == limit else None,
     }
-    return View("conversation.html", shapes.turns(turns), more)
+    return View("conversation.html", conversation_shapes.turns(turns), more)
 
 
 def _about(memories: "Memories", request: PageRequest) -> "Conversation":
@@ -292,7 +292,7 @@ def conversations(memories: "Memories", request: PageRequest) -> View:
         "names": [title_of(talk) for talk in page.conversations],
         "next": page.next_cursor and request.link(cursor=page.next_cursor),
     }
-    return View("conversations.html", shapes.conversations(page), more)
+    return View("conversations.html", conversation_shapes.conversations(page), more)
 
 
 def title_of(conversation: "Conversation") -> str:
