@@ -8,25 +8,23 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memories.anchors import literals, symbols
-from memories.anchors.grammar import LITERAL, PATH, SYMBOL, Anchor, parse, parse_path
+from memories.anchors.grammar import (
+    LITERAL,
+    MAX_TEXT,
+    PATH,
+    SYMBOL,
+    Anchor,
+    find_paths,
+    parse,
+    quoted_texts,
+)
 from memories.anchors.tree import Budget, WorkingTree
 from memories.errors import InvalidInput
 
 MAX_ANCHORS = 5
 MAX_SECONDS = 0.02
-_MAX_TEXT = 20_000  # characters; only the beginning of a longer text is searched
 _MAX_FILES = 5
-_MAX_PATHS = 40  # names that are looked up in the working tree
 _MAX_NAMES = 30
-_QUOTED = re.compile(r"`([^`\n]{2,200})`|\"([^\"\n]{2,80})\"|(?<!\w)'([^'\n]{2,80})'(?!\w)")
-_WORD = re.compile(r"[^\s,;()\[\]{}\"'`“”‘’«»<>|]+")
-_PATH = re.compile(r"(?:\./)?[\w.@+-]+(?:/[\w.@+-]+)*/?")
-_EXTENSION = re.compile(r"\w.*\.[A-Za-z]\w{0,9}")
-_NAMELESS = re.compile(  # well-known files without an extension
-    r"(?:Make|Docker|Container|Proc|Jenkins|Gem|Rake|Vagrant|Brew|Pod|Just|Tilt|Pip)file"
-    r"|LICENSE|NOTICE|README|CHANGELOG|CODEOWNERS|\.\w[\w.-]*"
-)
-_LINE_NUMBER = re.compile(r"(?::\d+(?:[:-]\d+)?|#L\d+(?:-L?\d+)?)$")
 _DATE = re.compile(r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{1,2}:\d\d\b")
 _VALUE = re.compile(r"(?<![\w.])(?:[<>=!~^]=?)?v?\d[\w.]*(?<!\.)|(?<!\w)(?:[tT]rue|[fF]alse)(?!\w)")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -59,10 +57,10 @@ def find_anchors(text: str, tree: WorkingTree) -> list[Anchor]:
     At most five are returned, and the search takes at most 20 milliseconds.
     """
     budget = Budget(MAX_SECONDS)
-    text = text[:_MAX_TEXT]
+    text = text[:MAX_TEXT]
     anchors: list[Anchor] = []
     paths: list[Anchor] = []
-    for candidate in _find_paths(text):
+    for candidate in find_paths(text):
         if budget.is_spent or len(paths) >= _MAX_FILES:
             break
         kind = tree.look(candidate.parts).kind
@@ -91,32 +89,12 @@ def _rank(anchor: Anchor) -> int:
     return (SYMBOL, LITERAL, PATH).index(anchor.kind) + 1
 
 
-def _find_paths(text: str) -> Iterator[Anchor]:
-    """Yield the paths that a text may name, in order."""
-    seen: set[str] = set()
-    quoted = (match[1] or match[2] or match[3] for match in _QUOTED.finditer(text))
-    words = (match[0] for match in _WORD.finditer(text))
-    for written in (*quoted, *words):
-        word = _LINE_NUMBER.sub("", written.partition("::")[0].rstrip(".:!?"))
-        name = word.rstrip("/").rpartition("/")[2]
-        has_form = "/" in word or _EXTENSION.fullmatch(name) or _NAMELESS.fullmatch(name)
-        if not has_form or not _PATH.fullmatch(word) or len(seen) >= _MAX_PATHS:
-            continue
-        try:
-            path = parse_path(word)
-        except InvalidInput:
-            continue
-        if path not in seen:
-            seen.add(path)
-            yield Anchor(PATH, path)
-
-
 def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
     """Return the names and values in a text, without its dates and the paths that exist."""
     for path in paths:
         text = text.replace(f"{path.target}::", " ").replace(path.target.rstrip("/"), " ")
     text = _DATE.sub(" ", text)
-    quoted = [match[1] or match[2] or match[3] for match in _QUOTED.finditer(text)]
+    quoted = quoted_texts(text)
     code = [name.strip() for name in quoted if re.search(r"\w{2}", name)]
     words: list[str] = []
     for match in _NAME.finditer(text):

@@ -10,8 +10,9 @@
 Paths are relative to the top folder of the memory's project.
 """
 
+import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,17 @@ _SECRET_ENDS = (
 _SECRET_WORDS = frozenset("credential credentials secret secrets".split())
 _DATA_ENDS = frozenset("json yaml yml toml ini cfg conf env txt xml properties".split())
 _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
+MAX_TEXT = 20_000  # characters; only the beginning of a longer text is searched
+_MAX_PATHS = 40  # names that are looked up in the working tree
+_QUOTED = re.compile(r"`([^`\n]{2,200})`|\"([^\"\n]{2,80})\"|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_WORD = re.compile(r"[^\s,;()\[\]{}\"'`“”‘’«»<>|]+")
+_PATH = re.compile(r"(?:\./)?[\w.@+-]+(?:/[\w.@+-]+)*/?")
+_EXTENSION = re.compile(r"\w.*\.[A-Za-z]\w{0,9}")
+_NAMELESS = re.compile(  # well-known files without an extension
+    r"(?:Make|Docker|Container|Proc|Jenkins|Gem|Rake|Vagrant|Brew|Pod|Just|Tilt|Pip)file"
+    r"|LICENSE|NOTICE|README|CHANGELOG|CODEOWNERS|\.\w[\w.-]*"
+)
+_LINE_NUMBER = re.compile(r"(?::\d+(?:[:-]\d+)?|#L\d+(?:-L?\d+)?)$")
 
 
 class Anchor(NamedTuple):
@@ -188,3 +200,30 @@ def select_named(anchors: Sequence[str], old_text: str, new_text: str) -> tuple[
         return all(word in new_text or word not in old_text for word in words)
 
     return tuple(filter(stays, anchors))
+
+
+# --- paths in a text
+
+
+def quoted_texts(text: str) -> list[str]:
+    """Return the texts in backquotes and quotes."""
+    return [match[1] or match[2] or match[3] for match in _QUOTED.finditer(text)]
+
+
+def find_paths(text: str) -> Iterator[Anchor]:
+    """Yield the paths that a text may name, in order."""
+    seen: set[str] = set()
+    text = text[:MAX_TEXT]
+    for written in (*quoted_texts(text), *_WORD.findall(text)):
+        word = _LINE_NUMBER.sub("", written.partition("::")[0].rstrip(".:!?"))
+        name = word.rstrip("/").rpartition("/")[2]
+        has_form = "/" in word or _EXTENSION.fullmatch(name) or _NAMELESS.fullmatch(name)
+        if not has_form or not _PATH.fullmatch(word) or len(seen) >= _MAX_PATHS:
+            continue
+        try:
+            path = parse_path(word)
+        except InvalidInput:
+            continue
+        if path not in seen:
+            seen.add(path)
+            yield Anchor(PATH, path)

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.core.batches import by_count
 from memories.core.ids import new_id, whole_id
 from memories.core.times import to_stored_time
 from memories.embedders.protocol import embed_to_store
@@ -115,7 +114,9 @@ def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
 def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
     checked = [_anchor(writer, _redact_and_check(draft, writer.redactor)) for draft in drafts]
-    for batch in by_count(checked, BATCH if writer.force else BATCH_COMPARED):
+    size = BATCH if writer.force else BATCH_COMPARED
+    for start in range(0, len(checked), size):
+        batch = checked[start : start + size]
         texts = [prepared.draft.content for prepared in batch]
         embedded = embed_to_store(writer.embedder, texts)
         with_vectors = [
