@@ -2,7 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from memories.write.compare.words import Word, join_numbers, keys_of, order_dates, write_clock
+from memories.write.compare.vocabulary import (
+    Word,
+    join_numbers,
+    keys_of,
+    order_dates,
+    write_clock,
+)
 from tables import failures_of
 
 ONES = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.answers import conversation_shapes, shapes
+from memories.answers import conversation_shapes
 from memories.cli.app import Group, command, option
 from memories.cli.options import (
     Selection,
