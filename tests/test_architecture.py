@@ -44,7 +44,7 @@ ORDER = {
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",
-    "memories.stores.sqlite": """sidefile errors rows < engine quantize query < log schema <
+    "memories.stores.sqlite": """errors rows < engine quantize query < whole_file schema < log <
         connection < vectors words < spaces turns backup salvage < derived < check < store""",
     "memories.stores.postgres": """schema errors driver url < query < connection < counts < rewrite vectors <
         search servers < store""",

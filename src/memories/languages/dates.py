@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.languages import MONTHS, WEEKDAYS
-from memories.languages.days import asks_when as asks_when_elsewhere
-from memories.languages.days import in_english, single_day
+from memories.languages import MONTHS, WEEKDAYS, detect
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +79,7 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         now: When it is asked.
         years: The years that a date without a year may mean; each gives a span of its own.
     """
-    text = " ".join(in_english(text).split())
+    text = " ".join(_in_english(text).split())
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):
         return []  # without compiling the patterns, which takes 4 ms
@@ -105,7 +103,20 @@ def span(text: str, now: datetime) -> Span | None:
     """
     if len(text) > _LONGEST:
         return None
-    return _span(text, now) or _span(single_day(text), now)
+    if span_in_english := _span(text, now):
+        return span_in_english
+    from memories.languages.days import single_day
+
+    return _span(single_day(text), now)
+
+
+def _in_english(text: str) -> str:
+    """Return a text with its days in English; most texts are in English and need no other words."""
+    if not detect(text):
+        return text
+    from memories.languages.days import in_english
+
+    return in_english(text)
 
 
 def _span(text: str, now: datetime) -> Span | None:
@@ -171,12 +182,18 @@ def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
 
 def asks_when(text: str) -> bool:
     """Return whether a question asks for a time."""
-    return bool(re.search(_WHEN, text, re.IGNORECASE)) or asks_when_elsewhere(text)
+    if re.search(_WHEN, text, re.IGNORECASE):
+        return True
+    if not detect(text):
+        return False
+    from memories.languages.days import asks_when as asks_when_elsewhere
+
+    return asks_when_elsewhere(text)
 
 
 def tells_time(text: str) -> bool:
     """Return whether a text mentions a time: a date, a weekday, "yesterday", "last year"."""
-    english = in_english(text).lower()
+    english = _in_english(text).lower()
     has_year = re.search(r"\b(?:19|20)\d\d\b", english)
     return bool(has_year) or not _TIME_WORDS.isdisjoint(re.findall(r"\w+", english))
 

@@ -24,7 +24,7 @@ from memories.stores.records import (
     Ref,
 )
 from memories.stores.sqlite import connection as sqlite_file
-from memories.stores.sqlite import sidefile
+from memories.stores.sqlite import engine
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -138,15 +138,13 @@ def test_a_writer_that_gives_up_learns_how_many_commits_were_faster(
 def test_commits_during_the_wait_decide_the_message(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
-    def noted(commits: int) -> sidefile.CommitNote:
-        return sidefile.CommitNote(
-            sidefile.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino
-        )
+    def noted(commits: int) -> engine.CommitNote:
+        return engine.CommitNote(engine.Marker("0" * 32, commits), "", 1, 1, os.fstat(side).st_ino)
 
     lock = tmp_path / "m.db.lock"
-    with try_lock(lock, 0), sidefile.sign(lock) as side:
-        sidefile.note(side, noted(now))
-        told = sidefile.busy_error(
+    with try_lock(lock, 0), engine.sign_lock(lock) as side:
+        engine.write_note(side, noted(now))
+        told = engine.busy_error(
             tmp_path / "m.db", lock, 3.0, None if before is None else noted(before)
         )
     assert said in str(told)

@@ -14,7 +14,7 @@ from contract import SPACE, everything, pool, record
 from sqlite_scripts import RunPython, StartPython
 
 from memories.errors import StoreDamaged
-from memories.stores.sqlite import sidefile
+from memories.stores.sqlite import engine
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.store import SQLiteStore
 from opening import opening
@@ -596,7 +596,7 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPa
     store.append([record("a")])
 
     def noted() -> int:
-        result = sidefile.read(side(path))[1]
+        result = engine.read_side(side(path))[1]
         assert result is not None
         return result.marker.commits
 
@@ -615,10 +615,10 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, opened: OpenPa
 
 
 def test_a_state_leads_only_to_the_next_one() -> None:
-    before = sidefile.Marker("0" * 32, 3)
-    after = sidefile.next_marker(before)
+    before = engine.Marker("0" * 32, 3)
+    after = engine.next_marker(before)
     assert before.leads_to(after)
-    assert not before.leads_to(sidefile.next_marker(after))
+    assert not before.leads_to(engine.next_marker(after))
     of_older_program = [before._replace(commits=commits) for commits in range(2, 6)]
     assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
 
@@ -649,7 +649,7 @@ def test_a_write_succeeds_even_if_its_note_fails(
         raise OSError(5, "Input/output error")
 
     store = opened(path)
-    monkeypatch.setattr(sidefile, "note", fail)
+    monkeypatch.setattr(engine, "write_note", fail)
     store.append([record("a")])
     assert names(store) == ["a"]
 
@@ -658,10 +658,10 @@ def test_what_a_side_file_says_of_its_database_does_not_hold_for_a_copy(
     path: Path, tmp_path: Path
 ) -> None:
     filled(path, "m")
-    _, note = sidefile.read(side(path))
+    _, note = engine.read_side(side(path))
     assert note is not None
     assert note.inode == path.stat().st_ino
     copy = tmp_path / "copy.lock"
     shutil.copy(side(path), copy)
-    _, copied = sidefile.read(copy)
+    _, copied = engine.read_side(copy)
     assert copied == note._replace(inode=0, changed=0)

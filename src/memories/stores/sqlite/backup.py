@@ -15,7 +15,7 @@ from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
 from memories.stores.records import Collection
-from memories.stores.sqlite import engine, schema, sidefile
+from memories.stores.sqlite import engine, schema
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import open_apart
 from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
@@ -256,7 +256,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
             _remove_side_files(path)
         put_in_place(scratch, path)
         _remove_side_files(path)
-        sidefile.erase(side)  # the note in the side file describes the old file
+        engine.erase_note(side)  # the note in the side file describes the old file
         with open_apart(path) as db:
             count = fetch_value(db, _COUNT)
         if count != records:

@@ -17,15 +17,14 @@ import apsw
 
 from memories.core.disk import ForkGuard, try_lock
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
-from memories.stores.sqlite import engine, sidefile
-from memories.stores.sqlite.engine import Identity, identity
+from memories.stores.sqlite import engine
+from memories.stores.sqlite.engine import CommitNote, Identity, Marker, identity, next_marker
 from memories.stores.sqlite.errors import (
     CommitsMissing,
     filesystem_errors,
     loss_message,
     sqlite_errors,
 )
-from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
@@ -192,22 +191,24 @@ class SQLiteFile:
 
     def _try_to_erase(self, wait_seconds: float) -> bool:
         """Erase unless a reader prevents it; return whether that succeeded."""
+        from memories.stores.sqlite import whole_file
+
         with self._exclusive(wait_seconds):
             connection = self._connection()
             if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
-                engine.rewrite(connection)
+                whole_file.rewrite(connection)
             connection.set_busy_timeout(_ATTEMPT_MILLIS)
             try:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             finally:
                 connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             if not busy:
-                engine.overwrite_gaps(connection, self.path)
+                whole_file.overwrite_gaps(connection, self.path)
             return not busy
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing because a log was cut or removed."""
-        _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # before the file: others may commit
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
@@ -215,11 +216,11 @@ class SQLiteFile:
         """Continue without missing commits and with a new history; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
-            _, commit_note = sidefile.read_open(side)
+            _, commit_note = engine.read_open_side(side)
             missing = engine.count_missing_commits(connection, commit_note)
             if missing:
                 with filesystem_errors(self._lock_file):
-                    sidefile.erase(side)
+                    engine.erase_note(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     marker, _ = engine.state(connection)
@@ -314,19 +315,19 @@ class SQLiteFile:
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
-                from memories.stores.sqlite import schema
+                from memories.stores.sqlite import schema, whole_file
 
                 engine.refuse_network(self.path.parent)
-                engine.create(self.path, schema.empty())
+                whole_file.create(self.path, schema.empty())
         connection = self._connection()
         if self._frozen_stamp:
             raise StoreError(
                 f"cannot write to {self.path} or its folder; check their owner and permissions"
             )
         if self._is_outdated:
-            from memories.stores.sqlite import schema
+            from memories.stores.sqlite import schema, whole_file
 
-            engine.migrate(connection, self.path, schema.migrate)
+            whole_file.migrate(connection, self.path, schema.migrate)
             self._version = engine.SCHEMA_VERSION
         if self._seen[1] is None and connection.pragma("journal_mode") != "wal":
             engine.use_log(connection, self.path)
@@ -384,7 +385,7 @@ class SQLiteFile:
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
-        _, commit_note = sidefile.read(self._lock_file)  # before the file: others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # before the file: others may commit
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
             import logging  # takes 5 ms, and is rarely needed
@@ -437,12 +438,12 @@ class SQLiteFile:
         from memories.stores.sqlite import log
 
         try:
-            log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
+            log.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
         except (StoreDamaged, OSError, apsw.Error):
             if getattr(self._local, "exclusive", False):
                 raise
             with self._exclusive(BUSY_SECONDS):
-                log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
+                log.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
 
     def _refuse_orphaned_log(self) -> None:
         """Refuse to create a file next to the log of a lost file, because SQLite would replay that
@@ -501,13 +502,13 @@ class SQLiteFile:
             with filesystem_errors(self._lock_file, what):
                 is_locked = stack.enter_context(try_lock(self._lock_file, 0))
                 if not is_locked:
-                    since, (_, before) = time.monotonic(), sidefile.read(self._lock_file)
+                    since, (_, before) = time.monotonic(), engine.read_side(self._lock_file)
                     is_locked = stack.enter_context(try_lock(self._lock_file, wait_seconds))
             if not is_locked:
                 waited = time.monotonic() - since
-                raise sidefile.busy_error(self.path, self._lock_file, waited, before)
+                raise engine.busy_error(self.path, self._lock_file, waited, before)
             with filesystem_errors(self._lock_file, what):
-                side = stack.enter_context(sidefile.sign(self._lock_file))
+                side = stack.enter_context(engine.sign_lock(self._lock_file))
             self._local.exclusive = True
             try:
                 yield side
@@ -518,7 +519,7 @@ class SQLiteFile:
         """Return the state after the transaction that has just begun; refuse it if commits are
         missing.
         """
-        _, commit_note = sidefile.read_open(side)
+        _, commit_note = engine.read_open_side(side)
         missing = engine.count_missing_commits(connection, commit_note)
         if missing:
             raise CommitsMissing(loss_message(self.path, missing))
@@ -532,9 +533,9 @@ class SQLiteFile:
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             own = os.fstat(side).st_ino
-            salt = sidefile.salt_of(Path(self._parts[1]))
+            salt = engine.salt_of(Path(self._parts[1]))
             commit_note = CommitNote(marker, salt, status.st_ino, status.st_mtime_ns, own)
-            sidefile.note(side, commit_note)
+            engine.write_note(side, commit_note)
 
 
 _files: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()

@@ -1,4 +1,5 @@
-"""The SQLite engine: which versions are safe, and how store files are opened, created and migrated.
+"""The SQLite engine: which versions are safe, where store files may be, and how they are opened.
+`whole_file` creates and migrates them.
 
 Nothing else opens store files: closing one in any other way, even as a plain file, would cancel
 this process's locks.
@@ -8,16 +9,17 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import apsw
 
-from memories.core.disk import CREATING, open_to_everybody, put_in_place
-from memories.errors import SchemaTooNew, StoreDamaged, StoreError
+from memories.core.disk import CREATING, open_to_everybody, write_all
+from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
 from memories.stores.sqlite.rows import WORD_TABLES, view_of
-from memories.stores.sqlite.sidefile import CommitNote, Marker, next_marker
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
@@ -26,13 +28,219 @@ SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 # kibibytes of pages in memory, because searches read rows from all over the file
 _CACHE_KIB = 16_384
-_BUSY_MILLIS = 30_000
-_FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
-_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # size of a page header by the page's first byte
-_PAGES_AT_ONCE = 256
-_SUFFIXES = ("", "-wal", "-shm", "-journal")
+BUSY_MILLIS = 30_000
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+_SIGNATURE_BYTES = 20  # bytes at the start: which process holds the lock, and since when
+_MAX_BYTES = 400
+_LOG_HEADER_BYTES = 32
+LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
+_HISTORY, _LINKED = 16, 24  # where these parts of a marker's id end
+_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 Identity = tuple[int, int]  # device and inode
+
+
+# --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
+#
+# It reveals that a log was cut, or belongs to another file. A store works without it. It is never
+# flushed, so after a power failure it may name an earlier commit, but never a later one.
+
+
+class Marker(NamedTuple):
+    """The unique id of one state of a store.
+
+    The table `store` contains it as its only row.
+
+    Attributes:
+        store: 16 digits for the store, 8 digits derived from the previous state, and 8 random ones.
+        commits: The number of commits in the store's history.
+    """
+
+    store: str
+    commits: int
+
+    @property
+    def history(self) -> str:
+        """The part that a store's states share until its history forks."""
+        return self.store[:_HISTORY]
+
+    def leads_to(self, after: Self) -> bool:
+        """Return whether another state directly follows this one, by one commit.
+
+        Two copies of a store diverge with their first commits.
+        """
+        is_of_older_program = after.store == self.store
+        is_linked = is_of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
+        return is_linked and after.commits == self.commits + 1
+
+
+def next_marker(marker: Marker, *, forked: bool = False) -> Marker:
+    """Return the state after one more commit.
+
+    Args:
+        marker: The previous state.
+        forked: Whether a new history begins, because other commits with the same numbers may exist.
+            This happens when a backup is restored, or after a loss of commits.
+    """
+    history = marker.history
+    if forked:
+        history = os.urandom(_HISTORY // 2).hex()
+    return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
+
+
+def _link(marker: Marker) -> str:
+    return f"{zlib.crc32(f'{marker.store} {marker.commits}'.encode()):08x}"
+
+
+class CommitNote(NamedTuple):
+    """What the side file says about the last acknowledged commit.
+
+    Attributes:
+        marker: The state after the commit.
+        log: Distinguishes the log from earlier logs; empty without a log.
+        inode: The inode of the database.
+        changed: When the database itself was last changed, in nanoseconds.
+        own: The side file's inode, which differs in a copy.
+    """
+
+    marker: Marker
+    log: str
+    inode: int
+    changed: int
+    own: int
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self | None:
+        """Return the note in a line; None if the line is damaged."""
+        text, _, checksum = line.rpartition(b" ")
+        if checksum != b"%08x" % zlib.crc32(text):
+            return None
+        store, commits, log, inode, changed, own, _ = text.decode("ascii").split(" ")
+        return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own))
+
+    def line(self) -> bytes:
+        """Return the note as a line for `parse`."""
+        parts = (*self.marker, self.log or "-", self.inode, self.changed, self.own, "-")
+        text = " ".join(map(str, parts)).encode("ascii")
+        return b"%b %08x\n" % (text, zlib.crc32(text))
+
+
+class Holder(NamedTuple):
+    """The process that holds a lock, or held it last.
+
+    Attributes:
+        process: Its process id; empty if unknown.
+        seconds: How long it has held the lock.
+    """
+
+    process: str
+    seconds: float
+
+
+@contextlib.contextmanager
+def sign_lock(lock: Path) -> Iterator[int]:
+    """Record that this process now holds the lock; yield the side file's descriptor."""
+    fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
+    try:
+        signature = f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNATURE_BYTES)
+        # on a full disk, waiting processes get a less precise message
+        with contextlib.suppress(OSError):
+            os.write(fd, signature.encode()[:_SIGNATURE_BYTES])
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write_note(fd: int, commit_note: CommitNote) -> None:
+    """Write a note; the caller holds the lock."""
+    os.lseek(fd, _SIGNATURE_BYTES, os.SEEK_SET)
+    write_all(fd, commit_note.line())
+
+
+def erase_note(fd: int) -> None:
+    """Remove the note; the caller holds the lock."""
+    os.ftruncate(fd, _SIGNATURE_BYTES)
+
+
+def read_side(lock: Path) -> tuple[Holder, CommitNote | None]:
+    """Return a side file's contents; empty values for missing or damaged parts."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | _OPEN)
+    except OSError:
+        return Holder("", 0.0), None
+    try:
+        return read_open_side(fd)
+    finally:
+        os.close(fd)
+
+
+def read_open_side(fd: int) -> tuple[Holder, CommitNote | None]:
+    """Return an open side file's contents; empty values for missing or damaged parts."""
+    try:
+        os.lseek(fd, 0, os.SEEK_SET)
+        content = os.read(fd, _MAX_BYTES)
+        own = os.fstat(fd).st_ino
+    except OSError:
+        return Holder("", 0.0), None
+    signature = content[:_SIGNATURE_BYTES].decode("ascii", "replace")
+    commit_note = CommitNote.parse(content[_SIGNATURE_BYTES:].partition(b"\n")[0])
+    if commit_note is not None and commit_note.own != own:
+        # The folder is a copy, and these values describe the original.
+        commit_note = commit_note._replace(inode=0, changed=0)
+    return _parse_signature(signature), commit_note
+
+
+def _parse_signature(signature: str) -> Holder:
+    process, _, millis = signature.strip().partition(" ")
+    seconds = 0.0
+    if millis.isascii() and millis.isdigit():
+        seconds = max(0.0, time.monotonic() - int(millis) / 1_000)
+    return Holder(process if process.isdigit() else "", seconds)
+
+
+def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None) -> StoreBusy:
+    """Return the error for a busy store; it says whether many writers or a single one held the
+    lock.
+
+    Args:
+        path: The store.
+        lock: Its side file.
+        waited: How many seconds the writer waited.
+        before: The note when the waiting began.
+    """
+    holder, now = read_side(lock)
+    commits = 0
+    if before and now:
+        commits = now.marker.commits - before.marker.commits
+    if commits > 0:
+        return StoreBusy(
+            f"{path} is busy: others made {commits} commits in the {waited:.0f} s of waiting; "
+            "nothing was written; try again"
+        )
+    reason = f"for {waited:.0f} s"
+    if holder.process:
+        reason = f"by process {holder.process} for {holder.seconds:.0f} s"
+    return StoreBusy(f"{path} was kept busy {reason}; nothing was written; try again")
+
+
+def salt_of(log: Path) -> str:
+    """Return a value that distinguishes a log from earlier ones; empty without a log or its
+    header.
+    """
+    try:
+        fd = os.open(log, os.O_RDONLY | _OPEN)
+    except OSError:
+        return ""
+    try:
+        header = os.read(fd, _LOG_HEADER_BYTES)
+    finally:
+        os.close(fd)
+    if int.from_bytes(header[:4], "big") not in LOG_MAGIC:
+        return ""
+    return header[16:24].hex()
+
+
+# --- versions and connections
 
 
 def engine_is_safe(version: str) -> bool:
@@ -92,7 +300,7 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
 def prepare(db: apsw.Connection) -> None:
     """Give a new connection its page cache, and the views and functions that count words."""
     db.pragma("cache_size", -_CACHE_KIB)
-    _create_views(db)
+    create_views(db)
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
@@ -109,7 +317,8 @@ def prepare(db: apsw.Connection) -> None:
     db.register_fts5_function("frequencies", frequencies)
 
 
-def _create_views(db: apsw.Connection) -> None:
+def create_views(db: apsw.Connection) -> None:
+    """Create a connection's views of its word tables."""
     # Undo data of statements is kept in memory: 16 pages of a file for each added memory. The
     # pragma comes first, because it drops temporary tables.
     db.execute("PRAGMA temp_store=MEMORY")
@@ -166,7 +375,7 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
     if write:
         connection = connect(path)
     else:
-        is_in_use = any(Path(f"{path}{suffix}").exists() for suffix in _SUFFIXES[1:])
+        is_in_use = any(Path(f"{path}{suffix}").exists() for suffix in SUFFIXES[1:])
         options = "mode=ro" if is_in_use else "mode=ro&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(f"{path.absolute().as_uri()}?{options}", flags=flags)
@@ -174,7 +383,7 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
         # One statement per call: a pragma that returns a row ends the script.
         for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
-        connection.set_busy_timeout(_BUSY_MILLIS)
+        connection.set_busy_timeout(BUSY_MILLIS)
         yield connection
     finally:
         connection.close()
@@ -183,156 +392,6 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 def scratch() -> apsw.Connection:
     """Return an empty temporary database, which SQLite moves to disk if it grows large."""
     return apsw.Connection("")
-
-
-def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, bytes]:
-    """Return pages of a file, ignoring its log; a missing page is empty."""
-    file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-    try:
-        size = file.xFileSize()
-        pages: dict[int, bytes] = {}
-        for number in numbers:
-            start = (number - 1) * page_size
-            pages[number] = file.xRead(page_size, start) if start + page_size <= size else b""
-        return pages
-    finally:
-        file.xClose()
-
-
-# --- new and outdated files
-
-
-def create(path: Path, empty: apsw.Connection) -> None:
-    """Create a store file under another name and rename it, so that it is never incomplete.
-
-    The file is written without a log, so that the renamed file is complete, and SQLite syncs it;
-    only then is a log added. After a failure the incomplete file is removed, at the latest by the
-    next attempt.
-    """
-    scratch = path.with_name(f".{path.name}.new")
-    _remove(scratch)
-    try:
-        os.close(os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = connect(scratch)
-        try:
-            connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
-            connection.pragma("synchronous", "FULL")
-            connection.pragma("secure_delete", 1)
-            empty.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            empty.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            with connection.backup("main", empty, "main") as copy:
-                copy.step()
-            use_log(connection, scratch)
-        finally:
-            connection.close()
-        put_in_place(scratch, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the disk that failed may fail again
-            _remove(scratch)
-        raise
-
-
-def _remove(scratch: Path) -> None:
-    for suffix in _SUFFIXES:
-        Path(f"{scratch}{suffix}").unlink(missing_ok=True)
-
-
-def migrate(
-    connection: apsw.Connection, path: Path, apply: Callable[[apsw.Connection, int], None]
-) -> None:
-    """Migrate an older schema after a snapshot of the file; the caller holds the lock.
-
-    Args:
-        connection: A connection to the file.
-        path: The file.
-        apply: Applies the migration with a number.
-    """
-    version = connection.pragma("user_version")
-    if version < SCHEMA_VERSION:  # otherwise another process has migrated it
-        _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
-    for number in range(version + 1, SCHEMA_VERSION + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            apply(connection, number)
-            sql = "SELECT 1 FROM sqlite_schema WHERE name = 'store'"
-            if connection.execute(sql).fetchall():  # earlier schemas do not count commits
-                set_state(connection, next_marker(state(connection)[0]))
-            connection.execute(f"PRAGMA user_version={number}")
-            connection.execute("COMMIT")
-        except BaseException:
-            undo(connection, "ROLLBACK")
-            raise
-
-
-def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
-    if target.exists():
-        return  # kept from an interrupted migration, and better than a new one
-    scratch = target.with_name(f".{target.name}.new")
-    scratch.unlink(missing_ok=True)
-    # Otherwise VACUUM INTO would create it with mode 0644.
-    fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
-        connection.execute("VACUUM INTO ?", (str(scratch),))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    put_in_place(scratch, target)
-
-
-# --- erasing
-
-
-def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from before deletions were overwritten."""
-    db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
-    try:
-        db.execute("VACUUM")
-    finally:
-        _create_views(db)
-    db.execute(SECURE)
-
-
-def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
-    """Overwrite the unused bytes between the cell list and the cells of each page.
-
-    SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete`
-    doesn't reach them. Only unused bytes are written, so readers don't have to wait. The next
-    commit drops the pages in their caches.
-
-    Args:
-        db: A connection to the file; its page cache is dropped.
-        path: The file, whose log is empty.
-    """
-    db.execute("BEGIN IMMEDIATE")  # keeps other programs from writing meanwhile
-    file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
-    try:
-        page_size, size = int(db.pragma("page_size")), file.xFileSize()
-        for start in range(0, size, _PAGES_AT_ONCE * page_size):
-            pages = file.xRead(min(_PAGES_AT_ONCE * page_size, size - start), start)
-            for offset in range(0, len(pages), page_size):
-                header = 0 if start + offset else _FILE_HEADER_BYTES
-                first, last = _find_gap(pages, offset, page_size, header=header)
-                leftover = pages[first:last].lstrip(b"\0")
-                if leftover:
-                    zeros = bytes(len(leftover.rstrip(b"\0")))
-                    file.xWrite(zeros, start + last - len(leftover))
-        file.xSync(apsw.SQLITE_SYNC_FULL)
-    finally:
-        file.xClose()
-        db.execute("ROLLBACK")
-        db.release_memory()
-
-
-def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return the start and end of a page's unused middle; empty if it isn't a tree page."""
-    start = offset + header
-    kind = pages[start]
-    if kind not in _TREE_HEADER_BYTES:
-        return 0, 0
-    cell_count = int.from_bytes(pages[start + 3 : start + 5], "big")
-    content = int.from_bytes(pages[start + 5 : start + 7], "big")
-    first = start + _TREE_HEADER_BYTES[kind] + 2 * cell_count
-    return first, max(first, offset + min(content or page_size, page_size))
 
 
 # --- where a file may be

@@ -17,8 +17,15 @@ from typing import NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.sqlite.engine import connect_frozen, read_pages, state
-from memories.stores.sqlite.sidefile import LOG_MAGIC, CommitNote, Marker, salt_of
+from memories.stores.sqlite.engine import (
+    LOG_MAGIC,
+    CommitNote,
+    Marker,
+    connect_frozen,
+    salt_of,
+    state,
+)
+from memories.stores.sqlite.whole_file import read_pages
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24

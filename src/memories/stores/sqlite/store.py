@@ -197,6 +197,8 @@ class SQLiteStore:
             raise StoreError(
                 "permanent removal rewrites the file and can't be part of a transaction"
             )
+        from memories.stores.sqlite import whole_file  # noqa: F401 - loaded before erasing begins
+
         with self._file.write() as db:
             self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
