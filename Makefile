@@ -83,7 +83,7 @@ plugins:  ## give the plugins and manifests the version of the package, its addr
 docs: $(VENV)/.installed  ## write what the program knows into the docs, and build their site in site/
 	$(BIN)/python tools/tables.py
 	$(INSTALL) zensical==0.0.73
-	$(BIN)/zensical build
+	$(BIN)/python tools/docs_site.py
 
 pictures: $(VENV)/.installed  ## draw the pictures of the README from real runs
 	$(BIN)/python tools/story.py docs/story.svg

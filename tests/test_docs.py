@@ -184,3 +184,15 @@ def test_the_navigation_of_the_site_lists_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     listed = re.findall(r"[\w-]+\.md", navigation)
     assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_site_leads_to_files_outside_of_the_pages_in_the_repository() -> None:
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "tools" / "docs_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    page = "[policy](../SECURITY.md), [stores](stores.md)"
+    address = "https://github.com/acme/memories"
+    shown = f"[policy]({address}/blob/main/SECURITY.md), [stores](stores.md)"
+    assert site.with_addresses(page, address) == shown

@@ -200,7 +200,7 @@ def _describe_program(program: Mapping[str, Any]) -> str:
     if program["is_this_one"]:
         found = f"{first} starts it"
     elif first:
-        found = f"{first} starts another program"
+        found = f"{first} starts another program or installation"
     else:
         found = "the shell finds no command memory"
     return f"installed with {program['installed_with']}; {found}; Python is {program['python']}"
