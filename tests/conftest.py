@@ -1,27 +1,34 @@
 """What several test folders share."""
 
+import copy
+import functools
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from forked import Forked
 from memories import Memories
+from memories.embedders import e5, minilm
 from memories.guard.origin import agent_variable
+from memories.scratchpad.text import seal
 from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
+Once = Callable[[Callable[[], Any]], Any]
 
 # Variables that lead programs out of the test's home: to folders of the machine's user, or to an
 # editor.
@@ -70,7 +77,9 @@ TIERS = {
 
 
 # Examples take as long as they take on a busy machine.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", PATIENT)
+settings.register_profile("few", PATIENT, max_examples=40)  # of the 100 of `make check`
 settings.load_profile("patient")
 
 
@@ -99,7 +108,21 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(
             "PROJECT_DETECTION", "false"
         )  # the tests run in a repository, and what they expect is not its
+        models = (
+            (minilm, lambda: minilm._WEIGHTS),
+            (e5, lambda: e5._folder()),  # noqa: PLW0108 - tests replace the function
+        )
+        for module, folder in models:
+            patch.setattr(module, "_load_model", _loading_once(module._load_model, folder))
         yield
+
+
+def _loading_once(load: Callable[[], Any], folder_of: Callable[[], Path]) -> Callable[[], Any]:
+    """Return what loads a model once from each folder: a load takes 0.3 s and up to 80 MB that are
+    never given back.
+    """
+    load_from = functools.cache(lambda _: load())
+    return functools.wraps(load)(lambda: load_from(folder_of()))
 
 
 @pytest.fixture
@@ -123,6 +146,50 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
     """An empty SQLite store; a folder or file that needs another one has a fixture of this name."""
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as opened:
         yield opened
+
+
+class Kept(NamedTuple):
+    """A home that was filled: where it was, a copy of it, and what the function that filled it
+    returned.
+    """
+
+    home: Path
+    copy: Path
+    made: Any
+
+
+@pytest.fixture(scope="module")
+def homes() -> dict[str, Kept]:
+    """The homes that `once` has filled for the tests of a module, by the name of the function."""
+    return {}
+
+
+@pytest.fixture
+def once(
+    home: Path,
+    homes: dict[str, Kept],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Once:
+    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less
+    than commands.
+    """
+
+    def fill(how: Callable[[], Any]) -> Any:
+        if home.exists() or request.config.getoption("--warm"):  # a server has the store open
+            return how()
+        name = how.__qualname__
+        if name not in homes:
+            homes[name] = Kept(home, tmp_path_factory.mktemp("home") / "memories", how())
+            shutil.copytree(home, homes[name].copy)
+            return homes[name].made
+        kept = homes[name]
+        shutil.copytree(kept.copy, home)
+        for file in home.rglob("scratchpad.yaml"):  # which names its store
+            file.write_text(seal(file.read_text().replace(str(kept.home), str(home))))
+        return copy.deepcopy(kept.made)
+
+    return fill
 
 
 @pytest.fixture
@@ -317,6 +384,8 @@ def pytest_configure(config: pytest.Config) -> None:
     figures.
     """
     gc.disable()  # while tests are collected, hardly anything becomes garbage
+    if config.getoption("--tier") == "core" and FULL is None:
+        settings.load_profile("few")
     if config.getoption("--tier") == "core" and FULL is None and has_room(IN_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
     if FULL is not None:
@@ -335,13 +404,23 @@ def has_room(folder: Path) -> bool:
 def pytest_collection_finish() -> None:
     """Take what was collected out of the sight of the garbage collector: it lives until the end."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # a collection takes a twentieth of the time of the tests
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the campaigns on the default store, which matter most if there is no time for
-    all.
+    """Make the later cases of a table thorough, see the mark `first`. Begin with the campaigns on
+    the default store, which matter most if there is no time for all.
     """
+    seen: Counter[str] = Counter()
+    for item in items:
+        first = item.get_closest_marker("first")
+        if first is not None and item.get_closest_marker("thorough") is None:
+            name = item.nodeid.partition("[")[0]
+            seen[name] += 1
+            if seen[name] > first.args[0]:
+                item.add_marker(pytest.mark.thorough)
     if FULL is not None:
         items.sort(key=lambda item: not item.nodeid.startswith("tests/torture/"))
 

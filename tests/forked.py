@@ -116,8 +116,11 @@ def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def preload() -> None:
-    """Import what commands, hooks and servers need, and make what each new store is a copy of."""
+    """Import what commands, hooks and servers need, load the model of the default embedder, which
+    runs on one thread, and make what each new store is a copy of.
+    """
     from memories import __main__ as front_door
+    from memories.embedders import minilm
     from memories.stores.sqlite import schema
 
     front_door.load_commands()
@@ -127,6 +130,8 @@ def preload() -> None:
             if not {*each.name.split(".")} & {*_LEFT_OUT}:
                 importlib.import_module(each.name)
     schema.empty()
+    model = minilm._load_model()
+    minilm._load_model = lambda: model
 
 
 def run_command(arguments: Sequence[str] | None = None) -> None:

@@ -38,6 +38,15 @@ def test_that_passes():
     pass
 """
 
+TABLES = """
+import pytest
+
+@pytest.mark.first(2)
+@pytest.mark.parametrize("case", ["a", pytest.param("b", marks=pytest.mark.thorough), "c", "d", "e"])
+def test_it(case):
+    print("ran", case)
+"""
+
 
 @contextmanager
 def run_of(script: str, folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
@@ -168,3 +177,15 @@ def test_every_program_that_a_test_runs_has_a_bound() -> None:
         if not {"timeout", "**"} & {*arguments(text[found.end() - 1 :])}
     ]
     assert unbounded == []
+
+
+@pytest.mark.parametrize(
+    ("options", "cases"),
+    [((), ["a", "c"]), pytest.param(("-m", "not slow"), list("abcde"), marks=pytest.mark.thorough)],
+)
+def test_a_table_runs_its_first_cases_and_whole_in_the_check(
+    tmp_path: Path, options: tuple[str, ...], cases: list[str]
+) -> None:
+    with run_of(TABLES, tmp_path, *options) as running:
+        out, _ = running.communicate(timeout=WAIT_SECONDS)
+    assert re.findall(r"ran (\w)", out) == cases

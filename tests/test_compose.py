@@ -232,6 +232,7 @@ def test_the_app_stores_what_it_reads_and_answers_with_contexts(
     assert answers[2]["history"] == []
 
 
+@pytest.mark.thorough
 def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     refused = [
         b"nothing", b"[]", b'{"text": "x"}', message("", "user", "x").encode().strip(), b"[" * 100_000, b'"\xff"', b"3",
@@ -269,6 +270,7 @@ def test_ac_deploy_003_the_app_says_that_it_is_healthy(
     assert (health["status"], health["history"], health["memory"]) == ("healthy", "ok", "ok")
 
 
+@pytest.mark.thorough
 def test_the_app_ends_when_its_store_is_broken(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

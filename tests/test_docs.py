@@ -56,11 +56,11 @@ def run(block: Block, folder: Path) -> None:
 
 
 def runnable() -> list[object]:
-    """Return the pages with blocks to run; only those that a newcomer reads first are cheap."""
+    """Return the pages with blocks to run; those of the README alone run with `make test`."""
     pages: list[object] = []
     for page in PAGES:
         if any(block.is_run for block in blocks(page)):
-            is_first = page.stem in ("README", "cli", "python")
+            is_first = page.stem == "README"
             marks = [] if is_first else [pytest.mark.thorough]
             pages.append(pytest.param(page, id=page.stem, marks=marks))
     return pages

@@ -23,6 +23,8 @@ from click.testing import CliRunner
 
 from forkserver import ForkServer
 from memories import __main__ as front_door
+from memories.connect.check import Check, check_connection
+from memories.connect.status import FoundEntries
 
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
 PROGRAM = Path(sys.executable).with_name("memory")
@@ -106,6 +108,22 @@ def ask() -> Ask:
     return run
 
 
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
+    """The connections that were checked: the first one really, by starting what it names; the
+    others name the same program, and are taken to work.
+    """
+    checked: list[FoundEntries] = []
+
+    def check_first(entries: FoundEntries) -> Check:
+        checked.append(entries)
+        return check_connection(entries) if len(checked) == 1 else Check(("search_memories",), 0.1)
+
+    monkeypatch.setattr("memories.cli.connect.check_connection", check_first)
+    monkeypatch.setattr("memories.connect.check.check_connection", check_first)
+    return checked
+
+
 EMPTY = (None, "", [], {})  # what an answer leaves out since
 
 
@@ -144,10 +162,18 @@ def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
     return gaps
 
 
-def test_everything_is_found_again(user: Path, ask: Ask) -> None:
+def test_everything_is_found_again(user: Path, ask: Ask, checks: list[FoundEntries]) -> None:
     """Memories, versions, tags, keys, conversations, projects, reviews and searches."""
     assert changes(user, ask, but=("scratchpad",)) == []
     assert ask("doctor", "--deep")["findings"] == []
+    assert len(checks) > 1
+
+
+@pytest.mark.thorough  # starts the server and the hooks of every host
+def test_every_connection_of_before_works(user: Path, ask: Ask) -> None:
+    assert ask("doctor")["findings"] == []
+    for host in HOSTS:
+        ask("connect", host)
 
 
 def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
@@ -167,7 +193,9 @@ def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
         assert "staging key rotates" in captured["content"]
 
 
-def test_hosts_can_be_connected_again_and_disconnected(user: Path, ask: Ask) -> None:
+def test_hosts_can_be_connected_again_and_disconnected(
+    user: Path, ask: Ask, checks: list[FoundEntries]
+) -> None:
     """Disconnecting restores every file to the byte, and removes the files that connecting made."""
     receipts = json.loads((user / ".config/memories/connected.json").read_text())["connected"]
     files = [file for receipt in receipts for file in receipt["files"]]
@@ -178,6 +206,7 @@ def test_hosts_can_be_connected_again_and_disconnected(user: Path, ask: Ask) -> 
     }
     for host in HOSTS:
         ask("connect", host)
+    assert len(checks) == len(HOSTS)
     ask("disconnect", *HOSTS)
     left = {path: Path(path).read_bytes() if Path(path).exists() else None for path in originals}
     assert left == originals
@@ -305,6 +334,7 @@ def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
     assert rounds > 3
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("module", "names"),
     [

@@ -214,6 +214,7 @@ def test_a_link_that_is_put_in_place_meanwhile_is_not_followed(tmp_path: Path) -
         thread.join(timeout=60)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("name", "fill"),
     [

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]  # the benchmarks are not installed
 
 
+@pytest.mark.thorough
 def test_the_benchmarks_start() -> None:
     for module in ("bench", "bench.operations", "bench.retrieval"):
         command = [sys.executable, "-m", module, "--help"]

@@ -134,5 +134,6 @@ def test_a_run_that_adds_replaces_only_its_systems_and_rows(
     assert {case["row"]: len(case) for case in cases} == {"copy": 4, "repeated": 8}
 
 
+@pytest.mark.thorough
 def test_the_page_is_what_the_results_say() -> None:
     assert page.PAGE.read_text(encoding="utf-8") == page.render(*page.read())

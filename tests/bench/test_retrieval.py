@@ -645,6 +645,7 @@ def test_one_store_finds_in_other_conversations_too(here: Path) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_ours_is_measured_beside_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(here / "locomo.json", LOCOMO)
     for options in ([], ["--one-store"]):
@@ -743,6 +744,7 @@ def test_bad_options_end_with_two(
     assert "Traceback" not in error
 
 
+@pytest.mark.thorough
 def test_the_command_runs_by_name() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.retrieval", "locomo", "nowhere.json"],

@@ -1,25 +1,20 @@
 """The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
 
-import copy
-import functools
 import json
 import os
 import pty
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from forked import Forked
 from memories import __main__ as front_door
-from memories.embedders import minilm
-from memories.scratchpad.text import seal
 from memories.warm import client
 
 if TYPE_CHECKING:
@@ -60,17 +55,6 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(work)
     monkeypatch.setenv("EMBEDDER", "fake")
     return work
-
-
-_load_model_once = functools.cache(minilm._load_model)
-
-
-@pytest.fixture(autouse=True)
-def _loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the model of the default embedder once: commands in this process would load it each
-    time.
-    """
-    monkeypatch.setattr(minilm, "_load_model", _load_model_once)
 
 
 class Servers:
@@ -140,50 +124,6 @@ def stored(memory: Command) -> Callable[..., str]:
         return str(memory("create", content, "--force", *options).json["id"])
 
     return store
-
-
-class Kept(NamedTuple):
-    """A home that was filled: where it was, a copy of it, and what the function that filled it
-    returned.
-    """
-
-    home: Path
-    copy: Path
-    made: Any
-
-
-@pytest.fixture(scope="module")
-def homes() -> dict[str, Kept]:
-    """The homes that `once` has filled for the tests of a module, by the name of the function."""
-    return {}
-
-
-@pytest.fixture
-def once(
-    home: Path,
-    homes: dict[str, Kept],
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Once:
-    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less
-    than commands.
-    """
-
-    def fill(how: Callable[[], Any]) -> Any:
-        if home.exists() or request.config.getoption("--warm"):  # a server has the store open
-            return how()
-        name = how.__qualname__
-        if name not in homes:
-            homes[name] = Kept(home, tmp_path_factory.mktemp("home") / "memories", how())
-            shutil.copytree(home, homes[name].copy)
-            return homes[name].made
-        kept = homes[name]
-        shutil.copytree(kept.copy, home)
-        for file in home.rglob("scratchpad.yaml"):  # which names its store
-            file.write_text(seal(file.read_text().replace(str(kept.home), str(home))))
-        return copy.deepcopy(kept.made)
-
-    return fill
 
 
 @pytest.fixture

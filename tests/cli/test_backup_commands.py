@@ -267,6 +267,7 @@ def test_a_memory_is_still_restored_by_its_id(
     assert "is not a memory id" in memory("restore", "missing").error
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("log", ["own", "foreign", "random"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_log_of_before_does_not_reach_the_restored_store(
@@ -303,6 +304,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, replaced: bool
@@ -413,6 +415,7 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
     assert not (folder / "new" / "new.db").exists()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
 def test_the_snapshot_of_an_upgrade_is_restored(
     memory: Command,

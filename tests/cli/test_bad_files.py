@@ -209,6 +209,7 @@ def told_well(error: str) -> bool:
     )
 
 
+@pytest.mark.first(20)
 @pytest.mark.parametrize(
     ("row", "data", "part"), FILES, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(FILES)]
 )
@@ -230,6 +231,7 @@ def test_a_bad_file_is_refused_and_nothing_is_imported(
     assert file.read_bytes() == given
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize(
     ("row", "data", "part"), TURNS, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(TURNS)]
 )

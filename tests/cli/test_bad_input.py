@@ -530,6 +530,7 @@ def test_long_operators_are_words(memory: Command, stored: Callable[..., str], t
     assert len(query_terms(text)) <= MAX_QUERY_TERMS
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     "text",
     [

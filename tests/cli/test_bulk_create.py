@@ -82,6 +82,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
     assert fourth["content"] == "Ann leads the web team"
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -267,6 +268,7 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
         }
 
 
+@pytest.mark.thorough
 def test_a_leaving_reader_ends_it_with_a_report(process: Command) -> None:
     stdin = "".join(f"The {n}. thing lies in place {n * n}\n" for n in range(600)).encode()
     answer = process("create", "--lines", "-", "--force", stdin=stdin, shell="| head -1")

@@ -72,6 +72,7 @@ def test_a_budget_holds(filled: Command) -> None:
     assert len(shape["memories"]) == 1  # it has a share
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("variable", "value", "counts"),
     [

@@ -172,6 +172,7 @@ def test_damaged_records_can_be_forgotten(memory: Command, damaged: str, home: P
     assert b"said tecond" not in content
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("damage", ["'creatf'", "'creat' || x'ff'"])
 def test_damage_in_the_newest_log_entry_does_not_stop_writes(
     memory: Command, stored: Callable[..., str], home: Path, damage: str
@@ -253,6 +254,7 @@ HAND_WRITTEN = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("line", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
 def test_an_edited_line_does_not_stop_reads(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]

@@ -110,6 +110,7 @@ def ailing(service: Server, behaviour: Behaviour) -> None:
     service.next.extend([behaviour] * 99)
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("case", [*DOWN, *UNUSABLE])
 def test_with_a_fallback_words_search_the_whole_store(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch, case: str
@@ -130,6 +131,7 @@ def test_with_a_fallback_words_search_the_whole_store(
     assert len(service.seen) == 1  # one try
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("case", [*DOWN, *UNUSABLE])
 def test_without_a_fallback_the_error_names_the_embedder(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch, case: str

@@ -39,6 +39,7 @@ def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("moment", "arguments"),
     [
@@ -60,6 +61,7 @@ def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("moment", "arguments"),
     [

@@ -114,6 +114,7 @@ def test_any_file_is_refused(memory: Command, start: bytes) -> None:
     assert answer.code == 2 or not start.strip()
 
 
+@pytest.mark.thorough
 @some
 @given(lines=st.lists(changed(TURN) | st.binary(max_size=60), max_size=4))
 def test_any_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) -> None:

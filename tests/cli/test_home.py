@@ -53,6 +53,7 @@ DAMAGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
 def test_doctor_names_damaged_files_beside_the_store(
     memory: Command, home: Path, damage: Callable[[Path], Path]
@@ -132,6 +133,7 @@ def test_too_little_memory_is_one_sentence() -> None:
     assert json.loads(done.stderr)["error"].startswith("out of memory; close other programs")
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("most", [5, 6, 7])
 def test_too_many_open_files_are_one_sentence(most: int) -> None:
     done = limited(f"ulimit -n {most}")

@@ -329,6 +329,7 @@ def test_memories_are_moved_and_the_answer_moves_them_back(
     assert memory("move", second).error.startswith("Missing option '--to'")
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -51,6 +51,7 @@ def refused(memory: Command, *arguments: str) -> str:
     return str(answer.error)
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
@@ -206,6 +207,7 @@ def test_only_a_server_has_an_address(memory: Command, folder: Path) -> None:
     assert "cannot read http:" in refused(memory, "jsonl", "http://localhost:1")
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize("source", ["markdown", "basic-memory", "okf", "anthropic"])
 @pytest.mark.parametrize(
     "head",
@@ -464,6 +466,7 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
     assert "is cut off or empty" in refused(memory, "codex", "sessions")
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("lost", [1, 4, 100, 40_000])
 def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
     memory: Command, folder: Path, lost: int

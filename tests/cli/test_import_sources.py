@@ -132,6 +132,7 @@ def test_a_path_is_recognized_as_its_own_source(sample: Callable[..., Path], sou
     assert recognize(sample(source)) == source
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_is_previewed_imported_once_and_erased(
     memory: Command, sample: Callable[..., Path], source: str
@@ -160,6 +161,7 @@ def test_a_source_is_previewed_imported_once_and_erased(
     assert contents(memory) == []
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
 def test_kinds_and_roles_of_other_types_do_no_harm(
     memory: Command, sample: Callable[..., Path], source: str
@@ -191,6 +193,7 @@ def damaged(data: bytes) -> Iterator[bytes]:
     yield data * 2
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "source",
     [
@@ -225,6 +228,7 @@ def test_the_name_of_a_folder_may_be_longer_than_any_path(
     assert memory("import", str(path)).json["turns"] == 4
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_question_about_the_imported_past_is_answered(
     memory: Command, sample: Callable[..., Path], source: str
@@ -258,6 +262,7 @@ def test_an_import_that_stopped_is_completed_by_the_next_one(
     assert len(set(contents(memory))) == 7
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("source", "kills"),
     [

@@ -35,6 +35,7 @@ def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
     return kept
 
 
+@pytest.mark.first(4)
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     ("order", "found"),

@@ -131,6 +131,7 @@ def test_a_full_disk_behind_standard_output(
     assert f"{UNPRINTED}No space left on device" in answer.error
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("shell", "reason"), [(">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")]
 )

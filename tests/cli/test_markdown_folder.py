@@ -163,6 +163,7 @@ def test_the_file_of_a_forgotten_memory_is_removed(filled: Command, tmp_path: Pa
     assert not [file for file in folder.rglob("*.md") if "The port is" in file.read_text()]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [

@@ -171,6 +171,7 @@ def test_what_does_not_go_together_is_refused(
 # --- the id that agents see ---
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize(
     "line",
     [

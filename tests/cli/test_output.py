@@ -178,6 +178,7 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
     assert "日本" in json.loads(wrong.err)["error"]
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("command", "shell", "code", "said"),
     [
@@ -237,6 +238,7 @@ IMITATIONS = [
 ]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("content", IMITATIONS)
 def test_no_content_passes_for_a_line_of_ours(
     memory: Command, content: str, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,9 @@ BESIDE_A_STORE = ["", "-wal", "-shm", "-journal", "-requests", ".lock", ".v3.bac
                   ".bob.windows.lock"]  # fmt: skip
 
 
+NAMES_A_HOME = re.compile("home|registers")  # what `is_home` finds is in no other file
+
+
 @functools.cache
 def trees() -> dict[Path, ast.Module]:
     """Return every file of the sources, parsed."""
@@ -81,7 +84,7 @@ def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
     """Yield what stands behind the home wherever a path is put together."""
     for file, tree in trees().items():
         is_of_user = "sources" in file.parts or file.stem in ("hosts", "installation", "conflicts")
-        if is_of_user:
+        if is_of_user or not NAMES_A_HOME.search(file.read_text()):
             continue  # the home of the user, not ours
         for node in ast.walk(tree):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and is_home(node.left):
@@ -209,6 +212,7 @@ def test_other_names_stay_free(name: str) -> None:
 OWN = ["memories.db-journal", "Tokens.JSON", "off", "inbox", "requests-0a1b2c3d"]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", OWN)
 def test_such_a_name_is_refused_everywhere_and_makes_nothing(
     memory: Command, home: Path, folder: Path, name: str
@@ -245,6 +249,7 @@ def test_such_a_name_is_refused_everywhere_and_makes_nothing(
     assert "has the name of a file of this program" in memory("list").error
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["inbox", "memories.db-journal"])
 def test_a_namespace_of_an_earlier_version_can_be_read_and_renamed(
     memory: Command,
@@ -307,6 +312,7 @@ def test_reading_a_namespace_that_was_never_written_makes_nothing(
     )
 
 
+@pytest.mark.first(2)
 @pytest.mark.cold
 @pytest.mark.parametrize("end", ["-journal", "-wal", "-shm", ".lock"])
 def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(

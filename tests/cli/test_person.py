@@ -70,6 +70,7 @@ def test_an_agent_decides_nothing_with_any_flag(
     assert trusted(memory) == []
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
 def test_a_script_decides_only_if_its_writer_says_yes(
     memory: Command,
@@ -143,6 +144,7 @@ def test_an_agent_decides_nothing_by_the_library(
 # --- what is said to be a person's ---
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["bob", "ann"])
 def test_an_edit_of_the_scratchpad_is_by_whoever_takes_it_over(
     memory: Command, terminal: Command, home: Path, name: str
@@ -189,6 +191,7 @@ def test_scratchpad_edit_is_by_whoever_runs_it(
     assert (found["content"], found["origin"]["trust"]) == ("The user prefers spaces", trust)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("channel", ["python", "mcp", "hook", "http", "page", "chat"])
 def test_no_other_channel_takes_an_edit_over_as_a_persons(
     memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch, channel: str

@@ -5,37 +5,42 @@ forge it.
 import json
 import os
 import pty
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from cli.conftest import Command
+from forked import Forked
 from memories.guard.origin import host, user
 
 HERE = {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"}
 
 
 def typed(
-    folder: Path, *arguments: str, shown: bool = True, **environment: str
+    forked: Forked, folder: Path, *arguments: str, shown: bool = True, **environment: str
 ) -> dict[str, object]:
     """Run the command with a terminal as its input, and for its errors if they are `shown`; return
     its answer.
     """
     ours, theirs = pty.openpty()
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "memories", *arguments, "--format", "json"],
-            stdin=theirs, stdout=subprocess.PIPE, stderr=theirs if shown else subprocess.PIPE,
-            text=True, timeout=120, check=True, cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "MEMORY_HOME": str(folder), "EMBEDDER": "none"}
-            | environment,
-        )  # fmt: skip
+        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
+            streams = (theirs, printed.fileno(), theirs if shown else said.fileno())
+            home = {"HOME": str(folder), "MEMORY_HOME": str(folder), "EMBEDDER": "none"}
+            running = forked.start(
+                [*arguments, "--format", "json"],
+                streams,
+                {"PATH": os.environ["PATH"], **home, **environment},
+                str(folder),
+            )
+            assert running.wait(120) == 0
+            printed.seek(0)
+            answer: dict[str, object] = json.load(printed)
     finally:
         os.close(ours)
         os.close(theirs)
-    answer: dict[str, object] = json.loads(done.stdout)
     return answer
 
 
@@ -47,17 +52,24 @@ def trust_of(answer: dict[str, object]) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_only_a_person_at_a_terminal_has_the_trust_of_a_user(tmp_path: Path) -> None:
-    assert trust_of(typed(tmp_path, "create", "The user drinks tea", "--force")) == "user"
+def test_only_a_person_at_a_terminal_has_the_trust_of_a_user(
+    forked: Forked, tmp_path: Path
+) -> None:
+    assert trust_of(typed(forked, tmp_path, "create", "The user drinks tea", "--force")) == "user"
     assert (
-        trust_of(typed(tmp_path, "create", "x", "--force", CODEX_HOME="/there", CLAUDECODE=""))
+        trust_of(
+            typed(forked, tmp_path, "create", "x", "--force", CODEX_HOME="/there", CLAUDECODE="")
+        )
         == "user"
     )
-    assert trust_of(typed(tmp_path, "create", "x", "--force", shown=False)) == "agent"
+    assert trust_of(typed(forked, tmp_path, "create", "x", "--force", shown=False)) == "agent"
     for (
         variable
     ) in "CLAUDECODE CODEX CODEX_SANDBOX CODEX_THREAD_ID GEMINI_CLI CURSOR_AGENT AI_AGENT".split():
-        assert trust_of(typed(tmp_path, "create", "x", "--force", **{variable: "1"})) == "agent"
+        assert (
+            trust_of(typed(forked, tmp_path, "create", "x", "--force", **{variable: "1"}))
+            == "agent"
+        )
 
 
 def test_every_json_names_the_writer(memory: Command) -> None:

@@ -110,6 +110,7 @@ def test_accepted_memories_are_found(memory: Command, captured: list[str]) -> No
     assert "accepted" in memory("history", captured[0], "--format", "text").out
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(
     ("rule", "chosen"),
     [

@@ -203,6 +203,7 @@ sys.stderr.write(repr(sorted({"numpy", "onnxruntime", "yaml"} & sys.modules.keys
     assert done.stderr == "[]"
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("how", DOWN)
 def test_the_scratchpad_answers_when_the_store_is_down(
     memory: Command, down: Callable[[str], None], how: str
@@ -288,6 +289,7 @@ def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
     assert context(MEMORY_CONFIDENCE_MIN="0.4", **down) == context(MEMORY_CONFIDENCE_MIN="0.4")
 
 
+@pytest.mark.thorough
 @pytest.mark.cold  # a server has the store open, so nobody can lock it alone
 def test_a_store_that_hangs_has_a_deadline(
     memory: Command, down: Callable[[str], None], home: Path

@@ -68,6 +68,7 @@ def test_a_word_on_each_line_is_an_answer(untidy: Command, judge: Callable[[str]
     assert (answer["count"], answer["withheld"]) == (1, 2)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("script", "problem"),
     [

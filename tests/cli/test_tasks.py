@@ -217,6 +217,7 @@ def test_each_task_is_one_command(
     assert check(answer, shop, memory)
 
 
+@pytest.mark.thorough
 def test_an_answer_goes_into_another_program(shop: dict[str, str]) -> None:
     """As `memory list | jq -r '.results[].id' | memory get -` does."""
     assert shop

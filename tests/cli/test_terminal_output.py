@@ -118,6 +118,7 @@ def test_a_sentence_ends_with_its_command_on_a_line(
     assert " ".join([*text, last.strip()]) == sentence
 
 
+@pytest.mark.thorough
 def test_many_lines_show_a_bar_and_only_what_was_not_stored(
     terminal: Command, memory: Command, tmp_path: Path
 ) -> None:

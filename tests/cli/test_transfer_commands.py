@@ -131,6 +131,7 @@ def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
     subprocess.run(["umount", folder / "disk"], check=True, timeout=300)
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("given", ["file", "pipe", "redirected"])
 def test_a_cut_export_is_refused_before_anything_is_stored(
@@ -331,6 +332,7 @@ def test_migrate_copies_everything_and_says_how_to_switch(
     assert f"To use the copy: export MEMORY_STORE={target}\n" in shown
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, scheme: str) -> None:
@@ -452,6 +454,7 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("filled")
 def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> None:
     models = {"minilm": "all-MiniLM-L6-v2/int8/1", "e5": "multilingual-e5-small/int8/1"}
@@ -564,6 +567,7 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
     assert memory("turns", "tail", "trip").json["count"] == 0
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("memory_id", ["abc1", "note/1 ü", "deadbeef", "ABCDEF0123", "a\nb"])
 def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
     memory: Command, folder: Path, memory_id: str

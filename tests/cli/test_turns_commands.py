@@ -364,6 +364,7 @@ def test_known_tags_of_a_turn_stand_by_themselves(memory: Command) -> None:
     assert memory("search", "ferry", "--in", "history", "--project", "blog").json["count"] == 0
 
 
+@pytest.mark.first(5)
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize(
     ("options", "expected"),

@@ -44,6 +44,7 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.thorough
 def test_a_connection_that_works_is_timed_and_leaves_no_trace(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_missing_server_is_a_problem() -> None:
     assert check_connection(entries([])).problem == "its MCP server is not configured"
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

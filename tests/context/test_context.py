@@ -295,6 +295,7 @@ def test_the_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({turns for turns, _ in seen}) >= 4
 
 
+@pytest.mark.thorough
 def test_without_a_budget_only_what_one_item_may_have_limits_it() -> None:
     gateway = FakeGateway(16, 8)
     gateway.turns = ["x" * 90_000] * 2 + ["x" * 8_000] * 14

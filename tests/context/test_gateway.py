@@ -728,6 +728,7 @@ def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, s
     assert not has(store, b"secret")
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("suffix", ["", ".new", ".refused", ".refused.new"])
 def test_files_left_by_a_crash_are_forgotten_too(flaky: Flaky, store: str, suffix: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -1225,6 +1226,7 @@ def test_logs_are_json_with_counts_and_latencies(
     assert not any(words in json.dumps(rows) for words in said)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("level", "written"),
     [(None, set()), pytest.param("ERROR", {"ERROR"}, marks=pytest.mark.thorough)],
@@ -1338,6 +1340,7 @@ def test_a_turn_that_is_lost_is_logged_as_an_error(
     assert "is full (10 bytes)" in fields["error"]
 
 
+@pytest.mark.thorough
 def test_the_cost_of_a_message_does_not_grow_with_its_conversation(gateway: MemoryGateway) -> None:
     """In steps of SQLite's machine; `python -m bench conversation` measures the latencies of the
     specification.

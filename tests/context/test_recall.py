@@ -159,6 +159,7 @@ def test_excluded_turns_are_not_recalled(memories: Memories) -> None:
     }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("budget", [60, 100, 150, 200, 300, 400, 800])
 def test_a_budget_holds_and_each_part_has_a_share(memories: Memories, budget: int) -> None:
     memories.create("Ann collects maps of Lyon")
@@ -346,6 +347,7 @@ def recalled(memories: Memories, conversation: str | None, **settings: Any) -> t
     return hostile, len(texts) - hostile
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("reader", ["bob", "ann"])
 @pytest.mark.parametrize("identity", ["", "eve"])
 def test_a_flooding_writer_has_three_turns_and_starves_no_other(

@@ -77,6 +77,7 @@ def test_vectors_are_those_of_the_engine(model: E5) -> None:
         assert float(model.embed_query(fact["question"])[0] @ query) >= MIN_COSINE
 
 
+@pytest.mark.thorough
 def test_vectors_are_of_unit_length_and_the_same_each_time(model: E5) -> None:
     another = E5()
     for text in ("", "!", "用户住在柏林", "🎉", "a" * 700, "word " * 300):
@@ -113,6 +114,7 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(
     assert {len(ids) for ids in asked} == {e5.WINDOW_TOKENS + around}
 
 
+@pytest.mark.thorough
 def test_a_question_finds_the_answer_in_any_language(model: E5) -> None:
     languages = ("en", "he", "ja", "ar")
     questions = {

@@ -2,6 +2,7 @@
 it.
 """
 
+import inspect
 import threading
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,11 @@ def test_vectors_do_not_depend_on_what_was_embedded_before(embedder: Embedder) -
         assert np.array_equal(embedder.embed(text), alone[text])
 
 
-def test_vectors_do_not_depend_on_the_instance_or_the_thread(model: MiniLM) -> None:
+def test_vectors_do_not_depend_on_the_instance_or_the_thread(
+    model: MiniLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[list[np.ndarray]] = []  # type: ignore[type-arg]
+    monkeypatch.setattr(minilm, "_load_model", inspect.unwrap(minilm._load_model))
     another = MiniLM()
     threads = [
         threading.Thread(target=lambda: found.append([another.embed(text) for text in TEXTS]))
@@ -108,6 +112,7 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
     assert similar.max() > similar[0] + 0.2
 
 
+@pytest.mark.thorough
 def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
     text = (
         f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"

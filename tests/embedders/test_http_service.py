@@ -575,6 +575,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
 # --- answers that can't be used
 
 
+@pytest.mark.first(16)
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [
@@ -1050,6 +1051,7 @@ def test_no_cache_is_made_where_none_is_wanted(server: Server, cache: Path) -> N
     assert not cache.exists()
 
 
+@pytest.mark.thorough
 def test_many_threads_and_processes_share_one_cache(server: Server, tmp_path: Path) -> None:
     script = """
 import sys

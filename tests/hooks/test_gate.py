@@ -1,6 +1,8 @@
 """What a prompt recalls, and what it doesn't need."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,16 +33,24 @@ IDLE = (
 )
 
 
+Once = Callable[[Callable[[], Any]], Any]
+
+
 @pytest.fixture
-def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(tmp_path: Path, once: Once, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of two projects, and the folder of one of them."""
     monkeypatch.setenv("EMBEDDER", "minilm")
     monkeypatch.setenv("PROJECT_DETECTION", "true")
+    once(fill)
+    return make_project(tmp_path / "storefront", SHOP)
+
+
+def fill() -> None:
+    """Store the facts of the projects."""
     for content, project in FACTS:
         place = Place(project, "main") if project else None
         with Memories(place=lambda place=place: place) as memories:  # type: ignore[misc]
             memories.create(content, tags={} if project else {"global": "true"})
-    return make_project(tmp_path / "storefront", SHOP)
 
 
 def make_project(folder: Path, name: str) -> Path:
@@ -89,6 +99,7 @@ def test_a_memory_without_a_project_belongs_to_all(hook: Hook, shop: Path) -> No
     assert "Mona" in hook("user-prompt", prompt).context
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("prompt", IDLE)
 def test_a_prompt_that_needs_nothing_recalls_nothing(hook: Hook, shop: Path, prompt: str) -> None:
     assert hook("user-prompt", {"prompt": prompt, "cwd": str(shop)}).silent

@@ -212,6 +212,7 @@ def is_gone(process: int) -> bool:
     return False
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     "hanging",
     [

@@ -90,6 +90,7 @@ def test_prompts_that_are_not_searched(hook: Hook) -> None:
     assert hook("user-prompt", {}).silent
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["bob", "ann"])
 def test_many_turns_of_one_writer_do_not_fill_the_context(
     hook: Hook, home: Path, name: str, monkeypatch: pytest.MonkeyPatch

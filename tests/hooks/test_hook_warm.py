@@ -87,6 +87,7 @@ def test_a_server_gives_the_same_answers(
     assert 0 < answered() <= len(ASKED)
 
 
+@pytest.mark.thorough
 def test_a_session_sees_nothing_twice_with_or_without_a_server(
     answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_session_sees_nothing_twice_with_or_without_a_server(
     assert 0 < answered() <= 3
 
 
+@pytest.mark.thorough
 def test_the_hook_decides_the_namespace_and_folder(
     forked: Forked,
     answered: Callable[[], int],
@@ -146,6 +148,7 @@ def test_where_memory_is_off_no_server_is_asked(
     assert answered() == 0
 
 
+@pytest.mark.thorough
 def test_an_event_is_captured_once_beside_a_server(hook: Hook, home: Path, serving: Serve) -> None:
     serving()
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
@@ -183,12 +186,14 @@ def test_hooks_start_a_server_by_default_and_none_where_that_is_off(
     assert not Path(f"{path}.start").exists()
 
 
+@pytest.mark.thorough
 def test_a_server_whose_socket_was_removed_ends(serving: Serve) -> None:
     server = serving()
     Path(client.socket_of("", os.environ)).resolve().unlink()
     assert server.wait(60) == 75
 
 
+@pytest.mark.thorough
 def test_the_server_notes_the_figures_of_the_hooks_that_it_answers(
     answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:
@@ -226,6 +231,7 @@ def test_the_socket_of_a_killed_server_stops_no_hook(hook: Hook, serving: Serve)
     assert DEPLOY in hook("user-prompt", asked).context
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("greeting", "answer"),
     [

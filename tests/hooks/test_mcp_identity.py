@@ -114,6 +114,7 @@ def call(home: Path) -> Iterator[Call]:
     reader.close()
 
 
+@pytest.mark.thorough
 def test_a_switch_holds_for_the_tools_and_the_answers_say_so(hook: Hook, call: Call) -> None:
     start(hook, "s1")
     assert '"namespace"' not in call("create_memory", content="Lunch is at noon")

@@ -166,6 +166,7 @@ def test_directives_are_proposed_in_any_language(text: str, kinds: str) -> None:
     assert [each.kind in kinds.split() for each in candidates(text, "user")] == [True]
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize("text", NO_DIRECTIVES)
 def test_questions_quotations_suppositions_and_words_for_the_moment_are_no_directives(
     text: str,

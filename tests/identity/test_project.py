@@ -241,6 +241,7 @@ def test_clones_of_each_other_do_not_recurse_forever(tmp_path: Path) -> None:
     assert name(one)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
 def test_commits_are_found_among_loose_objects_and_in_packs(

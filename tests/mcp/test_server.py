@@ -399,6 +399,7 @@ def test_the_caller_is_the_agent_unless_it_names_one(agent: Agent, memories: Mem
     assert memories.get(named).tags == {"agent": "nova"}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("era", ["legacy", pytest.param("auto", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("name", "by"),
@@ -438,6 +439,7 @@ def test_no_name_of_a_client_is_an_obstacle(
     assert all(text.isprintable() and len(text) <= 64 for text in kept if text)
 
 
+@pytest.mark.first(1)
 def test_each_version_names_the_client_that_wrote_it(either: Agent, memories: Memories) -> None:
     made = memories.create("Deploys happen on Tuesdays", tags={"agent": "boss"}).memory
     assert made is not None
@@ -640,6 +642,7 @@ def test_conversations_are_listed_in_pages(modern: Agent, memories: Memories) ->
 # --- context ---
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "max_tokens", [200, *(pytest.param(n, marks=pytest.mark.thorough) for n in (300, 1_000)), 5_000]
 )
@@ -945,6 +948,7 @@ def until(happens: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -227,6 +227,7 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     assert look(run_python, path) == ("ok", 25, 25, 25)
 
 
+@pytest.mark.thorough
 def test_what_repetitions_add_at_once_is_all_kept(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:

@@ -222,6 +222,7 @@ def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], e
         assert len(memories.list(limit=100).memories) == 20
 
 
+@pytest.mark.thorough
 def test_what_waits_too_long_when_the_client_has_left_is_refused(
     start: Callable[..., Server], environment: Mapping[str, str]
 ) -> None:
@@ -279,6 +280,7 @@ def answer_to(server: Server, line: bytes) -> dict[str, Any]:
     return dict(json.loads(server.process.stdout.readline()))
 
 
+@pytest.mark.thorough
 def test_bad_lines_and_requests_are_answered_and_the_server_stays(
     start: Callable[..., Server],
 ) -> None:
@@ -378,6 +380,7 @@ def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(
     assert json.loads(said) == {"error": "operating system error: No space left on device"}
 
 
+@pytest.mark.thorough
 def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(
     environment: Mapping[str, str],
 ) -> None:
@@ -419,6 +422,7 @@ def test_what_one_server_acknowledged_another_finds(
     )
 
 
+@pytest.mark.thorough
 def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
     """A server of bob's own memories that only reads: it offers no tool that writes, and counts no
     read.
@@ -465,6 +469,7 @@ def test_who_writes_too_finds_what_is_shared_and_counts_what_was_read(
         assert his.get(made.id).access_count == 1  # of the server: `get` counts itself afterwards
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interruptible")
 def test_an_unwell_store_is_told_and_the_server_stays_until_an_interrupt(
     start: Callable[..., Server], tmp_path: Path

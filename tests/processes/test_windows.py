@@ -45,6 +45,7 @@ def test_memories_are_stored_and_found(memory: Run) -> None:
     memory("doctor")
 
 
+@pytest.mark.thorough
 def test_a_hook_recalls_and_captures(memory: Run, tmp_path: Path) -> None:
     memory("create", "Deploys happen on Tuesdays")
     event = {"session_id": "s", "cwd": str(tmp_path), "prompt": "when do deploys happen?"}
@@ -54,6 +55,7 @@ def test_a_hook_recalls_and_captures(memory: Run, tmp_path: Path) -> None:
     assert json.loads(memory("turns", "list").stdout)["count"] == 1
 
 
+@pytest.mark.thorough
 def test_what_does_not_run_there_says_so(memory: Run) -> None:
     assert "run it in WSL" in json.loads(memory("serve", code=2).stderr)["error"]
     memory("serve", "--stop")

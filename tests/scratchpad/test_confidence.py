@@ -56,6 +56,7 @@ def older(file: Path) -> None:
     file.write_text(seal(re.sub(r"  reinforced: .*\n", "", text)))
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     "seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(7, 20))]
 )

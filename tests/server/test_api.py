@@ -422,6 +422,7 @@ def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: 
     assert contents(config) == []
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -987,6 +988,7 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(
     ) == (404, True)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("force", "count"), [(True, 501), (False, 26)], ids=["forced", "compared"])
 def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
     owner: TestClient, force: bool, count: int

@@ -353,6 +353,7 @@ def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: st
     )
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"]
 )

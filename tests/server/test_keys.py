@@ -221,6 +221,7 @@ def state(config: Config) -> list[Any]:
         return [shown, said, len(memories.log(limit=1000)), memories.review.count()]
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize(("what", "killed"), CASES)
 def test_each_write_is_done_once(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool

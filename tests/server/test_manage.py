@@ -113,6 +113,7 @@ def test_the_unit_of_an_earlier_version_is_removed(
     assert list(installed.parent.iterdir()) == [other]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("abstract", [False, True])
 def test_systemd_is_told_when_the_server_is_ready(
     abstract: bool, clean_environment: Mapping[str, str], tmp_path: Path

@@ -163,6 +163,7 @@ def test_at_a_terminal_it_prints_a_link_that_signs_in(
     assert (parts.hostname, parts.path, parts.fragment) == ("127.0.0.1", "/login", token)
 
 
+@pytest.mark.thorough
 def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
     with site.open("/api/changes") as stream:
         while not stream.readline().startswith(b"event: ready"):
@@ -174,6 +175,7 @@ def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
     assert "timeout graceful shutdown exceeded" not in said
 
 
+@pytest.mark.thorough
 def test_the_command_and_the_api_are_one_memory(
     site: Site, memory: Callable[..., Any], environment: Mapping[str, str]
 ) -> None:
@@ -202,6 +204,7 @@ def test_the_command_and_the_api_are_one_memory(
     }
 
 
+@pytest.mark.thorough
 def test_a_project_and_a_branch_are_those_of_the_caller(
     site: Site, environment: dict[str, str]
 ) -> None:
@@ -237,11 +240,13 @@ def test_a_project_and_a_branch_are_those_of_the_caller(
     assert told == [("example.org/ann/shop", "topic")] * 2
 
 
+@pytest.mark.thorough
 def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
     refused = memory("serve", "--host", "0.0.0.0", code=2)
     assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_a_server_for_the_command_only_gives_way_to_one_with_a_page(
     environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]
 ) -> None:

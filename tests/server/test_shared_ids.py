@@ -162,6 +162,7 @@ def filled(given: Any, name: str) -> Any:
     return json.loads(json.dumps(given).replace("NAME", name))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("grants", EACH)
 def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple[str, ...]) -> None:
     numbers = itertools.count(1_000 * GRANTS.index(grants))
@@ -205,6 +206,7 @@ def test_a_token_changes_what_it_may_and_no_other_copy(site: Site, grants: tuple
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "grants", [("mallory:admin", "shared:r"), ("mallory:admin", "*:r")], ids=" ".join
 )

@@ -237,6 +237,7 @@ def test_a_write_that_is_done_in_time_is_answered_as_ever(
     assert set(kept()) == set(answers)
 
 
+@pytest.mark.thorough
 def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
     start: Start, kept: Callable[[], list[str]]
 ) -> None:
@@ -255,6 +256,7 @@ def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
     assert kept() == ["create"]
 
 
+@pytest.mark.thorough
 def test_a_write_whose_result_is_not_known_says_so(
     start: Start, kept: Callable[[], list[str]]
 ) -> None:
@@ -302,6 +304,7 @@ def test_the_store_of_a_server_that_stops_says_what_is_known(
     site.ended()
 
 
+@pytest.mark.thorough
 def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
     start: Start, kept: Callable[[], list[str]], environment: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ JUMPS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.torture
 @pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.thorough), "Europe/Berlin"])
 def test_jumps_of_the_clock_keep_the_order_and_expire_nothing(

@@ -38,6 +38,7 @@ def stored(folder: Path) -> list[tuple[str, str]]:
     return [(memory.id, memory.content) for memory in found]
 
 
+@pytest.mark.thorough
 @pytest.mark.torture
 def test_kill_server(
     tmp_path: Path,

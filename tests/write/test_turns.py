@@ -447,6 +447,7 @@ def test_two_processes_append_to_one_conversation(
         assert once == [f"once {number}" for number in range(8)]
 
 
+@pytest.mark.thorough
 def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> None:
     """What is counted are the steps of SQLite's machine; the median leaves out when it tidies up
     its index.

@@ -113,6 +113,7 @@ def test_the_past_can_not_be_changed(asking: httpx.Client, one: str) -> None:
     assert "data-do" in asking.get(f"/memories/{one}").text.partition("<main")[2]
 
 
+@pytest.mark.thorough
 def test_every_link_of_a_day_keeps_the_day(asking: httpx.Client, one: str) -> None:
     seen: set[str] = set()
     ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{one}?{THEN}"]

@@ -186,6 +186,7 @@ def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
     assert plot("Nothing", [], "memories").bars == []
 
 
+@pytest.mark.thorough
 def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
     site: Site, asking: httpx.Client
 ) -> None:

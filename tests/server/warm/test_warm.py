@@ -153,6 +153,7 @@ def test_commands_that_read_files_or_streams_need_their_own_process(arguments: l
     assert not client.is_warm(arguments)
 
 
+@pytest.mark.thorough
 def test_the_client_decides_who_writes_and_from_where(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_the_client_decides_who_writes_and_from_where(
     assert answered(memory) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deep", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
     memory: Run,
@@ -204,6 +206,7 @@ def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
     )
 
 
+@pytest.mark.thorough
 def test_a_question_at_a_terminal_is_asked_by_its_own_process(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_question_at_a_terminal_is_asked_by_its_own_process(
     assert b"Permanently forgotten" in shown
 
 
+@pytest.mark.thorough
 def test_a_client_with_other_settings_of_the_store_does_its_own_work(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
@@ -248,6 +252,7 @@ def test_a_client_with_other_settings_of_the_store_does_its_own_work(
     assert answered(memory) == 1  # the first command alone
 
 
+@pytest.mark.thorough
 def test_each_store_has_its_own_server(
     memory: Run, serving: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -261,6 +266,7 @@ def test_each_store_has_its_own_server(
     assert json.loads(memory("serve", "--status", "--store", other).stdout)["commands"] == 2
 
 
+@pytest.mark.thorough
 def test_many_commands_at_a_time_keep_their_streams_apart(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
@@ -410,6 +416,7 @@ def test_a_folder_that_others_may_enter_is_not_believed(
     assert impostor.asked == [b""]
 
 
+@pytest.mark.thorough
 def test_a_server_whose_store_was_replaced_ends(
     memory: Run, serving: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -437,6 +444,7 @@ def test_a_newer_command_ends_an_older_server(
 # --- begin and end
 
 
+@pytest.mark.thorough
 def test_only_one_server_of_a_store_runs(memory: Run, serving: Callable[..., Any]) -> None:
     serving()
     second = memory("serve", "--no-http")
@@ -471,6 +479,7 @@ def test_a_deep_home_has_its_sockets_elsewhere(
     assert answered(memory) == 1
 
 
+@pytest.mark.thorough
 def test_a_command_starts_a_server_if_a_setting_wants_it(
     memory: Run, environment: dict[str, str]
 ) -> None:
@@ -497,6 +506,7 @@ def test_the_server_of_the_hooks_ends_when_the_last_agent_is_disconnected(
     server.wait(60)
 
 
+@pytest.mark.thorough
 def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, str]) -> None:
     memory("create", "content")
     done = memory("serve", "--status", check=False)
@@ -504,6 +514,7 @@ def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, st
     assert not Path(socket_path(environment)).parent.exists()
 
 
+@pytest.mark.thorough
 def test_running_commands_are_finished_before_the_end(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:

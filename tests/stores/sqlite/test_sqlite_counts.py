@@ -68,6 +68,7 @@ def wrong(path: Path) -> list[str]:
         db.close()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_match_the_records_after_any_changes(path: Path, seed: int) -> None:
     chosen = random.Random(seed)

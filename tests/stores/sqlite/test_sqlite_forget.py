@@ -532,6 +532,7 @@ def config_of(folder: Path, url: str) -> Config:
     return load_config(environment=environment, folder=folder)
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(("url", "verb", "step"), IN_STEPS)
 def test_a_failure_after_the_commit_of_an_erasure_says_so(
     tmp_path: Path, url: str, verb: str, step: int, fail: Callable[[int], Failing]

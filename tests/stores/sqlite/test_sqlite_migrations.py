@@ -281,6 +281,7 @@ def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
     return before
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("first_use", ["read", "write", "turn"])
 def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
     first_schema: Any, path: Path, first_use: str, run_python: RunPython

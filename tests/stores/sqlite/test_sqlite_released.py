@@ -39,6 +39,7 @@ def looked_at(path: Path) -> list[str]:
         db.close()
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("version", RELEASED)
 @pytest.mark.parametrize("first_use", ["read", "write"])
 def test_a_released_store_keeps_everything(path: Path, version: int, first_use: str) -> None:
