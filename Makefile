@@ -27,7 +27,7 @@ demo: $(VENV)/.installed  ## store a dozen memories, find them again, show where
 
 dev: $(VENV)/.dev  ## install what the tests need
 
-test: $(VENV)/.dev  ## prove the core and the promises of the README (three to seven minutes on two cores)
+test: $(VENV)/.dev  ## prove the core and the promises of the README (about four minutes on two cores)
 	$(BIN)/pytest $(TOGETHER)
 
 test-stores: $(VENV)/.dev  ## prove the other stores: files, PostgreSQL, Chroma, Qdrant, HTTP (five minutes)
@@ -48,7 +48,7 @@ torture: $(VENV)/.dev  ## try to lose a memory (an hour on two idle cores; SIZE=
 soak: $(VENV)/.dev  ## mixed work with a kill every minute, watched for leaks (MINUTES=60)
 	TORTURE=1 SOAK_MINUTES=$(MINUTES) $(BIN)/pytest $(call BOUND,$$(($(MINUTES) * 60 + 1800))) -m soak
 
-check: lint types  ## linter, types, and all tests but slow ones and campaigns at full size (ten to twenty minutes)
+check: lint types  ## linter, types, and all tests but slow ones and campaigns at full size (about twenty minutes)
 	$(BIN)/pytest $(TOGETHER) $(call BOUND,1800) --tier all -m "not slow and not soak"
 
 lint: $(VENV)/.dev
