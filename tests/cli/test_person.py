@@ -243,3 +243,8 @@ def test_the_block_of_a_session_addresses_the_person(memory: Command) -> None:
     said = json.loads(memory("prompt", "-n", "bob").out)["prompt"]
     assert "3 memories wait for the user's review. Only the user decides" in said
     assert "they run `memory review -n bob` in their own terminal" in said
+
+
+def test_status_shows_a_person_the_path_of_the_file(memory: Command, home: Path) -> None:
+    memory("create", "Deploys happen on Tuesdays")
+    assert f"store     {home}/memories.db\n" in memory("status", "--format", "text").out

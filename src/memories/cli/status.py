@@ -102,7 +102,7 @@ def _why_not_creatable(store: str) -> str:
 
 
 def _render_status(state: "Status", problem: str) -> str:
-    store = safe(state.store)
+    store = safe(state.store.removeprefix("sqlite:///"))
     if not problem and not state.schema_version:
         store += " (not created yet; the first memory creates it)"
     rows = {
