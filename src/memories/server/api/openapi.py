@@ -23,6 +23,7 @@ _TYPES: dict[str, Schema] = {
     "tags": {"type": "object", "additionalProperties": {"type": "string"}},
     "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
     "texts": {"type": "array", "items": {"type": "string"}},
+    "objects": {"type": "array"},
     "wholes": {"type": "array", "items": {"type": "integer"}},
     "time": {"type": "string", "format": "date-time"},
     "time?": {"type": ["string", "null"], "format": "date-time"},
@@ -194,15 +195,6 @@ SCHEMAS: dict[str, Schema] = {
 }
 
 
-_KINDS: Mapping[str, dict[str, Any]] = {
-    "text": {"type": "string"},
-    "whole": {"type": "integer"},
-    "number": {"type": "number"},
-    "flag": {"type": "boolean"},
-    "tags": {"type": "object", "additionalProperties": {"type": "string"}},
-    "texts": {"type": "array", "items": {"type": "string"}},
-    "objects": {"type": "array"},
-}
 _STREAMS = {"Lines": "application/x-ndjson", "Events": "text/event-stream"}
 _ERRORS = {
     "400": "A value is invalid.",
@@ -283,7 +275,7 @@ def _operation(route: Route) -> dict[str, Any]:
         content = {"application/x-ndjson": {"schema": {"type": "string"}}}
         operation["requestBody"] = {"required": True, "content": content}
     for status, description in _ERRORS.items():
-        problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        problem = {"application/problem+json": {"schema": _type("Problem")}}
         if status in operation["responses"]:
             operation["responses"][status]["content"] |= problem
         else:
@@ -297,12 +289,11 @@ def _answer(schema: str) -> dict[str, Any]:
             "description": schema,
             "content": {_STREAMS[schema]: {"schema": {"type": "string"}}},
         }
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"description": schema, "content": content}
+    return {"description": schema, "content": {"application/json": {"schema": _type(schema)}}}
 
 
 def _parameter(name: str, field: Input) -> dict[str, Any]:
-    schema = _KINDS["texts"] if field.kind == "tags" else _schema(field)
+    schema = _type("texts") if field.kind == "tags" else _schema(field)
     return {
         "name": name,
         "in": "query",
@@ -318,7 +309,7 @@ def _header(name: str) -> dict[str, Any]:
         "in": "header",
         "required": False,
         "description": _HEADERS[name],
-        "schema": _KINDS["text"],
+        "schema": _type("text"),
     }
 
 
@@ -336,7 +327,7 @@ def _members(fields: Mapping[str, Input]) -> dict[str, Any]:
 
 
 def _schema(field: Input) -> dict[str, Any]:
-    schema = dict(_KINDS[field.kind])
+    schema = dict(_type(field.kind))
     if field.choices:
         schema["enum"] = list(field.choices)
     if field.of is not None:

@@ -179,9 +179,28 @@ def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memor
 
 
 def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
-    """Return a page; missing values in `about` are empty, as for readers who are not signed in."""
-    defaults = {"changes": "", "seen": "", "namespace": "", "pending_count": 0}
-    text = html(view, page_request, **(defaults | about))
+    """Return a view as HTML; every value is escaped.
+
+    Args:
+        view: What to show.
+        page_request: The request.
+        **about: The values that all pages show: `path`, and for readers who are signed in
+            `namespace`, `pending_count`, `changes` and `seen`.
+    """
+    values = {
+        "changes": "",
+        "seen": "",
+        "namespace": "",
+        "pending_count": 0,
+        "data": view.data,
+        "request": page_request,
+        "to": page_request.address,
+        "call": page_request.call,
+        "past": page_request.past,
+        **view.more,
+        **about,
+    }
+    text = _environment().get_template(view.template).render(values)
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 
@@ -219,27 +238,6 @@ HEADERS = {  # every page runs only its own script, and can't be framed; the gua
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
 }
-
-
-def html(view: View, page_request: PageRequest, **about: Any) -> str:
-    """Return a view as HTML; every value is escaped.
-
-    Args:
-        view: What to show.
-        page_request: The request.
-        **about: The values that all pages show: `namespace`, `pending_count`, `path`, `changes` and
-            `seen`.
-    """
-    values = {
-        "data": view.data,
-        "request": page_request,
-        "to": page_request.address,
-        "call": page_request.call,
-        "past": page_request.past,
-        **view.more,
-        **about,
-    }
-    return _environment().get_template(view.template).render(values)
 
 
 @cache

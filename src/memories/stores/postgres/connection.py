@@ -507,6 +507,11 @@ class Server:
                 f"{self.masked_url} has schema {meta.schema}, but this program supports only "
                 f"schemas up to {newest}; upgrade memories; nothing was changed"
             )
+        if 0 < meta.schema < schema.FIRST_RELEASED:
+            raise StoreError(
+                f"{self.masked_url} has schema {meta.schema}, from before the first release; "
+                "export it with the program that wrote it; nothing was changed"
+            )
         return meta.schema
 
     def _create(self) -> None:

@@ -40,7 +40,7 @@ def words(alias: str = "") -> str:
     return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
-_FIRST = """
+_TABLES = """
 -- A version of a memory, or a turn of a conversation. Only ended_at, ended_by and fields ever change.
 CREATE SEQUENCE record_order;
 CREATE TABLE record (
@@ -61,24 +61,31 @@ CREATE TABLE record (
   tokens text COLLATE "C" NOT NULL       -- in order, a space before and behind each; see stores.words
 ) {partitioned};
 
--- How many records there are, and how many tokens they have: what BM25 has to know of them all.
+-- How many records there are, and how many tokens they have: what BM25 has to know of them all. How many
+-- of them have vectors that are searched, and how many of the ended ones were deleted.
 CREATE TABLE corpus (
   namespace text COLLATE "C" NOT NULL,
   collection text COLLATE "C" NOT NULL,
   ended boolean NOT NULL,
   documents bigint NOT NULL,
   tokens bigint NOT NULL,
+  embedded bigint NOT NULL DEFAULT 0,
+  deleted bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, collection, ended)
 );
 
--- Which labels a namespace of a collection has had, so that its speakers are known without a look at its turns.
+-- Which labels a namespace of a collection has had, so that its speakers are known without a look at its turns,
+-- and how many records have each, so that listing them does not read the records.
 CREATE TABLE label (
   namespace text COLLATE "C" NOT NULL,
   collection text COLLATE "C" NOT NULL,
   key text COLLATE "C" NOT NULL,
   value text COLLATE "C" NOT NULL,
+  live bigint NOT NULL DEFAULT 0,
+  ended bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, collection, key, value)
 );
+ALTER TABLE label ALTER COLUMN key SET STATISTICS 0, ALTER COLUMN value SET STATISTICS 0;
 
 -- Apart from the record, so that counting a read does not rewrite it.
 CREATE TABLE access (
@@ -88,12 +95,42 @@ CREATE TABLE access (
   PRIMARY KEY (namespace, seq)
 );
 """
+_OTHER_TABLES = """
+-- Rows that changed while a table is being replaced by a copy; see `rewrite`. Of a label only the namespace is noted.
+CREATE TABLE change (part text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, seq bigint);
+CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+  IF TG_TABLE_NAME = 'label' THEN
+    INSERT INTO change VALUES (TG_TABLE_NAME, CASE TG_OP WHEN 'DELETE' THEN OLD.namespace ELSE NEW.namespace END, NULL);
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO change VALUES (TG_TABLE_NAME, OLD.namespace, OLD.seq);
+  ELSE
+    INSERT INTO change VALUES (TG_TABLE_NAME, NEW.namespace, NEW.seq);
+  END IF;
+  RETURN NULL;
+END $$;
+DO $$ BEGIN EXECUTE format('ALTER FUNCTION note_change() SET search_path = %I, pg_temp', current_schema()); END $$;
 
-# No statistics, since they would keep samples of texts and words that no removal reaches.
-_UNSAMPLED = (
-    "ALTER TABLE {part} ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN tokens SET STATISTICS 0;\n"
+-- Requests that came with a key; see `stores.claims`. No content, and of the key a hash.
+CREATE TABLE request (
+  name text COLLATE "C" PRIMARY KEY,
+  digest text COLLATE "C" NOT NULL,      -- of what is asked
+  at double precision NOT NULL,          -- when it was begun first: seconds since 1970
+  number integer NOT NULL,               -- how many have begun it
+  session integer,                       -- the process of the database for who does it; NULL while nobody does
+  until timestamptz,                     -- when that one counts as gone unless it says that it is there
+  told json                              -- of its answer; NULL while it is not known to be done
+);
+CREATE INDEX request_at ON request (at);
+"""
+
+# No statistics, since they would keep samples of texts, words, labels and names that no removal
+# reaches.
+_UNSAMPLED = "ALTER TABLE {part} " + ", ".join(
+    f"ALTER COLUMN {column} SET STATISTICS 0"
+    for column in ("text", "tokens", "labels", "fields", "key", "grp")
 )
-_RECORD_PART = f"""{_UNSAMPLED}
+_RECORD_PART = f"""{_UNSAMPLED};
 CREATE UNIQUE INDEX {{part}}_position ON {{part}} (namespace, collection, grp, position);
 CREATE UNIQUE INDEX {{part}}_seq ON {{part}} (namespace, seq);
 CREATE UNIQUE INDEX {{part}}_key ON {{part}} (namespace, collection, key) WHERE key IS NOT NULL AND ended_at IS NULL;
@@ -143,8 +180,9 @@ def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
     return "\n".join(scripts)
 
 
-def _first(partitions: int) -> str:
-    return _tables(_FIRST + _UNSAMPLED.format(part="record"), "record", partitions, _RECORD_PART)
+def _all_tables(partitions: int) -> str:
+    script = f"{_TABLES}{_UNSAMPLED.format(part='record')};\n"
+    return _tables(script, "record", partitions, _RECORD_PART) + _OTHER_TABLES
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
@@ -170,85 +208,15 @@ def hnsw_script(schema: str, part: str, collection: Collection, extension: str) 
     )
 
 
-_SECOND = """
--- How many records have a label, so that listing them does not read the records.
-ALTER TABLE label ADD COLUMN live bigint NOT NULL DEFAULT 0, ADD COLUMN ended bigint NOT NULL DEFAULT 0;
-ALTER TABLE label ALTER COLUMN key SET STATISTICS 0, ALTER COLUMN value SET STATISTICS 0;
-UPDATE label l SET live = n.live, ended = n.ended FROM (
-  SELECT r.namespace, r.collection, g.key COLLATE "C" AS key, g.value COLLATE "C" AS value,
-    count(*) FILTER (WHERE r.ended_at IS NULL) AS live, count(*) FILTER (WHERE r.ended_at IS NOT NULL) AS ended
-  FROM record r CROSS JOIN jsonb_each_text(r.labels) g GROUP BY 1, 2, 3, 4
-) n WHERE (l.namespace, l.collection, l.key, l.value) = (n.namespace, n.collection, n.key, n.value);
-
--- How many of the documents have vectors that are searched, and how many of the ended ones were deleted.
-ALTER TABLE corpus ADD COLUMN embedded bigint NOT NULL DEFAULT 0, ADD COLUMN deleted bigint NOT NULL DEFAULT 0;
-UPDATE corpus c SET deleted = n.number FROM (
-  SELECT namespace, collection, count(*) AS number FROM record WHERE ended_at IS NOT NULL AND ended_by = 'delete'
-  GROUP BY 1, 2
-) n WHERE c.ended AND (c.namespace, c.collection) = (n.namespace, n.collection);
-DO $$
-DECLARE used text := (SELECT split_part(value, ' ', 1) FROM meta WHERE name = 'vectors');
-BEGIN
-  IF used IS NOT NULL THEN
-    EXECUTE format('UPDATE corpus c SET embedded = n.number FROM ('
-      'SELECT r.namespace, r.collection, r.ended_at IS NOT NULL AS ended, count(*) AS number FROM record r '
-      'WHERE EXISTS (SELECT 1 FROM %I v WHERE v.namespace = r.namespace AND v.seq = r.seq) GROUP BY 1, 2, 3'
-      ') n WHERE (c.namespace, c.collection, c.ended) = (n.namespace, n.collection, n.ended)', used);
-  END IF;
-END $$;
-
--- Rows that changed while a table is being replaced by a copy; see `rewrite`. Of a label only the namespace is noted.
-CREATE TABLE change (part text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, seq bigint);
-CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-  IF TG_TABLE_NAME = 'label' THEN
-    INSERT INTO change VALUES (TG_TABLE_NAME, CASE TG_OP WHEN 'DELETE' THEN OLD.namespace ELSE NEW.namespace END, NULL);
-  ELSIF TG_OP = 'DELETE' THEN
-    INSERT INTO change VALUES (TG_TABLE_NAME, OLD.namespace, OLD.seq);
-  ELSE
-    INSERT INTO change VALUES (TG_TABLE_NAME, NEW.namespace, NEW.seq);
-  END IF;
-  RETURN NULL;
-END $$;
-DO $$ BEGIN EXECUTE format('ALTER FUNCTION note_change() SET search_path = %I, pg_temp', current_schema()); END $$;
-"""
-# Nor would a removal reach samples of labels, fields, keys and names.
-_UNSAMPLED_TOO = "ALTER TABLE {part} " + ", ".join(
-    f"ALTER COLUMN {column} SET STATISTICS 0" for column in ("labels", "fields", "key", "grp")
-)
-
-
-def _second(partitions: int) -> str:
-    parts = ["record"]
-    if partitions > 1:
-        parts += [f"record_p{number}" for number in range(partitions)]
-    scripts = [f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts]
-    return "\n".join([_SECOND, *scripts])
-
-
-_THIRD = """
--- Requests that came with a key; see `stores.claims`. No content, and of the key a hash.
-CREATE TABLE request (
-  name text COLLATE "C" PRIMARY KEY,
-  digest text COLLATE "C" NOT NULL,      -- of what is asked
-  at double precision NOT NULL,          -- when it was begun first: seconds since 1970
-  number integer NOT NULL,               -- how many have begun it
-  session integer,                       -- the process of the database for who does it; NULL while nobody does
-  until timestamptz,                     -- when that one counts as gone unless it says that it is there
-  told json                              -- of its answer; NULL while it is not known to be done
-);
-CREATE INDEX request_at ON request (at);
-"""
-
-
-def _third(_: int) -> str:
-    return _THIRD
+def _nothing(_: int) -> str:
+    return ""
 
 
 # The settings of the store: schema, partitions, vectors, and so on; see `query.Meta`.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
-MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second, _third)
+FIRST_RELEASED = 3  # stores of the schemas 1 and 2 are refused
+MIGRATIONS: tuple[Callable[[int], str], ...] = (_nothing, _nothing, _all_tables)
 
 # --- a record as a row
 
