@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # characters of each of several texts; a single one is shown whole
+MAX_SHOWN = 2_000  # characters shown of each of several texts; a single text is shown whole
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
-_SHORT_ID = 18  # characters of an id whose shortest unique prefix is not looked up
+_SHORT_ID = 18  # characters of an id if its shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")
 
 
@@ -158,7 +158,7 @@ def _writer(record: "Memory | Version") -> str:
 
 
 def _marks(record: Memory) -> list[str]:
-    """Return the unusual properties of a memory."""
+    """Return marks for the unusual properties of a memory, such as `pinned`."""
     marks = []
     if record.origin is not None and record.origin.trust in (CAPTURED, IMPORTED):
         marks.append(record.origin.trust)
@@ -225,7 +225,7 @@ def parse_fields(text: str) -> list[str]:
 
 
 def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return only these fields of an answer, with None for missing ones.
+    """Return only the named fields of an answer, with None for missing ones.
 
     `tags.KEY` selects a tag, and `origin.NAME` a part of the origin.
     """

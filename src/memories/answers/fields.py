@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-MAX_SIMILAR = 120  # characters of the memories that a new one may replace
-_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON represents these directly
+MAX_SIMILAR = 120  # characters shown of each memory that a new one may replace
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON has these types
 
 
 class Field(NamedTuple):
@@ -65,13 +65,13 @@ def plain(value: Any) -> Any:
 
 
 def cut(content: str, characters: int) -> str:
-    """Return a text on one line that is at most this long."""
+    """Return a text on one line, cut to at most this many characters."""
     line = " ".join(content.split())
     return line if len(line) <= characters else f"{line[: characters - 1].rstrip()}…"
 
 
 def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return the origin of a record in a namespace, without empty and usual parts."""
+    """Return the origin of a record in a namespace; empty and usual parts are left out."""
     if origin is None:
         return None
     usual = {"user": origin.by, "namespace": namespace}

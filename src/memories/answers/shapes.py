@@ -363,7 +363,7 @@ def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, 
 
 
 def fields(record: object, *names: str) -> dict[str, Any]:
-    """Return attributes under their own names, in JSON form."""
+    """Return the named attributes of an object, in JSON form."""
     return {name: plain(getattr(record, name)) for name in names}
 
 
