@@ -431,7 +431,9 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
-    """Add an entry to the list of places that are off, or remove it and its synonyms."""
+    """Add a place to the list of those that are off, or remove its line and lines that mean the
+    same.
+    """
     from memories.core.disk import locked, make_folder, replacing
     from memories.hooks import files, switch
 
@@ -452,7 +454,9 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line for a folder's project, else for the folder, and its synonyms."""
+    """Return the line that switches off a folder's project, or else the folder, and lines that mean
+    the same.
+    """
     from memories.config import registers
     from memories.hooks import switch
     from memories.identity.project import identify

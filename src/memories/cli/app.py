@@ -49,7 +49,7 @@ app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h
 
 
 def run(arguments: Sequence[str]) -> object:
-    """Run a command; return its exit code, or any other value for 0.
+    """Run a command; return its exit code, where any value that is not a number means 0.
 
     Raises:
         InvalidInput: Click rejects the arguments. The message says why, and where to find help.
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> object:
             return app.invoke(context)
     except click.exceptions.Exit as exc:
         return exc.exit_code
-    except click.exceptions.NoArgsIsHelpError as exc:  # a group without one of its commands
+    except click.exceptions.NoArgsIsHelpError as exc:  # a group was called without a command
         say(exc.ctx.get_help())
         return 0
     except click.ClickException as exc:
@@ -95,7 +95,9 @@ class _Word(str):
 
 
 def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
-    """Return a command line with its loose words quoted as one text; empty if it takes none."""
+    """Return a command line with its unquoted words joined into one text; empty if it takes no
+    text.
+    """
     command, depth = context.command, len(context.command_path.split()) - 1
     parameters = [row for row in command.params if isinstance(row, click.Argument)]
     if not parameters or parameters[-1].name not in _TEXTS:
@@ -136,7 +138,9 @@ def _complete(arguments: Sequence[str]) -> object:
 
 
 def completing(kind: str) -> Callable[..., Any]:
-    """Return completions for a value from names in the store; see `complete.complete`."""
+    """Return a function that completes a value with names from the store; see
+    `complete.complete`.
+    """
 
     def run(context: click.Context, _parameter: click.Parameter, beginning: str) -> Any:
         from memories.cli.complete import complete  # only shells need it

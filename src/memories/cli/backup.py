@@ -335,7 +335,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield the folders with the name of one of the program's or the store's files."""
+    """Yield folders that have the name of one of the program's or the store's files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}

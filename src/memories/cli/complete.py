@@ -53,7 +53,7 @@ def _open(context: click.Context) -> "Iterator[Memories]":
 
 
 def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[CompletionItem]:
-    """Return the newest ids with their texts; else any that begin like this."""
+    """Return the newest ids with their texts; if none begins with the word, any ids that do."""
     items = []
     for memory in memories.list(limit=_MAX_MEMORIES, deleted=deleted).memories:
         excerpt = " ".join(memory.content.split())[:_MAX_EXCERPT]
@@ -65,7 +65,9 @@ def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[Co
 
 
 def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str]:
-    """Return the names of a kind: of keys, namespaces and so on, else the values of a tag."""
+    """Return the names of a kind, such as keys or namespaces; for any other kind, the values of
+    that tag.
+    """
     names: Iterable[str] = []
     if kind == "keys":
         newest = memories.list(limit=_MAX_MEMORIES).memories

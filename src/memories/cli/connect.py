@@ -368,7 +368,7 @@ def _row(
     own = [connection for connection in connected if connection.host == name]
     try:
         by_plugin = has_plugin(connector, name)
-    except InvalidInput:  # its file is malformed, which its connection reports
+    except InvalidInput:  # the connection reports its malformed file
         by_plugin = False
     row = {
         "host": name,
@@ -381,7 +381,7 @@ def _row(
 
 
 def _next_step(row: Mapping[str, Any], own: Sequence[Connection]) -> str:
-    """Return what a user may do next with a host."""
+    """Return the next step that a user may take with a host."""
     for connection in own:
         if connection.problem:
             return describe_problem(connection)[1]
@@ -444,7 +444,7 @@ def _render_answers(answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _render_answer(answer: Mapping[str, Any]) -> str:
-    """Return the changes for one host."""
+    """Return the result of connecting or disconnecting one host, as text."""
     if answer.get("dry_run"):
         lines = [*answer["diff"].splitlines(), *answer["notes"]]
         return "\n".join(map(safe, lines))

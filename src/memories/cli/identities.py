@@ -187,7 +187,7 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
     from memories.identity import namespaces as rooms
 
     with _open_store(memories) as store:
-        memories.flush_accesses()  # they wait in a file named after the namespace
+        memories.flush_accesses()  # waiting reads are in a file named after the namespace
         erased = rooms.delete(store, memories.config, name, dry_run=True)
         memory_count = amount(erased.memories, "memory", "memories")
         turn_count = amount(erased.turns, "turn", "turns")
@@ -435,7 +435,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
     if expires is not None:
         now = datetime.now(UTC)
         expires_at = parse_time(expires, now)
-        if _SPAN.fullmatch(expires.strip()):  # it counts from now into the future
+        if _SPAN.fullmatch(expires.strip()):  # a span counts from now into the future
             expires_at = now + (now - expires_at)
     begin_change()
     secret, token = register.create(config.home, name, grants, expires_at)

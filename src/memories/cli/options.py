@@ -28,7 +28,7 @@ _NOTED = (
     "migrate",
     "reembed",
     "backup",
-)  # others call recorded methods
+)  # the other commands call methods that record themselves
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
 _COMPLETED = {"conversation": "conversations"}  # how a filter's value is completed
@@ -56,7 +56,7 @@ class _LazyModule:
 
 
 if TYPE_CHECKING:  # answers in JSON need neither module
-    # Under their own names, so that mypy lets the commands import them from here.
+    # Imported under their own names, so that mypy lets commands import them from here.
     from memories.answers import compact as compact  # noqa: PLC0414
     from memories.cli import text as text  # noqa: PLC0414
 else:
@@ -252,7 +252,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     """
     if argument != "-":
         return argument
-    framing = len("\ufeff\r\n".encode())  # around the longest content
+    framing = len("\ufeff\r\n".encode())  # that may surround the longest content
     data = sys.stdin.buffer.read(max_bytes + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
@@ -488,7 +488,7 @@ def valid_until_option(*aliases: str) -> Decorator:
 
 
 def anchor_options(*aliases: str) -> Decorator:
-    """Return the options for what makes a memory true; see `read_cited`.
+    """Return the options for anchors and dates of a memory; see `read_cited`.
 
     Args:
         *aliases: Other names of `--valid-until`.
@@ -508,7 +508,7 @@ def anchor_options(*aliases: str) -> Decorator:
 
 
 def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes a memory true, as arguments of `Memories.create` and `update`.
+    """Return the anchors and dates that were given, as arguments of `Memories.create` and `update`.
 
     Raises:
         InvalidInput: Anchors are given and refused at once.
@@ -551,7 +551,7 @@ one_named_option = _named("[ID]")
 
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
-    # parsed before other options, so that errors in them have this format
+    # parsed first, so that errors in other options have this format
     is_eager=True, parse=set_format,
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip

@@ -566,7 +566,7 @@ def _run_editor(argv: Sequence[str]) -> None:
     import signal
     import subprocess
 
-    def ignore(*_: object) -> None:  # because the editor would inherit SIG_IGN
+    def ignore(*_: object) -> None:  # a function, because the editor would inherit SIG_IGN
         pass
 
     before = signal.signal(signal.SIGINT, ignore)

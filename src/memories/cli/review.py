@@ -350,7 +350,7 @@ class _Decisions:
             self._sum_up()
 
     def _obey(self, key: str) -> None:
-        """Do what a key stands for; name the keys after another one."""
+        """Do what a key stands for; after any other key, list the valid ones."""
         verbs: dict[str, Callable[[], None]] = {
             "a": self._store,
             "f": partial(self._store, force=True),
@@ -365,7 +365,7 @@ class _Decisions:
             say(safe(str(exc)))
 
     def _find_next(self) -> bool:
-        """Pass memories that no longer wait; return whether there is another one."""
+        """Skip memories that no longer wait; return whether one is left."""
         while len(self._decisions) < len(self._ids):
             try:
                 if self._memories.get(self._id).pending:
@@ -392,7 +392,9 @@ class _Decisions:
         say(f"→ {word}")
 
     def _store(self, content: str | None = None, *, force: bool = False) -> None:
-        """Accept the memory, perhaps with another text; it waits if another one says the same."""
+        """Accept the memory, perhaps with another text; it continues to wait if another one says
+        the same.
+        """
         at = datetime.now(UTC) - _TICK
         begin_change()
         result = self._memories.review.accept([self._id], content=content, force=force)[0]
@@ -424,7 +426,7 @@ class _Decisions:
         say(f"→ undone: {decision.word}")
 
     def _sum_up(self) -> None:
-        """Say what was decided, and how many memories still wait."""
+        """Print what was decided, and how many memories still wait."""
         counts = Counter(decision.word for decision in self._decisions)
         parts = [f"{count} {word}" for word, count in counts.items()]
         waiting = amount(self._memories.review.count(), "memory waits", "memories wait")

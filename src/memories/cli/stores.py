@@ -79,7 +79,7 @@ def open_store(
 
 
 def without_vector(count: int) -> str:
-    """Return how many records have no vector, and the remedy."""
+    """Return a sentence on how many records have no vector, and the remedy."""
     return f"{count} have no vector; memory reembed adds them."
 
 
@@ -239,7 +239,9 @@ def _write_to_output(write: Callable[[IO[bytes]], int]) -> None:
 
 
 def _own_key() -> bytes | None:
-    """Return the key that authenticates this user's exports; print a note if there can't be one."""
+    """Return the key that authenticates this user's exports; if it can't be created, print a
+    note.
+    """
     from memories.config import registers
     from memories.transfer.export import own_key
 
@@ -316,7 +318,7 @@ def apply_edits(
 
 
 def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
-    """Return a memory of the own namespace; None if there is none."""
+    """Return a memory of the user's own namespace; None if it doesn't exist."""
     try:
         memory = memories.get(memory_id)
     except MemoriesError:
