@@ -16,10 +16,10 @@ from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.hooks.host_events import CHECK
 
 _SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
-_FIRST_START_SECONDS = 3.0  # slower than a start whose modules are compiled
+_FIRST_START_SECONDS = 3.0  # seconds; a slower start had to compile its modules
 _MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed, not ended
 _HOOK_SECONDS = 15.0
-_CHECKED_EVENTS = ("session-start", "user-prompt")  # the others give the agent nothing
+_CHECKED_EVENTS = ("session-start", "user-prompt")  # other events give the agent nothing
 _PROMPT = "what do you remember about this project?"
 _STATUS = "memory://status"
 
@@ -99,7 +99,7 @@ def summarize(check: Check) -> str:
 
 
 class _Failure(Exception):
-    """The connection does not work; `args` are the problem and the remedy."""
+    """Raised if a connection doesn't work; `args` are the problem and the remedy."""
 
 
 def check_connection(entries: FoundEntries) -> Check:

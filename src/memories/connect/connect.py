@@ -63,7 +63,7 @@ class Target(NamedTuple):
         return self.name, self.scope, "" if self.is_private else str(self.root)
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content of one of its files; see `files.read`."""
+        """Return the content of one of the host's files; see `files.read`."""
         return files.read(path, inside=None if self.is_private else self.root)
 
 
@@ -297,7 +297,7 @@ def _earlier_content(record: WrittenFile) -> bytes | None:
 def _without_entries(
     path: Path, data: bytes, host: Host, record: WrittenFile | None
 ) -> bytes | None:
-    """Return a file without our entries; None if we created it and nothing remains."""
+    """Return a file's content without our entries; None if we created it and nothing remains."""
     text, mark = files.decode(data, path)
     if _is_empty(data):
         return data

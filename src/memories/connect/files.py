@@ -104,7 +104,7 @@ def decode(data: bytes | None, path: Path) -> tuple[str, str]:
 def write(
     path: Path, data: bytes, *, private: bool, check: Callable[[], None] = lambda: None
 ) -> list[str]:
-    """Replace a file atomically; an existing one keeps its mode, and links to it stay links.
+    """Write a file atomically. An existing file keeps its mode, and a link to it stays a link.
 
     Args:
         path: The file.

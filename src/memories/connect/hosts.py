@@ -61,7 +61,7 @@ class Files(NamedTuple):
 
     @property
     def paths(self) -> list[Path]:
-        """The files, each once."""
+        """The paths of the files, each only once."""
         return [path for path in dict.fromkeys(self) if path is not None]
 
 
@@ -73,7 +73,7 @@ class Hook(NamedTuple):
 
 
 class Host(NamedTuple):
-    """An agent.
+    """An agent's host, as `hosts.toml` describes it.
 
     Attributes:
         title: Its name.
@@ -107,14 +107,14 @@ class Host(NamedTuple):
     notes: Sequence[str] = ()
 
     def folder(self, where: Where) -> Path:
-        """Return the folder of its own files."""
+        """Return the folder where the host keeps its own files."""
         templates = self.folders
         if where.platform == "win32" and self.windows_folders:
             templates = self.windows_folders
         return _first_existing([where.expand(template) for template in templates])
 
     def user_files(self, where: Where) -> Files:
-        """Return its files for all projects of a user."""
+        """Return the host's files that apply to all projects of a user."""
         folder = self.folder(where)
         paths: dict[str, Path] = {}
         for purpose, names in self.user.items():
@@ -122,7 +122,7 @@ class Host(NamedTuple):
         return Files(**paths)
 
     def project_files(self, root: Path) -> Files:
-        """Return its files in a project."""
+        """Return the host's files in a project."""
         paths: dict[str, Path] = {}
         for purpose, names in self.project.items():
             paths[purpose] = _first_existing([root / name for name in names])
@@ -131,7 +131,7 @@ class Host(NamedTuple):
     def server_entry(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the entry of an MCP server."""
+        """Return our MCP server's entry in the host's format."""
         entry = dict(self.entry.get("first", {}))
         variables = "env"
         if self.command == "list":

@@ -21,7 +21,7 @@ Path = Sequence[Step]
 
 
 class Malformed(ValueError):
-    """A text is not JSON.
+    """The text is not JSON.
 
     Attributes:
         line: The line of the error, counted from 1.
@@ -256,7 +256,7 @@ class Document:
         ends_line = self.text[end : end + 1] in ("\r", "\n")
         start = self._start_of(members[number].start, parent.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]
-        if is_last and number and parent.comma is None:  # drop the comma before it
+        if is_last and number and parent.comma is None:  # also drop the comma before it
             comma = self.text.index(",", self._skip(members[number - 1].node.end))
             text = text[:comma] + text[comma + 1 :]
         if len(members) == 1 and not text[parent.start + 1 : start].strip():
@@ -278,7 +278,9 @@ class Document:
         return start if self.text[start - 1 : start] == "," else at
 
     def _rest_of_line(self, at: int, maximum: int) -> int:
-        """Return the end of the comments after a position on its line; `at` if more follows."""
+        """Return the end of the comments after a position on its line; the position if anything
+        else follows.
+        """
         match = _REST_OF_LINE.match(self.text, at) if self._comments else None
         end = at if match is None else match.end()
         return end if end <= maximum and self.text[end : end + 1] in ("\r", "\n") else at

@@ -40,7 +40,7 @@ class Program(NamedTuple):
 
 
 def bare() -> Program:
-    """Return the command as any user who has it installed can start it."""
+    """Return the command without a path, as any user who has it installed can start it."""
     return Program((NAMES[0],))
 
 
@@ -133,7 +133,7 @@ def words_of(command: object) -> list[str]:
 
 
 def _count_own_words(words: Sequence[str]) -> int:
-    """Return how many words of a command start this program; 0 if it starts another program."""
+    """Return how many of a command's first words start this program; 0 if it starts another one."""
     if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") in NAMES:
         return 1
     for module in _MODULES:
@@ -163,7 +163,7 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Conflict(NamedTuple):
-    """Something that gets in the way, as a sentence, and what to do about it."""
+    """A sentence on what may be started instead of this program, and what to do about it."""
 
     problem: str
     remedy: str

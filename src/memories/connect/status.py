@@ -202,7 +202,7 @@ def _find_missing(entries: FoundEntries, environment: Mapping[str, str]) -> str:
 
 
 def describe_problem(connection: Connection) -> tuple[str, str]:
-    """Return a connection's problem, and what to do."""
+    """Return a connection's problem and its remedy."""
     title = load_hosts()[connection.host].title
     return f"{title}: {connection.problem}", _remedy(connection)
 

@@ -133,7 +133,7 @@ def _names(line: str) -> Table | None:
     while value:
         if isinstance(value, list):  # [[name]]
             value = value[0]
-        for name, inner in value.items():  # one at most
+        for name, inner in value.items():  # there is at most one
             names.append(name)
             value = inner
     return tuple(names)
