@@ -157,8 +157,8 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return the documents that were left out although worse ones are admitted, because their
-    writers had their share.
+    """Return documents that were left out because their writers had their share, although worse
+    ones were admitted.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
     admitted = set(rows)
@@ -192,7 +192,7 @@ def _is_captured(document: Document) -> bool:
 def _mark(document: Document) -> Document:
     """Return a document with the suspicion marks of its text, which older documents lack."""
     if not isinstance(document.get("text"), str):
-        return {**document, "suspicious": ()}  # it can't be shown either
+        return {**document, "suspicious": ()}  # a malformed document isn't shown either
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
 
 

@@ -34,7 +34,7 @@ from memories.stores.records import SEARCHED, Collection
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-PAGE = 256  # number of turns' indexes that are read at a time
+PAGE = 256  # number of turns read at a time
 MAX_CONVERSATIONS = 10_000  # number of conversations whose last index is remembered
 
 _WINDOW = "window"
@@ -95,7 +95,7 @@ class ChromaMcpBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The home folder; each server has its own files."""
+        """The home folder, and the prefix of this server's files in it."""
         return self._files
 
     @functools.cached_property
@@ -336,7 +336,7 @@ def _create_collections(session: Session, names: Sequence[str]) -> None:
                 {"collection_name": name, "metadata": {"hnsw:space": "cosine"}},
             )
         except MCPError as exc:
-            if "already exists" not in str(exc):  # another process was faster
+            if "already exists" not in str(exc):  # another process has created it
                 raise
 
 

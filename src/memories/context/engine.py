@@ -58,8 +58,8 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The store's folder if the store is a file, else the home folder. Each namespace has its
-        own files.
+        """The store's folder if the store is a file, else the home folder; and the prefix of the
+        files.
         """
         return files_of(self.memories.config, self.memories.namespace)
 
@@ -130,7 +130,7 @@ class EngineBackend:
             "created_at": parse_time(item.ts),
             "source": item.conversation_id,
         }
-        min_confidence = round(item.confidence, 4)  # the precision in which confidences are shown
+        min_confidence = round(item.confidence, 4)  # the precision with which confidences are shown
         with translate_errors():
             created = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
             memory = created.memory

@@ -73,7 +73,7 @@ class Fitter:
             words: The words used to choose passages; see `passages.stems`.
         """
         self._count, self._shares, self._words = functools.cache(count_tokens), shares, words
-        # Both are keyed by a turn's identity; the turn is kept so that no other object gets that
+        # Both are keyed by a turn's `id()`; the turn is kept so that no other object gets that
         # identity.
         self._shortened: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
         self._sizes: dict[int, tuple[HistoryTurn, int]] = {}

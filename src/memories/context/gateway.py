@@ -586,7 +586,7 @@ def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list
         try:
             turn = _parse_queued(entry)
         except InvalidInput:
-            continue  # the next drain finds this too, and sets it aside
+            continue  # unreadable; the next drain sets it aside
         if turn.message_id in message_ids:
             continue
         message_ids.add(turn.message_id)
@@ -646,5 +646,5 @@ class WithScratchpad:
         query_text: str,  # noqa: ARG002 - for subclasses
         hits: "Sequence[Hit]",
     ) -> "Sequence[Hit]":
-        """Return the hits to recall: all of them."""
+        """Return the hits to recall; here, all of them."""
         return hits

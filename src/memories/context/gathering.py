@@ -214,7 +214,7 @@ class _Reader:
     def _read_enough(
         self, read: Callable[[int], tuple[int, Admitted]], wanted: int, n: int
     ) -> list[Document]:
-        """Return admitted documents, reading more if omitted ones took the place of wanted ones.
+        """Return admitted documents; read more if too few of those read are admitted.
 
         Args:
             read: Reads up to a number of documents; returns how many it read, and the admitted
@@ -245,7 +245,7 @@ class _Reader:
 def order_by_need(
     hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
 ) -> list[HistoryTurn]:
-    """Return hits, best first, interleaved with their neighbours, without repetitions.
+    """Return hits, best first, interleaved with their neighbours; each turn only once.
 
     Args:
         hits: The turns that answer the question, best first.
@@ -264,7 +264,7 @@ def order_by_need(
 
 
 def _stretches(places: Sequence[Place]) -> list[tuple[str, int, int]]:
-    """Return the conversation, first index and last index of each group of adjacent hits."""
+    """Return each group of adjacent hits as its conversation, first index and last index."""
     stretches: list[tuple[str, int, int]] = []
     for conversation, index in places:
         if stretches:

@@ -293,7 +293,7 @@ def _connect(gateway: MemoryGateway, pause: Callable[[float], None]) -> None:
 
 
 def _find_problem(check: Callable[..., object], *arguments: object) -> str | None:
-    """Return why a check fails, in one line; None if it succeeds."""
+    """Run a check; return why it fails, in one line, or None if it succeeds."""
     try:
         check(*arguments)
     except Exception as exc:  # noqa: BLE001 - a health check reports failures

@@ -25,7 +25,7 @@ MAX_MEMORY_CHARACTERS = 2_000
 
 # A gateway's result: `id`, `text`, `metadata` and, for a search, `similarity` and `score`.
 Document = dict[str, Any]
-Place = tuple[str, int]  # a conversation, and the index of a turn
+Place = tuple[str, int]  # a conversation and the index of a turn in it
 _NOT_METADATA = ("text", "origin", "suspicious")  # attributes of a turn
 
 
@@ -238,7 +238,7 @@ def to_document(document_id: str, text: str, metadata: Mapping[str, Any]) -> Doc
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not None."""
+    """Return a mapping without the fields that are None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -294,7 +294,7 @@ def item_of(document: Document) -> MemoryItem:
 
 
 def place_of(turn: HistoryTurn) -> Place:
-    """Return the place of a turn."""
+    """Return a turn's conversation and index."""
     return turn.conversation_id, turn.turn_index
 
 
