@@ -61,7 +61,7 @@ class HookCall:
     """
 
     def __init__(self) -> None:
-        """Create a call without arguments."""
+        """Create a call of `memory hook` without arguments."""
         self.event = self.host = self.seconds = ""
         self.namespace: str | None = None
         self.capture = False
@@ -84,7 +84,7 @@ class Reply:
     """
 
     def __init__(self, text: str = "") -> None:
-        """Create a reply without recalled context."""
+        """Create an empty reply."""
         self.text, self.error = text, ""
         self.context: HookContext | None = None
         self.probe: RecallRequest | None = None
@@ -114,7 +114,8 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return the work after the answer: figures, a server that a setting asks for, a probe.
+    """Return the work to do after the answer: record figures, start a wanted server, probe the
+    store.
 
     Args:
         call: The run of the hook.
@@ -266,7 +267,9 @@ class EventHandler:
         notice = MISSED if missed_at else ""
 
         def announce() -> None:
-            """Say before anything slow that recall was missed; this hook may be killed too."""
+            """Send, before anything slow, the notice that recall was missed; this hook may be
+            killed too.
+            """
             if missed_at:
                 self._note({session.MISS_REPORTED: missed_at})
             if self.call.send_interim:
@@ -417,7 +420,7 @@ def _file_size(path: str) -> int:
 
 
 def store_mark(environment: "Mapping[str, str]") -> str:
-    """Return a hash that identifies the store named in the environment; empty if none is named."""
+    """Return a hash of the store named in the environment; empty if none is named."""
     url = environment.get("MEMORY_STORE")
     if not url:
         return ""

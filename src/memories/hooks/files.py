@@ -13,7 +13,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -146,7 +146,7 @@ def _memory_home(environment: "Mapping[str, str]") -> str:
 
 
 def _absolute(path: str, name: str, environment: "Mapping[str, str]") -> str:
-    """Return a folder's whole path.
+    """Return the absolute path of a folder.
 
     Args:
         path: The value of the setting.

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 
-MAX_MEMORIES = 5  # that a prompt recalls
-THRESHOLD = -2.75  # of the most relevant memory
-_RISE = 0.1  # of the threshold with each further memory: they are needed less often
+MAX_MEMORIES = 5  # maximum memories that a prompt recalls
+THRESHOLD = -2.75  # minimum relevance of the most relevant memory
+_RISE = 0.1  # rise of the threshold with each further memory, which is needed less often
 # A memory of a project that the prompt doesn't name: three in four such texts would be needed, and
 # it must be that much more relevant than the best memory of the session's own project.
 CLEARLY_RELEVANT = 1.0
@@ -60,7 +60,7 @@ _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
 _MAX_SIZE = 100  # bytes
 _LETTERS = 4  # of a group
-_CHARACTERS = 2  # of a group in scripts without spaces
+_CHARACTERS = 2  # length of a group in scripts without spaces
 _WORD = re.compile(r"\w{2,}")
 _MIN_NAME = 3  # characters of a project's name that a prompt can contain by more than accident
 
@@ -69,7 +69,7 @@ class Gate:
     """Rates texts for one prompt."""
 
     def __init__(self, prompt: str, need: float = 0.0) -> None:
-        """Create it for a prompt; `need` is 0 if it is unknown."""
+        """Prepare for a prompt; `need` is 0 if it is unknown."""
         size = min(_MAX_SIZE, len(prompt.encode()))
         self._base = _INTERCEPT + _NEED * need + _SIZE * math.log1p(size)
         self._groups = _groups(prompt)
@@ -119,7 +119,7 @@ def admits(relevance: float, rank: int) -> bool:
 
 
 def _groups(text: str) -> set[str]:
-    """Return the groups of letters in the words of a text."""
+    """Return the groups of consecutive letters in the words of a text."""
     groups: set[str] = set()
     for word in _WORD.findall(text.lower()):
         size = _CHARACTERS if is_unspaced(word) else _LETTERS

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
-# Half of what `memory connect` lets the host wait, for a busy machine; see connect/hosts.toml.
+# On a busy machine: half of the timeout that `memory connect` sets; see connect/hosts.toml.
 _LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}
 _LONGEST_OTHERS = 5.0
 _QUIET_START = 0.1  # seconds in which a process starts on a machine that isn't busy
@@ -34,7 +34,7 @@ _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
-_pipes: "list[int]" = []  # in a child: its pipe to the parent
+_pipes: "list[int]" = []  # in a child process: its pipe to the parent
 _interim: "list[bytes]" = []  # where processes cannot fork
 
 
@@ -119,7 +119,7 @@ def _run(
     if error:
         _run_in_child("record_failure", (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
-        if hasattr(signal, "setitimer"):  # a host may not read it
+        if hasattr(signal, "setitimer"):  # the host may not read the answer
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, _seconds_left(call))
         _write_all(1, answer)

@@ -159,7 +159,7 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
             raise
         if _is_current(fd, path):
             return fd
-        os.close(fd)  # another process removed or replaced the file while we waited
+        os.close(fd)  # another process replaced the file while we waited
     raise OSError(f"other processes keep replacing {path}")
 
 

@@ -34,8 +34,8 @@ _REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _QUOTATION = '"x"'  # stands for a quotation
 _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
-# The least worth of a proposed sentence, the worth that a phrase adds, and the least worth of the
-# gloss of a proposed sentence in another language.
+# The minimum worth of a proposed sentence, the worth that a phrase adds, and the minimum worth of
+# the gloss of a proposed sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
@@ -116,11 +116,11 @@ class Language(NamedTuple):
     patterns: dict[str, re.Pattern[str]]
 
     def pattern(self, name: str) -> re.Pattern[str]:
-        """Return a pattern; one that never matches if the language has none of this name."""
+        """Return the pattern with a name; if the language has none, one that never matches."""
         return self.patterns.get(name, _NEVER)
 
     def denies(self, text: str) -> bool:
-        """Return whether a sentence asks, supposes or reports."""
+        """Return whether a sentence is a question, a supposition or a report."""
         asserted = self.pattern("certain").sub(" ", text)
         return (
             self.pattern("doubt").search(asserted) is not None
@@ -210,7 +210,9 @@ def _find_label(sentence: str, role: str) -> Candidate | None:
 
 
 def _find_phrase(sentence: str, role: str, message: str, rate: Rate | None) -> Candidate | None:
-    """Return a sentence with a phrase or of worth, unless that means nothing; see the module."""
+    """Return the sentence if it has a phrase or is worth enough, except for some false alarms; see
+    the module.
+    """
     if role != USER and _pattern("small_talk").match(sentence):
         return None
     text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SECONDS = 20.0  # how long a person may wait; a hook has less
 NEAR = 1.5  # how far below the threshold a memory is still worth a look
 MAX_LEFT_OUT = 10  # memories
-_NO_SESSION = ".preview"  # no host has this name, so no session has this file
+_NO_SESSION = ".preview"  # no session has this name
 
 
 class Line(NamedTuple):

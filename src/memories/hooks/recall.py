@@ -39,7 +39,7 @@ MAX_TOKENS = 2_000  # Codex cuts contexts at about 2,500
 
 
 class Situation(NamedTuple):
-    """What decides the answer of a hook, besides the session and the prompt.
+    """The circumstances that decide a hook's answer, besides the session and the prompt.
 
     Attributes:
         config: The settings.
@@ -241,7 +241,7 @@ def is_served(session: str, folder: str) -> bool:
 
 
 def _identify(request: RecallRequest) -> Project | None:
-    """Return the working folder's project; a session can start without one."""
+    """Return the working folder's project, or None: a session can start without one."""
     try:
         return identify(Path(request.folder))
     except (ConfigError, OSError) as exc:

@@ -87,7 +87,7 @@ class RecallTrace:
     """
 
     def __init__(self, in_context: Iterable[str] = ()) -> None:
-        """Create an empty record."""
+        """Create an empty trace."""
         self.in_context = set(in_context)
         self.projects: Sequence[str] = ()
         self.rated: dict[str, Rated] = {}
@@ -424,7 +424,7 @@ class _Rater:
 
 
 def _meaning(result: SearchResult, features: Features) -> float | None:
-    """Return the log-odds of the calibrated similarity; None if it is unknown."""
+    """Return the log-odds of a candidate's calibrated similarity; None if it is unknown."""
     similarity, embedder = features.evidence.similarity, result.query.embedder
     if similarity is None or embedder is None or not features.readable:
         return None
@@ -519,7 +519,7 @@ def _find_newer(
         if score < best_score or is_recall_off(newer.memory.tags):
             continue
         if not is_admitted(memory_document(newer.hit), Admission()):
-            continue  # it isn't shown, so it replaces none
+            continue  # the newer one isn't shown, so it replaces none
         if all(_score_replacement(newer, other, space) <= score for other in candidates):
             best, best_score = newer, score
     return best, best_score

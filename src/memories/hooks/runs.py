@@ -52,7 +52,7 @@ class Run:
         self.error = str(fields.get("why", ""))
 
     def encode(self) -> bytes:
-        """Return the content for the hook's file, with the key names from earlier versions."""
+        """Return the run as the content of its file, with the key names of earlier versions."""
         fields = {
             "ran": self.ran_ms,
             "runs": self.runs,
@@ -226,7 +226,7 @@ def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
 
 
 def note(figures: "dict[str, Any]", event: str, host: str, outcome: str, ms: float) -> None:
-    """Note the figures of one run for `memory stats`."""
+    """Record the figures of one run for `memory stats`."""
     from pathlib import Path
 
     from memories.core import events

@@ -137,7 +137,7 @@ def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0], environment)
-    return ""  # finding a folder's project costs as much as all of the checks above
+    return ""  # finding a folder's project takes as long as all checks above
 
 
 def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]") -> str:
@@ -235,7 +235,7 @@ class Wish:
     """A prompt that switches memory on or off for its session, perhaps to another namespace."""
 
     def __init__(self, on: bool, namespace: str | None) -> None:
-        """Create a request."""
+        """Create a wish."""
         self.on, self.namespace = on, namespace
 
 

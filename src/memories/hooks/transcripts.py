@@ -37,7 +37,7 @@ _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
 _PROGRESS = "state"  # folder
 _KEEP_SECONDS = 180 * 86_400
 _RECENT = 20  # number of prompts and answers compared with a new one
-_SAME_MS = 3_000  # seconds in which two hooks may report the same prompt or answer
+_SAME_MS = 3_000  # milliseconds in which two hooks may report the same text
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
@@ -213,7 +213,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, run: Sequence[Event]) -> "_Sizes":
-        """Return the sizes of the events in a run."""
+        """Return the transcript's sizes at the events in a run."""
         sizes: dict[str, list[int]] = {}
         for event in run:
             sizes.setdefault(str(event.get("event")), []).append(int(event.get("size") or 0))
@@ -297,7 +297,7 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
                 if not more:
                     return  # the host is still writing it
                 end += len(line)
-                line = more  # a line this long is skipped
+                line = more  # so long a line is skipped
             end += len(line)
             try:
                 fields = json.loads(line)
