@@ -72,14 +72,17 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 def _edit_event(line: Any, name: str, into: str | None, default: str) -> Any:
-    """Edit an event; one without a namespace belongs to the namespace in the settings."""
+    """Return an inbox event moved to the new namespace, or None.
+
+    An event without a namespace belongs to the one in the settings.
+    """
     if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
         return line
     return None if into is None else {**line, "namespace": into}
 
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
-    """Edit a session's line."""
+    """Return a session's line moved to the new namespace; without one, None or what must stay."""
     if not isinstance(line, dict):
         return line
     keys = [key for key in (GIVEN_TO, "namespace") if _is_name(line.get(key), name)]
@@ -92,7 +95,7 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
 
 
 def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
-    """Edit one search's reads."""
+    """Return one search's reads, those of the old namespace moved to the new one or removed."""
     if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
         return line
     refs = []
@@ -112,7 +115,7 @@ def _is_name(value: object, name: str) -> bool:
 
 
 def _edit_lines(file: Path, edit: Edit, *, dry_run: bool) -> int:
-    """Edit a file's lines, except unreadable ones; return how many change."""
+    """Apply an edit to each readable line of a file; return how many lines change."""
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())

@@ -216,7 +216,7 @@ def _is_repository(git: Path) -> bool:
 
 
 def _common(git: Path) -> Path:
-    """Return the folder shared by a repository's working trees."""
+    """Return the `.git` folder that a repository's working trees share."""
     file = git / "commondir"
     if not os.path.lexists(file):
         return git

@@ -300,7 +300,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
 
 
 class _Source(NamedTuple):
-    """All records in a namespace to move, without their vectors."""
+    """All records of the namespace that is moved, without their vectors."""
 
     name: str
     records: Mapping[Collection, Sequence[Record]]
@@ -430,7 +430,7 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return an entry's changes, with the conversation digests for another log."""
+    """Return an entry's changes with conversation digests computed with the salt of another log."""
 
     def translate(item: str) -> str:
         if not item.startswith("~"):
@@ -500,5 +500,5 @@ def _move_files(store: Store, config: Config, name: str, into: str) -> None:
 def _remove_files(config: Config, name: str) -> None:
     for path in _own_files(config, name):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it does not exist, or contains other files
+    with contextlib.suppress(OSError):  # the folder does not exist, or contains other files
         (config.home / name).rmdir()

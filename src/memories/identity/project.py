@@ -138,7 +138,7 @@ class _Naming:
         current = _examine(checkout, remote)
         if remembered and _is_same(remembered, current):
             if remembered.remote == remote and remembered.commit:
-                return remembered.name  # nothing is new
+                return remembered.name  # the remembered name is up to date
             if self._record and remote and not registry.in_use(self._home, remote):
                 registry.set_alias(self._home, remote, remembered.name)
             current = current._replace(name=remembered.name)
@@ -212,7 +212,7 @@ class _Naming:
                         return None
                     return self.name(source, git.read_config(source)[0], clones - 1)
         except (Unreadable, OSError, ValueError):
-            return None  # it no longer exists
+            return None  # the source no longer exists
         return None
 
 
@@ -234,7 +234,7 @@ def _is_same(remembered: Repository, current: Repository) -> bool:
         return True
     if remembered.number != current.number:
         return False
-    # git removes old commits
+    # A missing commit proves nothing, since git removes old ones.
     return remembered.commit is None or remembered.remote == current.remote
 
 

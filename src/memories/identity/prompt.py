@@ -241,8 +241,8 @@ def _order_entries(
     """Return the memories in the order of the block, and separately those of other projects.
 
     Pinned ones come first, then preferences whatever their age, then other memories of the project,
-    then those of every project or of none; each group is in the order of the scratchpad. What is no
-    longer true stands behind its group.
+    then those of every project or of none; each group is in the order of the scratchpad. Memories
+    that are no longer true come last in their group.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []
@@ -419,7 +419,7 @@ class _Page(NamedTuple):
 
 
 def shape(prompt: Prompt) -> dict[str, Any]:
-    """Return the JSON of a block."""
+    """Return a block as JSON, with its memories and figures."""
     fields: dict[str, Any] = {
         "prompt": prompt.text,
         "memories": [entry.id for entry in prompt.entries],

@@ -20,7 +20,7 @@ from memories.errors import ConfigError, InvalidInput, NotFound
 from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line
 
-PREFIX = "mem_"  # so that scanners, and our own redaction, recognize a token
+PREFIX = "mem_"  # by which scanners and our own redaction recognize a token
 ALL = "*"  # every namespace without its own grant
 LEVELS: Mapping[str, int] = {"r": 1, "rw": 2, "admin": 3}
 _FILE, _OWN = "tokens.json", "server.token"
@@ -165,8 +165,8 @@ def own_file(home: Path) -> Path:
 def own(home: Path) -> str:
     """Return the token of the user who runs the server, which may do everything.
 
-    It is created if missing, and stored in plain text in a file that only the user can read: the
-    command and the link to the page take it from there.
+    It is created if missing. A file that only the user can read holds it in plain text, for the
+    command and for links to the web page.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.
