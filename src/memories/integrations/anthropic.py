@@ -142,7 +142,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
             return f"Successfully renamed {command.old_path} to {command.new_path}"
 
     def clear_all_memory(self) -> str:
-        """Delete all files. A person can restore them."""
+        """Delete all files; a person can restore them."""
         with self._change():
             for memory in self._files().values():
                 self._memories.delete(memory.id)

@@ -236,7 +236,7 @@ class MemoriesStore(BaseStore):
 
 
 def _check(op: PutOp) -> None:
-    """Refuse values that can't be stored, or would change when stored.
+    """Refuse operations whose values can't be stored, or would change when stored.
 
     Raises:
         InvalidInput: A label or the key is not normalized, or the key is too long.

@@ -71,7 +71,7 @@ class Capture:
 
     async def _tool(self, _: str, data: dict[str, Any]) -> "HookResult":
         output = _output(data.get("result") or data.get("tool_response"))
-        is_ours = data.get("tool_name") == NAME  # capture has already stored it
+        is_ours = data.get("tool_name") == NAME  # captured already
         if is_ours or len(output) < _MIN_OUTPUT:
             return _continue()
         return await self._append("tool", output=output)

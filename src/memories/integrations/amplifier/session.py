@@ -212,7 +212,7 @@ class Mounted:
         return bool(settings.enabled) if self.switched_on is None else self.switched_on
 
     async def become(self, identity: str, *, on: bool) -> None:
-        """Continue with another agent's namespace, or with memory on or off."""
+        """Switch to another agent's namespace, or switch memory on or off."""
         is_other = identity != self.identity
         self.identity, self.switched_on = identity, on
         if is_other:

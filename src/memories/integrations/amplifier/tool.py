@@ -205,7 +205,7 @@ def _check_input(value: object) -> tuple[Callable[..., _Answer], dict[str, Any]]
     parameters = (*operation.required, *operation.optional)
     arguments: dict[str, Any] = {}
     for key, argument in value.items():
-        # a harness may add its own arguments, which start with "_"
+        # a harness may add arguments of its own, which start with "_"
         if key == "operation" or argument is None or str(key).startswith("_"):
             continue
         if key not in parameters:
@@ -274,7 +274,7 @@ def listen(
         try:
             name = mounted.identity if wish.namespace is None else namespace(wish.namespace)
         except InvalidInput:
-            return HookResult(action="continue")  # the name is invalid
+            return HookResult(action="continue")  # the prompt names an invalid namespace
         await mounted.become(name, on=wish.on)
         if wish.on:
             await mount()

@@ -355,7 +355,7 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
     memories = Memories(config=config, shared=False)
 
     def search(message: str) -> list[Fact]:
-        if not memory.all():  # also if the file can't be read
+        if not memory.all():  # also true if the file can't be read
             return []
         facts = []
         for hit in memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0):

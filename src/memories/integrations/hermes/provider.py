@@ -31,7 +31,7 @@ RECALL_SECONDS = 2.0
 RECALL_CHARACTERS, RECALL_TOKENS = 8_000, 1_500
 MAX_RESULTS = 20
 _LOCAL = ("", "cli", "tui", "desktop")  # platforms with one user
-_TYPES = {"user": "preference", "memory": "fact"}  # of what Hermes's own tool writes
+_TYPES = {"user": "preference", "memory": "fact"}  # tag `type` for each target of Hermes's own tool
 _TEXT = {"type": "string"}
 TOOLS: tuple[dict[str, Any], ...] = (
     {
@@ -122,7 +122,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return block(self._memories, project=None, budget=RECALL_TOKENS, client="mcp")
 
     def prefetch(self, query: str, *, session_id: str = "") -> str:
-        """Return what a message recalls, fenced as data; empty if it needs nothing."""
+        """Return the memories that a message needs, fenced as data; empty if it needs none."""
         if self._memories is None or self._config is None:
             return ""
         home, name = str(self._config.home), self._session_name(session_id)
@@ -170,7 +170,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         return [dict(tool) for tool in TOOLS]
 
     def handle_tool_call(self, tool_name: str, args: dict[str, Any], **_kwargs: Any) -> str:
-        """Run a tool; return its result, or what is wrong, as JSON."""
+        """Run a tool; return its result or its error as JSON."""
         tools: dict[str, Callable[..., str]] = {
             "search_memories": self._search,
             "create_memory": self._create,
