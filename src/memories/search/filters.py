@@ -1,6 +1,6 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
-To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here. Apply it in
+To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here. Apply it in
 `search.search`, or, if it compares a label of records, in `read.lookup.narrow`.
 """
 
