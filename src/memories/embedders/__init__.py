@@ -61,7 +61,7 @@ _HINT = (
 
 
 def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
-    """Return the embedder of that name; the first `embed` loads its model or asks its service.
+    """Return the embedder with a name; its first `embed` loads the model or asks the service.
 
     Args:
         name: `minilm` (the default, local, English), `e5` (local, about 100 languages, a package of
@@ -161,7 +161,7 @@ def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") ->
 
 
 def name_of(model: str) -> str:
-    """Return the embedder of a model that runs in this process; empty for any other model."""
+    """Return the name of the embedder that runs a model in this process; empty for other models."""
     for beginning, name in _LOCAL.items():
         if model.startswith(beginning):
             return name

@@ -127,12 +127,12 @@ _FILES = {
     f"{_NAME}.tokenizer.json": "783670d5957800680f0f28fff41597ff7f74355de89cfff8e0f1404705c239fc",
 }
 _BEGIN, _END = 0, 2
-_QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
+_QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # average in a word split into pieces; random letters have fewer
+_LETTERS_A_PIECE = 2.5  # average in words; random letters have fewer
 
-WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
-WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
+WINDOW_TOKENS = 250  # 254 or 255 with prefix and end; the model was made for 512
+WINDOW_STEP = 218  # windows overlap by 32 tokens, so that a sentence is rarely seen only in halves
 MAX_WINDOWS = 32
 _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
@@ -141,7 +141,7 @@ class _Loaded(NamedTuple):
     tokenizer: Unigram
     session: Any
     rows: "NDArray[np.uint8]"  # for each piece 384 numbers of 4 bits, in blocks of 32
-    scales: "NDArray[np.float16]"  # one for each block
+    scales: "NDArray[np.float16]"  # one scale for each block
 
     def embed_ids(self, ids: Sequence[int]) -> "NDArray[np.float32]":
         """Return the vector of a text, given its ids, shape (1, 384)."""
@@ -157,8 +157,8 @@ class _Loaded(NamedTuple):
 
 
 class E5:
-    """multilingual-e5-small: 384 dimensions, about 100 languages, about 4 ms for a short text on
-    one core.
+    """multilingual-e5-small: 384 dimensions, about 100 languages, 4 ms for a short text on one
+    core.
     """
 
     space = Space(
@@ -186,7 +186,7 @@ class E5:
         return self._windows(_PASSAGE, text)
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
-        """Return the vectors of a question; see `embed`."""
+        """Return the vectors of a question; see `RemoteEmbedder.embed_query`."""
         return self._windows(_QUERY, text)
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
@@ -194,8 +194,8 @@ class E5:
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; words in other than Latin letters
-        count as known.
+        """Return the share of words that consist of few pieces; words in non-Latin scripts count as
+        known.
         """
         from memories.languages.text import cased_form, is_latin
 

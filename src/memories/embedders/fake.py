@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@functools.lru_cache(maxsize=4_096)  # a benchmark with it measures the rest
+@functools.lru_cache(maxsize=4_096)  # so that a benchmark measures only the rest
 def _places(word: str) -> tuple[tuple[int, float], ...]:
     digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
     return tuple(
@@ -22,9 +22,7 @@ def _places(word: str) -> tuple[tuple[int, float], ...]:
 
 
 class FakeEmbedder:
-    """Hashes words into a bag: the same words give the same vector, no common word gives a
-    similarity near 0.
-    """
+    """Hashes words into a vector, so that texts are similar if they share words."""
 
     space = Space(
         model="fake/1",
@@ -51,5 +49,5 @@ class FakeEmbedder:
         return (vector / length)[np.newaxis, :]
 
     def familiarity(self, text: str) -> float:  # noqa: ARG002 - it knows no word
-        """Return 0.0."""
+        """Return 0.0, since it knows no words."""
         return 0.0

@@ -58,12 +58,10 @@ class WordPiece:
                 yield from seen[word]
 
     def _pieces(self, word: str) -> list[int]:
-        """Return the ids of the longest token that a word begins with, of the longest that goes on,
-        and so forth.
-        """
+        """Return the token ids of a word, always taking the longest token that fits next."""
         if word in self._ids:
             return [self._ids[word]]
-        # every known letter is a token
+        # an unknown letter, since every known one is a token
         if len(word) > _MAX_WORD or any(letter not in self._ids for letter in word):
             return [self._unknown]
         ids: list[int] = []
@@ -81,7 +79,7 @@ class WordPiece:
 
 
 class _Characters(dict[int, str]):
-    """Replacements of code points for `str.translate`; each is looked up in the ranges once."""
+    """Replacements of code points for `str.translate`, each looked up in the ranges once."""
 
     def __init__(self, ranges: list[tuple[int, int, str]]) -> None:
         super().__init__()
@@ -110,16 +108,14 @@ _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _LONG_WORD = 8  # letters
 
-WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
-WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
+WINDOW_TOKENS = 254  # 256 with [CLS] and [SEP], for which the model was made
+WINDOW_STEP = 222  # windows overlap by 32 tokens, so that a sentence is rarely seen only in halves
 MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all indexed
 _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
 class MiniLM:
-    """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one
-    core.
-    """
+    """The packaged all-MiniLM-L6-v2: English, 384 dimensions, 1.5 ms for a short text on a core."""
 
     space = Space(
         model="all-MiniLM-L6-v2/int8/1",

@@ -50,7 +50,7 @@ class Embedder(Protocol):
 
     @property
     def space(self) -> Space:
-        """The space of its vectors; known without loading the model."""
+        """The space of the vectors; known without loading the model."""
         ...
 
     def embed(self, text: str) -> "NDArray[np.float32]":
@@ -75,7 +75,7 @@ class RemoteEmbedder(Embedder, Protocol):
     """An embedder that is cheaper for many texts at once, and may embed questions differently from
     statements.
 
-    One without these methods is asked for one text at a time: see `embed_many` and `embed_query`.
+    An embedder without these methods gets one text at a time: see `embed_many` and `embed_query`.
     """
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
@@ -137,8 +137,8 @@ def _embed(
 def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
     """Rotate each window of an assistant's answer halfway to the first, shape (windows, dimension).
 
-    A long answer is about one thing, which its beginning names; one of many windows is often near a
-    question by chance. Texts of other speakers go from one topic to the next (docs/benchmarks.md
+    A long answer is about one subject, which its beginning names, and one of its many windows is
+    often near a question by chance. Texts of other speakers move between topics (docs/benchmarks.md
     has the figures).
     """
     if len(windows) == 1:

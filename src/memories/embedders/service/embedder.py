@@ -84,7 +84,7 @@ class HTTPEmbedder:
 
     @property
     def space(self) -> Space:
-        """The space of its vectors; known without asking."""
+        """The space of the vectors; known without a request."""
         return self._chosen.space
 
     def embed(self, text: str) -> "NDArray[np.float32]":
@@ -185,7 +185,7 @@ class HTTPEmbedder:
         )
 
     def _check(self, answer: list[Any], count: int) -> "NDArray[np.float32]":
-        """Return the vectors of an answer, of unit length.
+        """Return the vectors in an answer, scaled to unit length.
 
         Raises:
             EmbedderError: Their number, their length or their values are wrong.
@@ -241,7 +241,7 @@ _CLOSE = 2  # a failure counts for callers who would wait at most this many time
 
 
 class Rest:
-    """The pause after a failure of a service, in a file that the processes of one home share.
+    """The pause in requests after a service failed, in a file that the processes of one home share.
     Losing it costs one attempt.
 
     A failure counts only for callers who would not wait much longer than the one who met it: a hook
@@ -249,7 +249,7 @@ class Rest:
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:
-        """Choose the file; nothing is read yet.
+        """Choose the file, without reading it.
 
         Args:
             home: The folder of the file; without it, this process alone remembers.
@@ -337,7 +337,7 @@ def _end(data: bytes, start: int, size: int) -> int:
 
 
 def _whole(data: bytes, at: int) -> int:
-    """Return where the character begins that a byte is part of."""
+    """Return where the character that contains a byte begins."""
     while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
         at -= 1
     return at
@@ -418,7 +418,7 @@ class VectorCache:
         plain = _mask(row, mask)
         data = plain[_CHECK_BYTES:]
         if plain[:_CHECK_BYTES] != _check(data):
-            return None  # it is another text's, or damaged
+            return None  # the row belongs to another text, or is damaged
         return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
     def _place(self, text: str) -> tuple[int, bytes]:

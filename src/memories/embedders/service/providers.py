@@ -23,7 +23,7 @@ BYTES_PER_TOKEN = 2.5
 
 
 class Model(NamedTuple):
-    """A model.
+    """A model that a service offers.
 
     Attributes:
         dimension: The length of a vector, unless another one is asked for.
@@ -41,7 +41,7 @@ class Model(NamedTuple):
 
     @property
     def window_bytes(self) -> int:
-        """How many bytes of UTF-8 one of its windows has."""
+        """The size of the model's windows, in bytes of UTF-8."""
         return min(MAX_WINDOW_BYTES, int(self.tokens * BYTES_PER_TOKEN))
 
 
@@ -50,7 +50,7 @@ UNKNOWN_TOKENS = 512
 
 @functools.cache
 def models() -> Mapping[str, Model]:
-    """Return the models of `models.toml` by their names."""
+    """Return the models in `models.toml`, by name."""
     import tomllib  # costs 4 ms, so only where a service is used
 
     table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ _MINILM = {
 _CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "all-minilm": _MINILM,
     "all-minilm-l6-v2": _MINILM,
-    # Its cosines lie between 0.7 and 1, so a step between two of them means more.
+    # Its cosines lie between 0.7 and 1, so a small difference between two of them means more.
     "text-embedding-ada-002": {
         **_UNMEASURED,
         "weight": 5.0,
@@ -124,7 +124,7 @@ class Patience(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A service's address and key.
+    """A service's address and API key.
 
     Attributes:
         title: Its name in messages.
@@ -149,7 +149,7 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A kind of service.
+    """A provider of embedding services, and its formats of requests and answers.
 
     Attributes:
         name: The part before the colon in EMBEDDER.
@@ -281,7 +281,7 @@ def choose(name: str, config: Config) -> Chosen:
 
 
 def _url(text: str, provider: Provider, config: Config) -> SplitResult:
-    """Return where requests are posted to.
+    """Return the URL to which requests are posted.
 
     Raises:
         ConfigError: The setting is not a service's URL, or texts would cross a network unencrypted.
