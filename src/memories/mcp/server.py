@@ -117,7 +117,7 @@ class OurTool(Tool):
 
 
 def _with_owner(answer: Any, namespace: str) -> Any:
-    """Return a result that says whose memory the tool used, unless it is the shared one."""
+    """Return a result that names the namespace that the tool used, unless it is `shared`."""
     if namespace == SHARED or not isinstance(answer, CallToolResult):
         return answer
     [text] = [part.text for part in answer.content if isinstance(part, TextContent)]
@@ -148,7 +148,7 @@ def _sentence(exc: MemoriesError) -> str:
 
 
 def serve_tools(tools: Tools, *, read_only: bool = False) -> MCPServer:
-    """Return the MCP server of these tools; with `read_only`, without those that write."""
+    """Return an MCP server with these tools; with `read_only`, without those that write."""
     offered: list[Tool] = []
     for name, (title, annotations) in TOOLS.items():
         if annotations.read_only_hint or not read_only:

@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 
 
 # Seconds:
-PATIENCE = 0.5  # wait for the model, which usually takes less, before searching by words
-LONGER = 10.0  # wait for the model if words find nothing
-AGAIN_SECONDS = 60.0  # until a failed model is loaded again
-# for running calls after the client has left; longer than any call waits
+PATIENCE = 0.5  # seconds to wait for the model before searching by words
+LONGER = 10.0  # seconds to wait for the model if words find nothing
+AGAIN_SECONDS = 60.0  # seconds until a model that failed is loaded again
+# seconds for running calls after the client has left; no call waits longer
 LEAVING_SECONDS = 60.0
-LAST_SECONDS = 2.0  # then for refusing the remaining calls
+LAST_SECONDS = 2.0  # seconds after that for refusing the remaining calls
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"
 )
 NOT_LOADED = "found by words only: {}"
 
 _ONE_MESSAGE = "send one JSON-RPC message a line"
-_ENDLESS_METHODS = ("subscriptions/listen",)  # these get answers when cancelled
+_ENDLESS_METHODS = ("subscriptions/listen",)  # requests that are answered when cancelled
 _DEEP = 100  # brackets in a line; with more, the SDK may fail to parse it
 _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -98,7 +98,7 @@ class ServerSession(NamedTuple):
 
     @classmethod
     def begin(cls, home: str) -> "ServerSession":
-        """Return the session of a server that starts now."""
+        """Create the session of a server that starts now."""
         folder = str(Path.cwd().resolve())
         return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS)
 
@@ -207,7 +207,7 @@ class Waiting:
             self._is_empty.set()
 
     async def end(self) -> list[int | str]:
-        """Wait for all answers, at most `LEAVING_SECONDS`; return the unanswered requests."""
+        """Wait at most `LEAVING_SECONDS` for all answers; return the requests without one."""
         with anyio.move_on_after(LEAVING_SECONDS):
             await self._is_empty.wait()
         return [request for request, count in self._requests.values() for _ in range(count)]
@@ -365,7 +365,7 @@ def _is_parsed(line: str, message: Any) -> bool:
     """Return whether the SDK parses a line correctly."""
     is_call = isinstance(message, dict) and "method" in message
     if is_call and type(message.get("id", 0)) not in (int, str):
-        return False  # it would be taken for a notification
+        return False  # the SDK would take it for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:

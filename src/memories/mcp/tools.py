@@ -138,7 +138,7 @@ class Tools:
     def __init__(
         self, find_memories: Callable[[], Memories], ready: Ready, max_seen: int = MAX_SEEN
     ) -> None:
-        """Prepare the tools.
+        """Prepare the tools; no store is opened yet.
 
         Args:
             find_memories: Returns the memory to write, and to read once its model is loaded; it may
@@ -153,11 +153,11 @@ class Tools:
 
     @property
     def memories(self) -> Memories:
-        """The memory of this call."""
+        """The `Memories` that this call uses."""
         return self._find_memories()
 
     def _written_by(self, caller: Caller) -> Memories:
-        """Return the memory that records the calling client as the writer."""
+        """Return the `Memories` whose writes name the calling client as their writer."""
         client = caller.session.client_params
         if client is None:
             return self.memories
