@@ -47,11 +47,11 @@ class Scratchpad(NamedTuple):
     taken: tuple[str, ...] = ()
 
     def with_verdicts(self, judge: "Judge | None", now: datetime) -> "Scratchpad":
-        """Return it with the verdicts of its entries."""
+        """Return this scratchpad with the verdicts on its entries."""
         return self._replace(entries=with_verdicts(self.entries, judge, now))
 
     def current(self, rules: EntryRules, now: datetime) -> "Scratchpad":
-        """Return it with only the entries to show, sorted.
+        """Return this scratchpad with only the entries to show, sorted.
 
         A note counts the entries left out because their age is unknown.
         """
@@ -62,7 +62,7 @@ class Scratchpad(NamedTuple):
         )
 
     def merged_with(self, shared: "Scratchpad") -> "Scratchpad":
-        """Return it with the entries and notes of the shared scratchpad."""
+        """Return this hot tier with the entries and notes of the shared scratchpad added."""
         return self._replace(
             entries=(*self.entries, *shared.entries), notes=(*self.notes, *shared.notes)
         )

@@ -104,7 +104,7 @@ def find_matches(
 
 
 class _Words(NamedTuple):
-    """The words of a question for which entries are searched.
+    """The words of a question, for matching them with entries.
 
     Attributes:
         stems: Words that may have another ending in an entry.
@@ -139,7 +139,9 @@ class _Words(NamedTuple):
         )
 
     def share_in(self, text: str) -> tuple[float, bool]:
-        """Return the share of the words that a text contains, and whether it alone is an answer."""
+        """Return the share of the words that a text contains, and whether the text alone is an
+        answer.
+        """
         text_tokens = tokens(text)
         if self.is_answerable and self.significant <= text_tokens:
             return 1.0, True
@@ -149,7 +151,7 @@ class _Words(NamedTuple):
 
 
 def record_of(entry: Entry, now: datetime) -> Record:
-    """Return the record of an entry, with the fields that the scratchpad stores."""
+    """Return an entry as a record, with the fields that the scratchpad stores."""
     written = parse_time(entry.written, now)
     first_at = to_millis(parse_time(entry.created, written))
     labels = entry.tags

@@ -1,4 +1,4 @@
-"""Applies the writes of this process to the scratchpads: new memories and removed ones."""
+"""Applies this process's writes to the scratchpads: new memories and removed ones."""
 
 import contextlib
 import threading
@@ -99,7 +99,7 @@ class Mirror:
             try:
                 pad = file.load(place.home, place.namespace)
             except InvalidInput:
-                continue  # `memory scratchpad` reports it
+                continue  # `memory scratchpad` reports the problem
             if pad is None or not pad.entries:
                 continue
             present = {entry.id for entry in pad.entries}
@@ -146,7 +146,7 @@ class Mirror:
         if is_due:
             self._write(place, waiting, batch.dropped)
         if (batch.unclear or not is_due) and file.exists(place):
-            # If the folder can't be written, neither can the file.
+            # If the folder can't be written, neither can its file.
             with contextlib.suppress(OSError):
                 file.mark_stale(place)
 
@@ -185,7 +185,7 @@ class _Batch(NamedTuple):
     reinforced: dict[str, str]
 
     def add(self, change: Change, now: datetime) -> None:
-        """Add one change."""
+        """Add one change of the transaction."""
         if isinstance(change, Record):
             self._add_record(change, now)
         elif isinstance(change, Ref):

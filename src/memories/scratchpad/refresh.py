@@ -33,8 +33,8 @@ from memories.stores.records import Collection, Filter, Record, Ref
 if TYPE_CHECKING:
     from memories.write.writer import Writer
 
-_MOST_PROJECTS = 40  # whose newest memories are read
-_MARGIN = 4  # times the size: how many of the newest are read, since some are not shown
+_MOST_PROJECTS = 40  # maximum projects whose newest memories are read
+_MARGIN = 4  # this many times the size is read, since some memories are not shown
 
 
 def refresh(

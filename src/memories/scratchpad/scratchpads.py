@@ -303,7 +303,7 @@ class Scratchpads:
         return self.is_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
-        """Return whether a namespace's missing scratchpad is created."""
+        """Return whether to create the scratchpad of a namespace that has none."""
         return self._is_configured and not is_own_name(namespace, self.config)
 
     def _keeps_file(self, place: "Place") -> bool:
