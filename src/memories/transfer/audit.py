@@ -44,7 +44,7 @@ ACTIONS = (
     "change",
 )
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
-_MAX_CONVERSATIONS = 100_000  # whose names are looked up
+_MAX_CONVERSATIONS = 100_000  # conversations whose names are looked up
 _MAX_POSITIONS = 1_000_000  # positions in one item
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ANY = -1  # stands for every position of a memory or a conversation
@@ -215,7 +215,7 @@ def _salts(store: Store, namespace: str) -> list[str]:
 
 
 def _predecessors(store: Store, refs: Sequence[Ref]) -> dict[Ref, Link]:
-    """Return the entry that precedes each of these."""
+    """Return the entry that precedes each of these entries."""
     successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
     return {successors[record.ref]: _link(record) for record in store.read(list(successors))}
 
@@ -313,7 +313,7 @@ class _ChainCheck:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._hashes: dict[int, list[bytes]] = {}  # of the entries, by number
+        self._hashes: dict[int, list[bytes]] = {}  # hashes of the entries, by number
         self._written: set[int] = set()  # hashes of the addresses of written records
         self._salts: list[str] = []
         self._last: Record | None = None
@@ -400,7 +400,7 @@ class _ChainCheck:
         return tuple(number for number, hashes in self._hashes.items() if len(hashes) > 1)
 
     def result(self) -> LogCheck:
-        """Return the result."""
+        """Return what the verification found, as a `LogCheck`."""
         return LogCheck(
             namespace=self._namespace,
             entries=self._entry_count,

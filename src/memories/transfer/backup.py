@@ -192,7 +192,7 @@ def _choose_file(
 
 
 def _name(url: str) -> str:
-    """Return a file name for a store."""
+    """Return the name of a new backup file for a store."""
     path = sqlite_file(url)
     if path is not None:
         return _UNSAFE.sub("-", path.stem).strip("-.") or "memories"
@@ -249,7 +249,7 @@ def backups_of(config: Config) -> tuple[str, ...]:
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a store that were named here; the newest one stays."""
+    """Remove the oldest backups of a store that this module named; the newest one stays."""
     stem = re.escape(re.sub(r"-[0-9]{8}T.*", "", newest.name))
     named_here = re.compile(rf"{stem}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
     backups: list[tuple[str, Path]] = []

@@ -27,7 +27,7 @@ _LINKS = "\n\n<!-- links -->\n"
 _LINKS_AT_END = re.compile(rf"{_LINKS}Corrects \[[^\]\n]*\]\([^)\n]*\)\n?\Z")
 _MAX_FILE_BYTES = 67_108_864
 _WITHOUT_PROJECT = "notes"
-# What YAML reads as a line break, or not at all.
+# Characters that YAML reads as a line break, or can't read.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -184,7 +184,7 @@ def _slug(text: str) -> str:
 def _render(
     rows: Sequence[Mapping[str, Any]], path: str, paths: Mapping[tuple[str, str], str]
 ) -> str:
-    """Return the file of a memory."""
+    """Return the content of a memory's file."""
     last = dict(rows[-1])
     text = last["text"]
     last["text"] = None

@@ -238,7 +238,7 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         try:
             age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
-            continue  # it was in use
+            continue  # the file was in use
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
             problem = f"{file} was left by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))
@@ -263,7 +263,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
-            return False  # opening it as a store reports why
+            return False  # opening the file as a store reports why
     examined.facts["schema_version"] = version
     examined.facts["upgrade"] = f"to {SCHEMA_VERSION}, when it is next used"
     for message in messages:

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 _BATCH = 200  # messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
-_MAX_NAMES = 1_000_000  # of items by which repeated ones are recognized; 100 MB of memory
+_MAX_NAMES = 1_000_000  # names of items kept to recognize repeated ones; 100 MB of memory
 _MAX_REASONS = 20
-_STEP = timedelta(milliseconds=1)  # between a message and the next one, if that has no time
+_STEP = timedelta(milliseconds=1)  # added to the previous message's time for one without a time
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
 
 
 class Terms(NamedTuple):
-    """How a source is imported.
+    """The terms on which a source is imported.
 
     Attributes:
         source: The name of the source.
@@ -122,7 +122,7 @@ def survey(items: Iterable[Item], now: datetime) -> Counts:
 
 
 class Importer:
-    """Stores the items of a source batch by batch.
+    """Imports the items of a source, batch by batch.
 
     Attributes:
         counts: The counts so far.
@@ -148,7 +148,7 @@ class Importer:
         self.counts = Counts()
         self._begin: Callable[[], None] | None = begin
         self._names: set[int] = set()  # hashes
-        self._previous = "", terms.now  # the conversation and the time of the last message
+        self._previous = "", terms.now  # conversation and time of the last message
         self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets, by draft
         self._terms, self._embedder = terms, embedder
         self._store = store

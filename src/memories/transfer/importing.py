@@ -261,7 +261,7 @@ def _batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 class _Importer:
-    """Stores batch after batch.
+    """Imports an export, batch by batch.
 
     It remembers which memories had a conflict, so that their remaining versions are left out too.
     """

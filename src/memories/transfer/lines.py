@@ -35,7 +35,7 @@ _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
 # In addition to tags: role, speaker and part of a turn, origin, review, import, pin.
 _MAX_LABELS = validate.MAX_TAGS + 12
-_MAX_KEY = 2 * validate.MAX_KEY + 1  # with its project or conversation
+_MAX_KEY = 2 * validate.MAX_KEY + 1  # a key with its project or conversation
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -108,7 +108,7 @@ class Header(NamedTuple):
 
 
 class Tally:
-    """Counts an export's records and hashes its lines, for the last line.
+    """Counts an export's records and hashes its lines; the last line states both.
 
     Line ends and a byte-order mark are not part of the hash: a transfer as text may change them.
 

@@ -46,7 +46,7 @@ FEW_LEFT = 10  # records that writers wait for: the embedder may be slow
 
 
 class Contents(NamedTuple):
-    """The content of a place.
+    """The content of one namespace of a collection, for comparing two stores.
 
     Attributes:
         records: The number of records.
@@ -141,7 +141,7 @@ class _Migration:
 
     @property
     def written(self) -> int:
-        """How many records were written so far."""
+        """How many records the copy has written so far."""
         return self.result.copied + self.result.changed
 
     def check_target(self, place: Place) -> None:

@@ -18,7 +18,7 @@ from memories.write.links import relink, unlink, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_PAGE = 250  # records at a time
+_PAGE = 250  # records moved at a time
 
 
 class MovedMemories(NamedTuple):
@@ -104,7 +104,7 @@ def _copy_reinforcements(
 
 
 def _read(store: Store, where: Filter) -> list[Record]:
-    """Return records.
+    """Return all records that match a filter, none of them damaged.
 
     Raises:
         StoreDamaged: One of them can't be read.

@@ -22,11 +22,11 @@ class Place(NamedTuple):
     namespace: str
 
     def searched(self) -> Filter:
-        """Return a filter for the memories of its namespace, whose vectors a store can describe."""
+        """Return a filter for the memories of this place's namespace."""
         return Filter(Collection.MEMORY, (self.namespace,), state="any")
 
     def everything(self) -> Filter:
-        """Return the filter of all its records, including ended ones."""
+        """Return a filter for all records of this place, including ended ones."""
         return Filter(self.collection, (self.namespace,), state="any")
 
 

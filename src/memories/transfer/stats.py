@@ -43,7 +43,7 @@ class Operation(NamedTuple):
 
 
 class Used(NamedTuple):
-    """A memory and how often it was read."""
+    """A memory, and how often it was read."""
 
     id: str
     content: str
@@ -156,7 +156,7 @@ def _sum(own_events: Iterable[Event], name: str) -> int:
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the percentile of sorted values: the smallest that this share does not exceed."""
+    """Return the smallest value that is not exceeded by at least this share of sorted values."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 

@@ -34,7 +34,7 @@ _BUBBLES = "WHERE key >= ? || ':' AND key < ? || ';'"
 
 
 def locate_cursor(home: Path) -> Iterable[Path]:
-    """Return its database, and the folder with the transcripts of its command."""
+    """Return Cursor's database, and the folder with the transcripts of its command."""
     if sys.platform == "darwin":
         settings = home / "Library" / "Application Support"
     elif sys.platform == "win32":
@@ -80,7 +80,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
         bubble = parse_object(row["value"])
         names = ("type", "text", "createdAt", "modelInfo")
         bubbles[row["key"].rpartition(":")[2]] = {name: bubble.get(name) for name in names}
-    for bubble in dicts(chat.get("conversation")):  # in older versions
+    for bubble in dicts(chat.get("conversation")):  # the format of older versions
         if isinstance(bubble.get("bubbleId"), str):
             bubbles[str(bubble["bubbleId"])] = bubble
     order = [header.get("bubbleId") for header in dicts(chat.get("fullConversationHeadersOnly"))]
@@ -126,7 +126,7 @@ _NO_TITLE = "New session - "
 
 
 class _Session(NamedTuple):
-    """A session.
+    """A session of opencode.
 
     Attributes:
         session_id: Its id.
@@ -228,7 +228,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
             reader.skip("unfinished answers")
             continue
         title = title or one_line(text, 100)
-        if role == "user" and re.fullmatch(r'"[^"]+"', text):  # by `opencode run`
+        if role == "user" and re.fullmatch(r'"[^"]+"', text):  # quoted by `opencode run`
             text = text[1:-1]
         at, message_id = moment(message.created_at), f"opencode:{shown[0].get('id')}"
         tags = {"model": one_line(message.data.get("modelID"))}

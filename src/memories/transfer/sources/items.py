@@ -15,7 +15,7 @@ from memories.guard import validate
 from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
-_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # a zero or a count of days is earlier
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # a zero or a count of days would be earlier
 _MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # numbers from here on count these since 1970
 # Control characters except tab and line feed, and halves of characters, which no store keeps.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
@@ -70,7 +70,7 @@ def one_line(text: object, longest: int = 256) -> str:
 
 
 def moment(*values: object) -> datetime | None:
-    """Return the first of these values that is a time: ISO 8601, or a number since 1970.
+    """Return the first value that is a time: ISO 8601, or a number counted from 1970.
 
     Seconds, milliseconds and microseconds are distinguished by their size. A time without a zone is
     in UTC.
@@ -103,7 +103,7 @@ def _to_seconds(value: object) -> float:
 
 
 def name_of(*parts: object) -> str:
-    """Return an id made of the content, for a message without one."""
+    """Return an id derived from the content, for a message without an id."""
     text = "\x1f".join("" if part is None else str(part) for part in parts)
     return f"sha:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
@@ -203,7 +203,7 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
-    """Return the valid ones of some tags; a word becomes a tag with the value `true`."""
+    """Return those tags that are valid; a word becomes a tag with the value `true`."""
     tags: dict[str, str] = {}
     for name, value in values.items():
         add_tag(tags, name, value)

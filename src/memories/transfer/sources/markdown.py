@@ -143,7 +143,7 @@ def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str
 
 
 def find_time(fields: Mapping[str, Any], file: Path) -> datetime | None:
-    """Return the time of a page: as it says, or of the day that is its name."""
+    """Return the time of a page: from its frontmatter, or from a date as its name."""
     names = ("modified", "updated", *TIME_NAMES)
     day = file.stem if _DAY.fullmatch(file.stem) else None
     return moment(*(str(fields[name]) for name in names if name in fields), day)
@@ -173,7 +173,7 @@ def parse(text: str) -> Page:
     above: tuple[str, ...] = ()
     passages: list[Passage] = []
     introduction = previous = ""
-    parser = MarkdownIt("commonmark").enable("table").disable("inline")  # only blocks are read
+    parser = MarkdownIt("commonmark").enable("table").disable("inline")  # only blocks are needed
     for token in _blocks(parser.parse(body)):
         start, end = token.map or (0, 0)
         source = "\n".join(lines[start:end]).strip("\n")
@@ -294,14 +294,14 @@ def recognize_anthropic(sample: Sample) -> bool:
 
 # --- notes of basic-memory: Markdown with observations and relations ---
 
-_LOOKED_AT = 20  # files of a folder
+_LOOKED_AT = 20  # files of a folder that are examined
 _OBSERVATION = re.compile(r"\[(?P<category>[^\]\[()]{1,60})\]\s+(?P<text>\S.*)", re.DOTALL)
 _RELATION = re.compile(r"(?P<verb>[^\[\]]{1,120}?)\s+\[\[(?P<target>[^\]]+)\]\]")
 _HASHTAG = re.compile(r"(?:^|\s)#([\w/-]+)")
 
 
 def locate_basic_memory(home: Path) -> Iterable[Path]:
-    """Return the folders of its projects."""
+    """Return the folders of basic-memory's projects."""
     try:
         projects = json.loads((home / ".basic-memory" / "config.json").read_text())["projects"]
         values = [each["path"] if isinstance(each, dict) else each for each in projects.values()]

@@ -53,7 +53,7 @@ def is_graph(sample: Sample) -> bool:
 def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield each observation of an entity, and each relation, as a sentence.
 
-    The file has no times: they get the time of its last change.
+    The file has no times, so all get the time of its last change.
     """
     changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     for line in reader.json_lines(file):
@@ -148,7 +148,7 @@ def _read_memory(reader: Reader, memory: Mapping[str, Any]) -> Iterator[Item]:
 
 
 def locate_service(home: Path) -> Iterable[Path]:
-    """Return its database."""
+    """Return the database of mcp-memory-service."""
     if file := os.environ.get("MCP_MEMORY_SQLITE_PATH"):
         return (Path(file),)
     if sys.platform == "darwin":

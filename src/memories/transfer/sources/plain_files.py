@@ -32,7 +32,7 @@ def recognize_csv(sample: Sample) -> bool:
 
 
 def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the draft of each row that has a text."""
+    """Yield a draft for each row that has a text."""
     lines = _decoded(reader, file)
     first = next(lines, "")
     names = _split(first[:_MAX_HEADER])
@@ -89,7 +89,7 @@ def recognize_jsonl(sample: Sample) -> bool:
 
 
 def read_jsonl(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the draft of each line, or of each element of an array."""
+    """Yield a draft for each line, or for each element of an array."""
     with reader.open(file) as stream:
         start = stream.read(4_096).removeprefix(b"\xef\xbb\xbf").lstrip()
     is_array = start[:1] == b"["

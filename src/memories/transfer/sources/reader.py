@@ -17,9 +17,9 @@ from memories.errors import InvalidInput
 from memories.guard.validate import shown
 
 MAX_LINE_BYTES = 33_554_432
-MAX_VALUE_BYTES = 67_108_864  # of one JSON value that is read at once, such as a conversation
+MAX_VALUE_BYTES = 67_108_864  # bytes of one JSON value that is read at once, such as a conversation
 _EVENT_BYTES = 64  # about what a number or a key of a JSON value takes in memory
-MAX_TEXT_BYTES = 16_777_216  # of a text file
+MAX_TEXT_BYTES = 16_777_216  # bytes of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
 MAX_RATIO = 200  # unpacked to packed bytes of an archive; text reaches about 20
@@ -73,7 +73,7 @@ class Reader:
         self._unpacked = 0  # bytes in the archive that is read, with the archives in it
 
     def skip(self, reason: str, count: int = 1) -> None:
-        """Count things that are left out.
+        """Count items that are left out.
 
         Args:
             reason: A noun in the plural, such as "messages of other branches".
@@ -394,7 +394,7 @@ class _Unpacked(io.RawIOBase):
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame = self._decompressor.decompressobj()
-        self._text = memoryview(b"")  # unpacked, but not read yet
+        self._text = memoryview(b"")  # unpacked bytes that were not read yet
 
     def readable(self) -> bool:
         """Return True."""

@@ -1,4 +1,4 @@
-"""The first look at a file or folder, by which its source is recognized."""
+"""Examines the beginning of a file or folder to recognize its source."""
 
 import contextlib
 import io
@@ -15,9 +15,9 @@ from memories.transfer.sources.items import Item
 from memories.transfer.sources.reader import Reader, unpack
 
 _MAX_NAMES = 10_000
-_MAX_FILES = 200  # of a folder that are looked at
-_MAX_BYTES = 8_388_608  # of the first object of a file
-_MAX_DATABASE_BYTES = 268_435_456  # that is copied to see its tables
+_MAX_FILES = 200  # files of a folder that are examined
+_MAX_BYTES = 8_388_608  # bytes of the first object of a file
+_MAX_DATABASE_BYTES = 268_435_456  # bytes of a database that is copied to see its tables
 _MAX_DEPTH = 200
 _MAX_LINES = 50
 _MAX_LINE_BYTES = 1_048_576
@@ -34,7 +34,7 @@ class Sample:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the path."""
+        """Initialize; nothing is read yet."""
         self.path = path.resolve()
 
     @cached_property
@@ -135,7 +135,7 @@ Locate = Callable[[Path], Iterable[Path]]
 
 
 def nowhere(_home: Path) -> Iterable[Path]:
-    """Return no path: the files have no usual place."""
+    """Return no path, for a source whose files have no usual place."""
     return ()
 
 

@@ -120,7 +120,7 @@ def recognize_codex(sample: Sample) -> bool:
     """Return whether a path is a session, or a folder that contains sessions."""
     if sample.has("timestamp", "type", "payload"):
         return True
-    return sample.has("id", "timestamp", "instructions")  # versions before September 2025
+    return sample.has("id", "timestamp", "instructions")  # the format before September 2025
 
 
 def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
@@ -191,8 +191,8 @@ def recognize_gemini(sample: Sample) -> bool:
 def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a chat.
 
-    A resumed chat is continued in its file and begun in another one, under the same id; its
-    messages keep their ids.
+    Resuming a chat continues its file and also begins another one with the same id; messages keep
+    their ids.
     """
     session, messages = _read_gemini_chat(reader, file)
     root = reader.beginning(file.parent.parent / ".project_root", _MAX_ROOT_BYTES)
@@ -214,7 +214,7 @@ def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
 def _read_gemini_chat(reader: Reader, file: Path) -> tuple[str, list[Mapping[str, Any]]]:
     """Return the id of a chat, and its prompts and answers after all patches.
 
-    A message may come again with the calls of its tools, and a patch replaces all of them.
+    A message may be repeated with its tool calls, and a patch replaces all messages.
     """
     session = file.stem
     messages: dict[object, Mapping[str, Any]] = {}
