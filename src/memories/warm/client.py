@@ -24,9 +24,9 @@ LOST = (
 )
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
-_SILENCE_SECONDS = 15.0  # without a dot the server hangs
+_SILENCE_SECONDS = 15.0  # after this long without a dot, the server hangs
 _RETRY_SECONDS = 60  # seconds after a server that failed to start
-_MAX_INPUT_BYTES = 8 << 20  # no command that reads all of its input takes more
+_MAX_INPUT_BYTES = 8 << 20  # maximum for commands that read all of their input
 _MAX_PATH_BYTES = 100  # length of a Unix socket's path; systems allow 103 to 107
 _HOME = "home"  # the name of the default store
 
@@ -157,9 +157,9 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not any(word.startswith(("--lines", "--jsonl")) for word in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
-    if verb == "review":  # an editor needs the terminal, and so do decisions by keys
+    if verb == "review":  # the editor and decisions by keys need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
-    if verb == "restore":  # a file; ids have only these letters
+    if verb == "restore":  # any other letter means a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ
 
@@ -197,7 +197,7 @@ def _connect(path: str, version: str) -> "socket | None":
             greeting += piece
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
-        if greeting:  # an older server ends at this line
+        if greeting:  # an older server ends its answer with this line
             connection.sendall(f"newer {version}\n".encode())
     except OSError:
         pass
