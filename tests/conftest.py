@@ -1,5 +1,6 @@
 """What several test folders share."""
 
+import contextlib
 import copy
 import functools
 import gc
@@ -22,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from forked import Forked
 from memories import Memories
-from memories.embedders import e5, minilm
+from memories.embedders import minilm
 from memories.guard.origin import agent_variable
 from memories.scratchpad.text import seal
 from memories.settings import SETTINGS
@@ -108,10 +109,11 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(
             "PROJECT_DETECTION", "false"
         )  # the tests run in a repository, and what they expect is not its
-        models = (
-            (minilm, lambda: minilm._WEIGHTS),
-            (e5, lambda: e5._folder()),  # noqa: PLW0108 - tests replace the function
-        )
+        models: list[tuple[Any, Callable[[], Path]]] = [(minilm, lambda: minilm._WEIGHTS)]
+        with contextlib.suppress(ImportError):  # a test deletes what is optional
+            from memories.embedders import e5
+
+            models.append((e5, lambda: e5._folder()))  # noqa: PLW0108 - tests replace the function
         for module, folder in models:
             patch.setattr(module, "_load_model", _loading_once(module._load_model, folder))
         yield
