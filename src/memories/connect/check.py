@@ -91,7 +91,7 @@ def check_connections(connections: Sequence[Connection]) -> list[Connection]:
 
 
 def summarize(check: Check) -> str:
-    """Return what a connection that works offers, and how fast it answered."""
+    """Summarize a connection that works: the number of tools, and how fast it answered."""
     summary = f"{len(check.tools)} tools in {check.seconds:.1f} s"
     if check.hooks:
         summary += f", recall in {max(hook.seconds for hook in check.hooks):.2f} s"

@@ -18,7 +18,7 @@ EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "sess
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-NAMES = ("memoriae", "memory")  # of the command; agents call the first, which no other program has
+NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique
 _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
 _OLD_NAME = "memories"  # of the distribution, before it was published
 _SCRIPTS = ("bin/memory", "Scripts/memory.exe")

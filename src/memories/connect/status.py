@@ -38,7 +38,7 @@ class FoundEntries(NamedTuple):
 
     @property
     def namespace(self) -> str | None:
-        """The namespace in the commands."""
+        """The namespace that the commands in the entries name."""
         words = self.hooks[0] if self.hooks else self.server
         return words[words.index("-n") + 1] if "-n" in words[:-1] else None
 
