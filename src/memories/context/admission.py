@@ -71,7 +71,7 @@ def admit_turns(
 
 
 def is_admitted(document: Document, rules: Admission) -> bool:
-    """Return whether a memory may be shown, apart from limits."""
+    """Return whether a memory may be shown, regardless of how many others are."""
     return not _find_reason(_mark(document), rules)
 
 
