@@ -21,7 +21,7 @@ _MAX_MILLIS = (1 << 48) - 1
 _FIRST_BELOW = 3 << 72
 # Above this, ids rise by small steps, which leaves room for 500 million more.
 _COUNT_BELOW = (1 << 74) - (1 << 60)
-_REMEMBERED = 10_000  # milliseconds whose last id is known, for imports with old times
+_REMEMBERED = 10_000  # how many milliseconds' last ids are kept, for imports with old times
 
 
 class _Counter:
