@@ -166,7 +166,7 @@ class E5:
         dimension=384,
         noise_mean=0.77,
         noise_spread=0.02,
-        weight=13.0,  # as the calibration, fitted to LoCoMo and BEAM together (docs/benchmarks.md)
+        weight=13.0,  # fitted, like the calibration, to LoCoMo and BEAM (docs/benchmarks.md)
         duplicate=0.92,
         calibration=(55.9, 0.800),
         familiar_noise=False,
