@@ -1,8 +1,7 @@
 """Redaction: removes secrets from a text, its tags and names before other code sees them.
 
 Redaction also removes `<private>…</private>` parts, which the writer has marked. It is a safety
-net, not a
-guarantee: see docs/redaction.md.
+net, not a guarantee: see docs/redaction.md.
 """
 
 import hashlib
