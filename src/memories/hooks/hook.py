@@ -28,7 +28,7 @@ _QUIET_START = 0.1  # seconds in which a process starts on a machine that isn't 
 _MIN_SECONDS = 0.05
 _REPORT_SECONDS = 0.05  # seconds that the agent waits for the log line
 _MAX_REPORT_SECONDS = 5.0  # seconds that writing that line may take
-_MAX_LATE_SECONDS = 1.0  # seconds after its time in which a hook that started late reads its event
+_MAX_LATE_SECONDS = 1.0  # seconds that a hook that started too late gets to read its event
 # The last byte that a child sends: success, or a failure whose reason the child has recorded.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
@@ -132,7 +132,7 @@ def _process_age() -> float:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
             age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
-        return 0.0  # a system without these files
+        return 0.0  # this system has no such files
     return age if 0 <= age < MAX_SECONDS else 0.0
 
 

@@ -128,7 +128,7 @@ class Recall:
     """The context for the model, and whether to probe the store once the host has it."""
 
     def __init__(self, context: HookContext, *, probe_store: bool = False) -> None:
-        """Create a result."""
+        """Store the context, and whether to probe."""
         self.context, self.probe_store = context, probe_store
 
 

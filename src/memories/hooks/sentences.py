@@ -37,7 +37,7 @@ _REPEATING = (
     "todo according know known please also still team project currently always usually already "
     "really actually indeed yes right chose chosen"
 )
-_QUERY_WORDS = 40  # `stems` reads no more characters of a text
+_QUERY_WORDS = 40  # words in one call of `stems`, which reads a limited length
 
 
 def split_sentences(text: str) -> list[str]:
