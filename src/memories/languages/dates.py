@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # At this distance from a single day, a time still counts about a quarter.
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
-WIDTH_SHARE = 0.25  # of the width of a span of days is added to these distances
+WIDTH_SHARE = 0.25  # share of a span's width that is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 _LONGEST = 60  # characters of a date
