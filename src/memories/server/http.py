@@ -155,7 +155,10 @@ class HttpProtocol(HttpToolsProtocol):
         return waiting
 
     def _is_full(self) -> bool:
-        """Return whether too many requests are being answered; counting the tasks is quicker."""
+        """Return whether too many requests are being answered.
+
+        Counting the tasks first is faster.
+        """
         if len(self.tasks) < MOST_REQUESTS:
             return False
         return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
@@ -320,19 +323,19 @@ class Web:
         try:
             if isinstance(self._process.store, OnThisDisk):
                 self._process.store.rehearse()
-        except MemoriesError:  # any client may ask, so only `memory doctor` shows the reason
+        except MemoriesError:  # only `memory doctor` shows the reason, since any client may ask
             return "the store is not writable; run memory doctor to see why"
         return ""
 
     async def _known_problem(self) -> str:
-        """Return the result of `_problem`. Any client may ask, so requests within a second share
-        one result.
+        """Return the result of `_problem`, which requests within a second share, since any client
+        may ask.
         """
         looking = self._looking
         age = time.monotonic() - self._looked_at
         if looking is None or (looking.done() and age >= READY_SECONDS):
             looking = self._looking = asyncio.create_task(self._find_problem())
-        # a client that disconnects does not cancel it for the others
+        # one client that disconnects must not cancel the check for the others
         return await asyncio.shield(looking)
 
     async def _find_problem(self) -> str:

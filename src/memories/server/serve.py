@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from memories.server.http import Web
 
 LOOK_SECONDS = 5.0  # seconds between two checks of the store's file
-SIGNAL_SECONDS = 1.0  # seconds after which a signal is handled at the latest
+SIGNAL_SECONDS = 1.0  # maximum seconds until a signal is handled
 RESTART = 75  # exit code that asks a supervisor to restart the server
-_HANDOVER_SECONDS = 10.0  # for a server that ends to complete its waiting writes
+_HANDOVER_SECONDS = 10.0  # seconds for an ending server to complete its waiting writes
 _IDLE = "idle"
 ALREADY = "a server of this store is already running"
 
@@ -164,7 +164,7 @@ class Process:
             signals.append(number)
             self._stop()
 
-        os.chdir("/")  # so that any folder can be removed
+        os.chdir("/")  # so that the folder of the start can be removed
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
@@ -214,7 +214,7 @@ class Process:
             if not self.fits():
                 self.end("the store was removed or replaced")
             if _file_identity(self._sockets.path) != self._socket_identity:
-                self.end("its socket was removed")  # as with its folder: no client can reach it
+                self.end("its socket was removed")  # or its folder was, so no client can reach it
             quiet_seconds = time.monotonic() - max(self.last_at, self.warm.last_at)
             is_busy = self.warm.busy or self.writers.waiting
             idle_seconds = self._options.idle_seconds

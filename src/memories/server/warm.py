@@ -245,7 +245,7 @@ class _Environment(MutableMapping[str, str]):
 
 _THREADS = 16
 _MOST_OPEN = 256
-_MOST_LINE = 4 << 20  # bytes of arguments and variables; the system allows a process fewer
+_MOST_LINE = 4 << 20  # bytes of arguments and variables; more than the system allows a process
 _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20

@@ -92,7 +92,7 @@ class FileClaims:
         with filesystem_errors(file):
             os.close(os.open(file, CREATING | os.O_RDWR, 0o600))
             for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
-                # deletes the lock file of a process that was killed
+                # Deletes the lock file of a process that was killed.
                 self._is_alive(path.suffix[1:])
             # Lock the file before it gets its name; otherwise another process takes it for a dead
             # process's file.
@@ -309,7 +309,7 @@ class Once:
             yield keyed
             if keyed.new_summary is not None:
                 self._cache(claim, keyed.answer, keyed.size)
-        except (RequestError, Refused):  # it changed nothing; after other errors that is unknown
+        except (RequestError, Refused):  # nothing was changed; after other errors that is unknown
             keyed.failed = claim.number == 1
             raise
         finally:

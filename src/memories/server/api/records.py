@@ -60,7 +60,9 @@ class _StoreRequest(NamedTuple):
 
 
 class _Rollback(Exception):
-    """Rolls a transaction back; its argument is the future that waits for the rollback, if any."""
+    """Raised to roll a transaction back; its argument is the future, if any, that waits for the
+    rollback.
+    """
 
 
 class _Transaction:
@@ -182,7 +184,7 @@ class _Transaction:
 
 
 class _Inner(Exception):
-    """Rolls a nested transaction back."""
+    """Raised to roll a nested transaction back."""
 
 
 class Records:
@@ -219,7 +221,7 @@ class Records:
             if file.exists(place):
                 with contextlib.suppress(
                     OSError
-                ):  # the folder is not writable, so neither is the file
+                ):  # if the folder is not writable, neither is the file
                     file.mark_stale(place)
 
     def _store(self, space: Space | None) -> Store:

@@ -213,8 +213,8 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The memory without the namespace shared, which may contain other memories with the same
-        ids.
+        """The `Memories` without the namespace `shared`, which may have other memories with the
+        same ids.
         """
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
 
@@ -280,7 +280,7 @@ class Route(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Its purpose, in one sentence."""
+        """The route's purpose, in one sentence."""
         first_paragraph = inspect.cleandoc(self.handle.__doc__ or "").partition("\n\n")[0]
         return " ".join(first_paragraph.split())
 

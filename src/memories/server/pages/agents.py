@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
 
 _MAX_MESSAGE = 4_000  # characters; an address should not be longer
-_PROJECTS = 100  # offered for completion
+_PROJECTS = 100  # projects offered for completion
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",
     "preference": "A preference: these come before newer memories.",

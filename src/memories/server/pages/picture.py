@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
 
-MAX_MEMORIES = 3_000  # the newest; more would say no more in one picture
+MAX_MEMORIES = 3_000  # the newest ones; more would not be visible in one picture
 _PAGE = 1_000
 _ROWS, _COLUMNS, _TICKS = 10, 60, 6
 _MAX_ARROWS = 80
@@ -68,7 +68,7 @@ class _Timeline(NamedTuple):
         return self.first + timedelta(span * self.days_of_span)
 
     def x_of(self, span: int) -> float:
-        """Return the place of a span."""
+        """Return the horizontal position of a span."""
         room = WIDTH - _LEFT - _RIGHT
         return round(_LEFT + room * (span + 0.5) / self.span_count, 1)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-MAX_NUMBER = 200  # of entries on a page
+MAX_NUMBER = 200  # maximum entries on a page
 _IN_EVERY_LINK = ("as_of", "namespace")
 
 

@@ -71,7 +71,7 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
 
 
 def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -> Why:
-    """Return why a hit matches the words of a search."""
+    """Return why a search found a hit, in sentences and numbers."""
     sentences = []
     numbers: list[tuple[str, float | int]] = []
     if hit.calibrated is not None:

@@ -142,7 +142,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
-        # before anything is read
+        # Checked before anything is read.
         seen = position(server, readable_namespaces(namespace, shared=shared))
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
@@ -169,7 +169,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
 
 
 def _opener(server: Server, who: "Principal") -> "Callable[[Config, bool], Memories]":
-    """Return what opens the memories that a sender may read."""
+    """Return a function that opens the memories that a sender may read."""
 
     def open_memories(config: "Config", shared: bool) -> Memories:
         who.require("read", config.namespace)
