@@ -36,7 +36,7 @@ def ref_of(change: Change) -> Ref:
     return change if isinstance(change, Ref) else change.ref
 
 
-# The action logged for the next version, by the way in which a version ended.
+# The action to log for a memory's next version, by how the previous one ended.
 _NEXT_ACTIONS = {
     "update": "update",
     "delete (restored)": "restore",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DEAD_AFTER_SECONDS = 60  # seconds after which a transaction counts as dead
-_MAX_CLOCK_DIFFERENCE = 86_400  # seconds between two machines' clocks
+_MAX_CLOCK_DIFFERENCE = 86_400  # seconds by which two machines' clocks may differ
 _SINCE, _MACHINE = "pending.since", "pending.machine"
 _BUSY_SECONDS = 30
 

@@ -208,7 +208,7 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing because a log was cut or removed."""
-        _, commit_note = engine.read_side(self._lock_file)  # before the file: others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # read first, since others may commit
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
@@ -385,7 +385,7 @@ class SQLiteFile:
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
-        _, commit_note = engine.read_side(self._lock_file)  # before the file: others may commit
+        _, commit_note = engine.read_side(self._lock_file)  # read first, since others may commit
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
             import logging  # takes 5 ms, and is rarely needed

@@ -74,9 +74,7 @@ class Quantizer:
         return self._encode(self.rotate(vectors))
 
     def encode_each(self, vectors: "Sequence[NDArray[np.float32]]") -> list[bytes]:
-        """Return the result of `encode` for each array, several times faster for many single
-        vectors.
-        """
+        """Encode each array as `encode` does, but several times faster for many single vectors."""
         has_only_single = all(len(windows) == 1 for windows in vectors)
         if len(vectors) < _MIN_TOGETHER or not has_only_single:
             return [self.encode(windows) for windows in vectors]

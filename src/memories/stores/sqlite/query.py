@@ -371,7 +371,7 @@ def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ..
     return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
 
 
-# --- counting, by the counts that triggers keep: see `schema`
+# --- counting, with the counts that triggers maintain: see `schema`
 
 
 def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
