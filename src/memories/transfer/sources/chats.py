@@ -188,7 +188,9 @@ def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
 
 
 def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the messages of a session whose file stands beside those of its messages and parts."""
+    """Yield the messages of a session that is stored in files: one for it, and one for each message
+    and part.
+    """
     fields = parse_object(reader.text(file))
     directory, parent = fields.get("directory"), fields.get("parentID")
     session = _Session(file.stem, one_line(fields.get("title")), directory, parent)
