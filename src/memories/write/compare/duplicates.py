@@ -410,7 +410,9 @@ def _meanings(word: Word) -> Sequence[str]:
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return what differs between the aligned words of two texts; empty if they say the same."""
+    """Describe the difference between the aligned words of two texts; empty if they say the
+    same.
+    """
     new, old = sort_lists(_equate_never(new, old)), sort_lists(_equate_never(old, new))
     new, old = join_nouns(new, old), join_nouns(old, new)
     added, removed = _find_unmatched(new, old), _find_unmatched(old, new)
