@@ -326,7 +326,7 @@ class _Decisions:
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
         self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
-        self._decisions: list[_Decision] = []  # of the first memories, in order
+        self._decisions: list[_Decision] = []  # about the first memories, in order
 
     def run(self) -> None:
         """Ask for keys until everything is decided, or the person quits."""
