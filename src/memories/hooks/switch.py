@@ -171,7 +171,7 @@ def read_off(home: str) -> set[str]:
 
 
 def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
-    """Return the lines for a project, under any name that it has ever had.
+    """Return the lines that switch off a project, under any name that it has ever had.
 
     Args:
         off: See `read_off`.
