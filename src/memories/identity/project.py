@@ -219,7 +219,7 @@ class _Naming:
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
     """Return the facts about a repository, and its name if it is new."""
     common = checkout.common
-    # .git, and .bare next to working trees
+    # a bare repository that is called .git, or .bare next to working trees
     folder = common.parent if common.name.startswith(".") else common
     plain = folder.name.removesuffix(".git")
     plain = "".join(sign if sign.isprintable() else "_" for sign in plain).strip()
