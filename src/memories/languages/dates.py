@@ -57,7 +57,7 @@ Span = tuple[date, date]  # first and last day
 
 
 class _Context(NamedTuple):
-    """The context of a date.
+    """What the dates in a text depend on.
 
     Attributes:
         today: The day that relative dates count from.
