@@ -184,7 +184,7 @@ class Missing(Transaction):
 
     @property
     def meta(self) -> Meta:
-        """The settings: none."""
+        """The settings of a missing store, which are empty."""
         return NOTHING
 
 
