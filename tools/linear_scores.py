@@ -1,7 +1,9 @@
-"""Fit the weights of `hooks/gate.py`: `worth.json`, `need.json` and `relation.json`.
+"""Fit the weights of `hooks/gate.py`: the worth of sentences, the need of prompts, and the relation
+of prompts and facts.
 
 Run `python tools/linear_scores.py` after a change to the `dev` half of `bench/messages/en.txt` or
-of `bench/histories`, to `bench/prompts.txt` or `bench/needs.txt`, or to the packaged model.
+of `bench/histories`, to `bench/prompts.txt` or `bench/needs.txt`, or to a model. An argument,
+`minilm` or `e5`, fits the weights of that model alone.
 """
 
 import json
@@ -15,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `bench`
 
 from bench import agents_memory, capture
-from memories.embedders import Embedder, open_embedder
+from memories.embedders import Embedder, embed_query, open_embedder
 from memories.hooks import gate
 from memories.hooks.sentences import split_sentences
 from memories.hooks.transcripts import USER
@@ -23,13 +25,35 @@ from memories.hooks.transcripts import USER
 BENCH = Path(agents_memory.__file__).parent
 PENALTY = 0.001  # of the squared weights
 STEPS, RATE = 4_000, 2.0
-AVERAGE_NEED = 1.2  # log-odds that an average prompt of the histories needs something
 WEIGHT_OF_OTHERS = 0.1
 RELATION_PENALTY = 0.03
 RELATION_STEPS, RELATION_RATE = 250, 0.02
 RANK = 24  # dimensions of the relation
 UNIT = 0.001  # of its weights in the file
 Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Model(NamedTuple):
+    """A model whose vectors are rated.
+
+    Attributes:
+        name: Its name as an embedder, and in the names of the files.
+        average_need: The log-odds that an average prompt of the histories needs something, which
+            are left out of the need. With e5 they also balance its larger relations: chosen on
+            `dev`, so that one threshold fits both models.
+        scale: By what a cosine is multiplied, so that all models' have the same spread.
+        zero: The cosine of unrelated texts. e5 has no vectors that are far from each other.
+        spread: How long a vector is after that of the average text was subtracted.
+    """
+
+    name: str
+    average_need: float
+    scale: float
+    zero: float
+    spread: float
+
+
+MODELS = (Model("minilm", 1.2, 10, 0, 1), Model("e5", 2.6, 27, 0.8, 0.45))
 
 
 def worthy_sentences() -> Iterator[tuple[str, bool]]:
@@ -123,32 +147,33 @@ def make_pairs(embedder: Embedder) -> Pairs:
             row += 1
         column += len(letters)
     return Pairs(
-        embed(embedder, prompts),
-        embed(embedder, [text for _, text in facts]),
+        embed_prompts(embedder, prompts),
+        np.stack([embedder.embed(text)[0] for _, text in facts]).astype(np.float64),
         is_needed,
         weights,
         is_global,
     )
 
 
-def embed(embedder: Embedder, texts: Iterable[str]) -> Array:
-    """Return the vectors of short texts, a row each."""
-    return np.stack([embedder.embed(text)[0] for text in texts]).astype(np.float64)
+def embed_prompts(embedder: Embedder, prompts: Iterable[str]) -> Array:
+    """Return the vectors of short prompts, a row each."""
+    return np.stack([embed_query(embedder, prompt)[0] for prompt in prompts]).astype(np.float64)
 
 
-def fit_relation() -> None:
+def fit_relation(model: Model) -> None:
     """Fit the relation of prompts and facts by Adam, and write it.
 
     The log-odds that a prompt needs a fact are linear in their similarity, in how far that is behind
     the most similar fact of the user, and in whether the fact is valid in all projects. The relation
     is the rest: a bilinear form of the centred vectors, of which the largest dimensions are kept.
     """
-    embedder = open_embedder("minilm")
+    embedder = open_embedder(model.name)
     assert embedder is not None
     pairs = make_pairs(embedder)
     prompt_mean, fact_mean = pairs.prompts.mean(axis=0), pairs.facts.mean(axis=0)
-    prompts, facts = pairs.prompts - prompt_mean, pairs.facts - fact_mean
-    similarity = 10 * (pairs.prompts @ pairs.facts.T)
+    prompts = (pairs.prompts - prompt_mean) / model.spread
+    facts = (pairs.facts - fact_mean) / model.spread
+    similarity = model.scale * (pairs.prompts @ pairs.facts.T - model.zero)
     best = np.where(pairs.weights == 1, similarity, -np.inf).max(axis=1, keepdims=True)
     behind = np.minimum(0, similarity - best)
     features = (np.ones_like(similarity), similarity, behind, pairs.is_global + 0 * similarity)
@@ -163,17 +188,16 @@ def fit_relation() -> None:
         form.step(prompts.T @ error @ facts + penalty)
         coefficients.step(np.array([(error * feature).sum() for feature in features]))
     left, sizes, right = np.linalg.svd(form.values)
-    scale = np.sqrt(sizes[:RANK])
+    scale = np.sqrt(sizes[:RANK]) / model.spread
     of_prompts, of_facts = (left[:, :RANK] * scale).T, right[:RANK] * scale[:, np.newaxis]
     fields = {
-        "model": embedder.space.model,
         "unit": UNIT,
         "prompts": list_weights(of_prompts, prompt_mean),
         "texts": list_weights(of_facts, fact_mean),
     }
     text = json.dumps(fields, separators=(",", ":"))
-    (gate.FOLDER / f"{gate.RELATION}.json").write_text(text + "\n", encoding="utf-8")
-    print(f"{gate.RELATION}: {len(prompts)} prompts, {len(facts)} facts")
+    gate.file_of(gate.RELATION, model.name).write_text(text + "\n", encoding="utf-8")
+    print(f"{gate.RELATION}, {model.name}: {len(prompts)} prompts, {len(facts)} facts")
 
 
 class Adam:
@@ -200,28 +224,36 @@ def list_weights(weights: Array, mean: Array) -> list[list[int]]:
     return [np.rint(row / UNIT).astype(int).tolist() for row in rows]
 
 
-def fit(name: str, examples: Iterable[tuple[str, bool]], average: float = 0.0) -> None:
-    """Fit a score by gradient descent, and write it."""
-    embedder = open_embedder("minilm")
+def fit(score: str, model: Model, examples: Iterable[tuple[str, bool]], average: float) -> None:
+    """Fit a score by gradient descent, and write it; `average` is left out of it."""
+    embedder = open_embedder(model.name)
     assert embedder is not None
     texts, labels = zip(*examples, strict=True)
-    vectors = embed(embedder, texts)
+    vectors = embed_prompts(embedder, texts)
+    mean = np.zeros(vectors.shape[1])
+    if model.zero:
+        mean = vectors.mean(axis=0)
+    vectors = (vectors - mean) / model.spread
     is_true = np.array(labels, dtype=np.float64)
     weights, intercept = np.zeros(vectors.shape[1]), 0.0
     for _ in range(STEPS):
         error = 1 / (1 + np.exp(-(vectors @ weights + intercept))) - is_true
         weights -= RATE * (vectors.T @ error / len(error) + PENALTY * weights)
         intercept -= RATE * error.mean()
+    weights /= model.spread
     fields = {
-        "model": embedder.space.model,
-        "intercept": round(intercept - average, 3),
+        "intercept": round(float(intercept - mean @ weights) - average, 3),
         "weights": [round(float(weight), 3) for weight in weights],
     }
-    (gate.FOLDER / f"{name}.json").write_text(json.dumps(fields) + "\n", encoding="utf-8")
-    print(f"{name}: {len(texts)} texts, {int(is_true.sum())} of them positive")
+    gate.file_of(score, model.name).write_text(json.dumps(fields) + "\n", encoding="utf-8")
+    print(f"{score}, {model.name}: {len(texts)} texts, {int(is_true.sum())} of them positive")
 
 
 if __name__ == "__main__":
-    fit(gate.WORTH, worthy_sentences())
-    fit(gate.NEED, needy_prompts(), AVERAGE_NEED)
-    fit_relation()
+    for each in MODELS:
+        if each.name not in (sys.argv[1:] or [each.name]):
+            continue
+        if each.name == "minilm":
+            fit(gate.WORTH, each, worthy_sentences(), 0.0)
+        fit(gate.NEED, each, needy_prompts(), each.average_need)
+        fit_relation(each)

@@ -8,7 +8,7 @@ import pytest
 
 from hooks.conftest import Hook
 from memories import Memories, TurnDraft
-from memories.embedders import open_embedder
+from memories.embedders import embed_query, open_embedder
 from memories.guard.origin import Place
 from memories.hooks import gate
 
@@ -252,12 +252,13 @@ def test_words_of_scripts_without_spaces_share_pairs_of_characters() -> None:
     assert prompt.rate("テストが必要", None, 1.0) > prompt.rate("画像が必要", None, 1.0)
 
 
-def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone() -> None:
-    embedder = open_embedder("minilm")
+@pytest.mark.parametrize("name", ["minilm", "e5"])
+def test_the_need_of_a_prompt_is_known_for_vectors_of_both_models_alone(name: str) -> None:
+    embedder = open_embedder(name)
     assert embedder is not None
 
     def need(prompt: str, model: str = embedder.space.model) -> float:
-        return gate.rate_need(model, embedder.embed(prompt)[0])
+        return gate.rate_need(model, embed_query(embedder, prompt)[0])
 
     question, thanks = (
         need(prompt)
@@ -268,14 +269,31 @@ def test_the_need_of_a_prompt_is_known_for_vectors_of_the_packaged_model_alone()
     assert need("thanks, that was all", "another model") == 0
 
 
-def test_a_text_that_a_prompt_needs_without_resembling_it_has_a_closer_relation() -> None:
-    embedder = open_embedder("minilm")
+@pytest.mark.parametrize(
+    ("question", "thanks"),
+    [
+        ("en qué puerto escucha el servicio de pagos", "gracias, eso era todo"),
+        ("auf welchem Port läuft der Zahlungsdienst", "danke, das war alles"),
+        ("決済サービスのポートはどれですか", "ありがとう、以上です"),
+    ],
+)
+def test_e5_knows_the_need_of_prompts_in_other_languages(question: str, thanks: str) -> None:
+    embedder = open_embedder("e5")
+    assert embedder is not None
+    model = embedder.space.model
+    needs = [gate.rate_need(model, embed_query(embedder, text)[0]) for text in (question, thanks)]
+    assert needs[0] > needs[1] + 1
+
+
+@pytest.mark.parametrize("name", ["minilm", "e5"])
+def test_a_text_that_a_prompt_needs_without_resembling_it_has_a_closer_relation(name: str) -> None:
+    embedder = open_embedder(name)
     assert embedder is not None
     tool = "The manual is made with `sphinx-build`; doctest must pass."
     room = "The sales meeting takes place in the room with the piano."
 
     def relate(prompt: str, text: str) -> float:
-        rate = gate.relation_rater(embedder.space.model, embedder.embed(prompt)[0])
+        rate = gate.relation_rater(embedder.space.model, embed_query(embedder, prompt)[0])
         assert rate is not None
         return rate(embedder.embed(text))
 

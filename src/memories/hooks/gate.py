@@ -1,5 +1,5 @@
 """The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
-for, and rates vectors of the packaged model.
+for, and rates vectors of both local models.
 
 A search orders what it finds, but always finds something. The gate estimates the log-odds that a
 prompt needs a text, in any language, and admits what reaches a threshold:
@@ -25,7 +25,8 @@ The coefficients are a logistic regression (L2 of 0.003 on standardized features
 the 155 prompts of the development half of `bench/histories` and the facts of their project or of
 every project. The need of each prompt was rated by weights fitted without its history; its
 coefficient is twice the fitted one, since a prompt that needs nothing is worth more than a pair.
-The relation was fitted on `bench/needs.txt` alone. The longest of those prompts has 87 bytes, so a
+The relation was fitted on `bench/needs.txt` alone. These are the figures of MiniLM; e5 has its own
+need and relation, and shares the coefficients. The longest of those prompts has 87 bytes, so a
 longer one gains nothing. docs/benchmarks.md has the figures of both halves.
 """
 
@@ -145,7 +146,7 @@ def names_project(prompt: str, project: str) -> bool:
     return re.search(whole_word, prompt.casefold()) is not None
 
 
-# --- Scores by vectors of the packaged model ---
+# --- Scores by vectors ---
 #
 # `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is linear in
 # two, which are mapped to the same few dimensions and multiplied there. Their JSON files have the
@@ -155,10 +156,11 @@ def names_project(prompt: str, project: str) -> bool:
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent
 WORTH, NEED, RELATION = "worth", "need", "relation"
+# The models whose vectors are rated, with the name of their files.
+FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
 
 
 class _Fit(NamedTuple):
-    model: str
     intercept: float
     weights: "NDArray[np.float32]"
 
@@ -167,23 +169,23 @@ class _Fit(NamedTuple):
 
 
 def worth_rater(embedder: "Embedder | None") -> Rate | None:
-    """Return a function from a sentence to its worth; None for an embedder of another space.
+    """Return a function from a sentence to its worth; None for all embedders but MiniLM.
 
     The worth is the log-odds that an English sentence of a user matters in later sessions.
     """
-    if embedder is None or embedder.space.model != _read(WORTH).model:
+    if embedder is None or FITTED.get(embedder.space.model) != "minilm":
         return None
-    return lambda sentence: _read(WORTH).score(embedder.embed(sentence)[0])
+    return lambda sentence: _read(WORTH, "minilm").score(embedder.embed(sentence)[0])
 
 
 def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
-    """Return the need of a prompt with this vector; 0 if another model made it.
+    """Return the need of a prompt with this vector; 0 if it is of a model without weights.
 
     The need is the log-odds that a prompt needs something that an agent was told earlier, minus
     the log-odds of an average prompt.
     """
-    fit = _read(NEED)
-    return fit.score(vector) if model == fit.model else 0.0
+    name = FITTED.get(model)
+    return 0.0 if name is None else _read(NEED, name).score(vector)
 
 
 class _Map(NamedTuple):
@@ -199,34 +201,39 @@ def relation_rater(
     model: str, prompt: "NDArray[np.float32]"
 ) -> "Callable[[NDArray[np.float32]], float] | None":
     """Return a function from the vectors of a text's windows to the text's relation to a prompt;
-    None if another model made the prompt's vector.
+    None if they are of a model without weights.
 
     The relation is the log-odds that a prompt needs a text, beyond what their similarity says.
     """
-    trained_model, prompts, texts = _read_relation()
-    if model != trained_model:
+    name = FITTED.get(model)
+    if name is None:
         return None
+    prompts, texts = _read_relation(name)
     mapped = prompts.apply(prompt)
     return lambda windows: float((texts.apply(windows) @ mapped).max())
 
 
 @functools.cache
-def _read_relation() -> tuple[str, _Map, _Map]:
+def _read_relation(name: str) -> tuple[_Map, _Map]:
     import numpy as np
 
-    fields = json.loads((FOLDER / f"{RELATION}.json").read_text("utf-8"))
+    fields = json.loads(file_of(RELATION, name).read_text("utf-8"))
 
-    def read_map(name: str) -> _Map:
-        offset, *weights = (np.array(row, dtype=np.float32) for row in fields[name])
+    def read_map(side: str) -> _Map:
+        offset, *weights = (np.array(row, dtype=np.float32) for row in fields[side])
         return _Map(offset * fields["unit"], np.stack(weights) * fields["unit"])
 
-    return fields["model"], read_map("prompts"), read_map("texts")
+    return read_map("prompts"), read_map("texts")
 
 
 @functools.cache
-def _read(name: str) -> _Fit:
+def _read(score: str, name: str) -> _Fit:
     import numpy as np
 
-    fields = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    weights = np.array(fields["weights"], dtype=np.float32)
-    return _Fit(fields["model"], fields["intercept"], weights)
+    fields = json.loads(file_of(score, name).read_text("utf-8"))
+    return _Fit(fields["intercept"], np.array(fields["weights"], dtype=np.float32))
+
+
+def file_of(score: str, name: str) -> Path:
+    """Return the file with the weights of a score for vectors of a model."""
+    return FOLDER / f"{score}-{name}.json"
