@@ -36,17 +36,17 @@ PROMISES = {
         "test_a_refused_duplicate_names_the_memory_and_the_ways_on"
     ],
     "**It finds what was said**": ["test_it_finds_what_was_said"],
-    "**It is fast from a cold shell**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
+    "**A cold command is fast**": ["test_a_cold_command_loads_nothing_that_it_does_not_need"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
     "`memory forget` removes every byte": ["test_forget_leaves_no_byte"],
-    "an agent reads only its own memories and the shared ones": [
+    "an agent with its own namespace reads only that and the shared one": [
         "test_an_agent_never_sees_the_memories_of_another"
     ],
     "`memory migrate` verify each copy": ["test_a_migration_is_verified"],
     "`memory backup` and": ["test_a_backup_is_verified_and_restores"],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
-    "`memory serve` prints a link to a page": ["test_a_person_searches_on_the_page"],
+    "`memory serve` shows a page": ["test_a_person_searches_on_the_page"],
     "`memory disconnect claude-code` restores": [
         "test_disconnect_restores_the_settings_of_the_host"
     ],

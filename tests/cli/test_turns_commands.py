@@ -292,7 +292,7 @@ def test_text_shows_speaker_conversation_and_time(memory: Command) -> None:
         "turns", "add", "trip", "-", "--format", "text", stdin=lines({"content": "hello"})
     )
     assert added.out == "Added 1 turns; the last one has index 3.\n"
-    found = memory("search", "ferry", "--in", "history", "--format", "text").out
+    found = memory("search", "ferry", "--in", "history", "--format", "text", "--explain").out
     assert " 1  " in found
     assert "in trip" in found
     assert "score" in found

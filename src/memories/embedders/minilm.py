@@ -217,10 +217,6 @@ def _load_model() -> tuple[WordPiece, Any]:
     return tokenizer, session
 
 
-if __name__ == "__main__":
-    _verify()
-
-
 # --- for every packaged model
 
 
@@ -291,3 +287,7 @@ def _import_runtime(name: str) -> Any:
             f"cannot load onnxruntime, which runs {name}: {why}; install memories again"
         ) from exc
     return onnxruntime
+
+
+if __name__ == "__main__":
+    _verify()
