@@ -49,7 +49,7 @@ ORDER = {
     "memories.stores.postgres": """schema errors driver url < query < connection < counts < rewrite vectors <
         search servers < store""",
     "memories.stores.documents": "driver < schema < changes < query < spaces < search < store",
-    "memories.stores.qdrant": "driver < folder < store",
+    "memories.stores.qdrant": "driver < local < folder < store",
     "memories.stores.files": "connection log < index < local < move < store",
     "memories.embedders": "protocol < fake minilm service < e5",
     "memories.embedders.service": "providers < client < embedder",

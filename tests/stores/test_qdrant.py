@@ -52,8 +52,10 @@ from memories.errors import (  # noqa: E402
 )
 from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
 from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
+from memories.stores.qdrant import local  # noqa: E402
 from memories.stores.qdrant.driver import QdrantDriver, Verb  # noqa: E402
-from memories.stores.qdrant.folder import FolderTransport, persistence  # noqa: E402
+from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
+from memories.stores.qdrant.local import persistence  # noqa: E402
 from memories.stores.qdrant.store import QdrantStore, RestTransport  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Collection,
@@ -647,7 +649,11 @@ def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver)
     assert {"a", "b", "d"} <= set(driver.holders(RECORDS, Term(("te",), open_ended=True)))
 
 
-def test_the_nearest_are_those_of_the_part(driver: QdrantDriver) -> None:
+@pytest.mark.parametrize("few", [0, 1_000])
+def test_the_nearest_are_those_of_the_part(
+    driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_MAX_COMPARED", few)
     drawn = unit_vectors(60)
     other = VECTORS._replace(namespace="bob")
     driver.add(VECTORS, [Point(f"a{number}", {}, drawn[number]) for number in range(20)])
@@ -985,7 +991,7 @@ def test_a_write_of_a_killed_process_is_there_completely_or_not_at_all(
         f"""{OPEN}
 import os
 from datetime import UTC, datetime
-from memories.stores.qdrant.folder import persistence
+from memories.stores.qdrant.local import persistence
 CollectionPersistence = persistence().CollectionPersistence
 refs = [Ref(Collection.MEMORY, "ann", f"m{{n}}", 1) for n in range(4)]
 records = [Record(ref, f"text {{ref.group}}", datetime.now(UTC)) for ref in refs]
@@ -1152,7 +1158,7 @@ def test_without_the_client_the_message_says_how_to_get_it(
         QdrantStore(f"qdrant:///{folder}", SPACE).append([record("m")])
 
 
-def test_conditions_select_the_points_that_meet_them(driver: QdrantDriver) -> None:
+def test_the_index_means_the_points_that_the_client_means(driver: QdrantDriver) -> None:
     """Both drivers answer as a plain look at every point does."""
     points = [
         point(

@@ -3,28 +3,21 @@
 Only one process at a time can use a folder, and stores should be small.
 """
 
-import array
 import atexit
-import base64
 import contextlib
-import functools
-import importlib.util
 import json
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from memories.core.disk import ForkGuard, others_may_write, read_file, replacing, try_lock
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
+from memories.stores.qdrant.local import LocalCollection, keep_as_json
 
 if TYPE_CHECKING:
-    from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
-
     from qdrant_client import QdrantClient
 
 BUSY_SECONDS = 10.0  # seconds to wait for another process that uses the folder
@@ -39,8 +32,8 @@ class FolderTransport:
     - One process holds the folder from its first request until it closes the store. Another process
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
       the folder; a forked process counts as another process.
-    - Local mode reads all collections into memory when it opens, has no indexes, and compares a
-      query with every point: use it for up to some thousand records. Importing it takes some 1.5 s.
+    - Local mode reads all collections into memory when it opens, and compares a query with every
+      vector: use it for up to some ten thousand records. Importing it takes some 1.5 s.
     - Local mode writes each point separately. So a request is first written to a file of the
       folder. If a crash interrupts it, it is repeated when the folder is opened next.
     - Points are JSON, not the pickled objects that the client would write, so opening a folder
@@ -94,6 +87,7 @@ class _OpenFolder:
         self.folder = folder
         self.guard = ForkGuard()
         self.users = 0
+        self._opened: dict[str, LocalCollection] = {}
         self._lock = threading.RLock()
         self._unlock = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
@@ -157,11 +151,11 @@ class _OpenFolder:
             self._create(collection, body)
             return True
         if verb is Verb.REMOVE:
+            self._opened.pop(collection, None)
             return self._client.delete_collection(collection)
-        if verb in _WRITING:
-            _write(self._client, collection, verb, body)
-            return {"status": "completed"}
-        return _read(self._client, collection, verb, body)
+        if collection not in self._opened:
+            self._opened[collection] = LocalCollection(self._client, collection)
+        return self._opened[collection].ask(verb, body)
 
     def _create(self, collection: str, body: Body) -> None:
         from qdrant_client import models
@@ -174,65 +168,6 @@ class _OpenFolder:
         )
         for path in self.folder.rglob("*"):  # the client leaves the permissions to the umask
             path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _write(client: "QdrantClient", collection: str, verb: Verb, body: Body) -> None:
-    """Carry out a request that changes points; local mode needs no indexes."""
-    from qdrant_client import models
-
-    if verb is Verb.UPSERT:
-        new: Any = models.PointsList.model_validate(body)
-        client.upsert(
-            collection,
-            new.points,
-            update_filter=new.update_filter,
-            update_mode=new.update_mode,
-        )
-    elif verb is Verb.SET_PAYLOAD:
-        change: Any = models.SetPayload.model_validate(body)
-        client.set_payload(collection, change.payload, points=change.filter)
-    elif verb is Verb.DELETE and "filter" in body:
-        client.delete(collection, models.Filter.model_validate(body["filter"]))
-    elif verb is Verb.DELETE:
-        client.delete(collection, models.PointIdsList.model_validate(body))
-
-
-def _read(client: "QdrantClient", collection: str, verb: Verb, body: Body) -> Any:
-    """Carry out a request that reads points; return its result."""
-    from qdrant_client import models
-
-    if verb is Verb.INFO:
-        return client.get_collection(collection).model_dump(mode="json")
-    if verb is Verb.COUNT:
-        count: Any = models.CountRequest.model_validate(body)
-        return client.count(collection, count.filter).model_dump()
-    if verb is Verb.FACET:
-        return client.facet(collection, body["key"], limit=body["limit"]).model_dump()
-    if verb is Verb.GET:
-        get: Any = models.PointRequest.model_validate(body)
-        entries = client.retrieve(
-            collection, get.ids, with_payload=get.with_payload, with_vectors=get.with_vector
-        )
-        return [entry.model_dump() for entry in entries]
-    if verb is Verb.SCROLL:
-        scroll: Any = models.ScrollRequest.model_validate(body)
-        entries, next_offset = client.scroll(
-            collection,
-            scroll.filter,
-            limit=scroll.limit,
-            offset=scroll.offset,
-            with_payload=scroll.with_payload,
-        )
-        points = [entry.model_dump() for entry in entries]
-        return {"points": points, "next_page_offset": next_offset}
-    query: Any = models.QueryRequest.model_validate(body)
-    return client.query_points(
-        collection,
-        query.query,
-        query_filter=query.filter,
-        limit=query.limit,
-        with_payload=query.with_payload,
-    ).model_dump()
 
 
 _open_folders: dict[Path, _OpenFolder] = {}
@@ -331,92 +266,3 @@ def _database_error(name: str) -> tuple[type[Exception], ...]:
 
 def _damage_error(folder: Path) -> StoreDamaged:
     return StoreDamaged(f"cannot read the files in {folder}; restore a copy of the folder")
-
-
-# --- points as JSON
-
-
-class _Json:
-    """Replaces the module `pickle` where the client's local mode writes and reads points."""
-
-    @staticmethod
-    def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
-        """Return a point or a point's id as JSON; vectors are packed as float32."""
-        if isinstance(value, int | str):
-            return json.dumps(value).encode()
-        shape = {"id": value.id, "vector": _pack(value.vector), "payload": value.payload}
-        return json.dumps(shape, ensure_ascii=False, separators=(",", ":")).encode()
-
-    @staticmethod
-    def loads(data: bytes) -> Any:
-        """Return the point in JSON.
-
-        Raises:
-            StoreDamaged: The data is not a point in JSON, for example a pickled object.
-        """
-        from qdrant_client import models
-
-        try:
-            shape = json.loads(data)
-            return models.PointStruct(
-                id=shape["id"], vector=_unpack(shape["vector"]), payload=shape["payload"]
-            )
-        except (ValueError, TypeError, LookupError) as exc:
-            raise StoreDamaged(
-                "a point in a Qdrant folder is damaged, or was written by another program; the "
-                "points of other programs are not read, since they are pickled objects, which can "
-                "run code"
-            ) from exc
-
-
-@functools.cache
-def persistence() -> ModuleType:
-    """Return a copy of the client's module that writes and reads points, with JSON instead of
-    `pickle`.
-    """
-    spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
-    module = importlib.util.module_from_spec(spec)
-    cast("Loader", spec.loader).exec_module(module)
-    module.pickle = _Json  # type: ignore[attr-defined]
-    return module
-
-
-def keep_as_json(folder: Path) -> None:
-    """Make the client's local mode write and read a folder's points as JSON.
-
-    Other folders are not affected.
-    """
-    from qdrant_client.local import local_collection
-
-    if not _folders:
-        original = local_collection.CollectionPersistence  # type: ignore[attr-defined]
-
-        def open_persistence(location: str, *more: Any) -> Any:
-            parents = Path(location).absolute().parents
-            is_ours = any(folder in parents for folder in _folders)
-            persistence_class = persistence().CollectionPersistence if is_ours else original
-            return persistence_class(location, *more)
-
-        local_collection.CollectionPersistence = open_persistence  # type: ignore[assignment,attr-defined]
-    _folders.add(folder.absolute())
-
-
-_folders: set[Path] = set()
-
-
-def _pack(vector: Any) -> Any:
-    if isinstance(vector, dict):
-        return {name: _pack(part) for name, part in vector.items()}
-    numbers = array.array("f", vector)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return base64.b64encode(numbers.tobytes()).decode()
-
-
-def _unpack(packed: Any) -> Any:
-    if isinstance(packed, dict):
-        return {str(name): _unpack(part) for name, part in packed.items()}
-    numbers = array.array("f", base64.b64decode(packed, validate=True))
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()
