@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from memories.anchors.judge import CACHE, Judge
+from memories.anchors.judge import Judge, cache_of
 from memories.config import load_config
 from memories.core.events import note_methods, noting
 from memories.core.ids import parse_id
@@ -171,7 +171,7 @@ class Memories:
             root_of: Returns the top folder of a project's working tree, if it is at hand.
             seconds: How long the checks of one answer may take; None for no limit.
         """
-        cache = self.config.home / self.namespace / CACHE
+        cache = cache_of(self.config.home, self.namespace)
         self._reader = self._reader._replace(judge=Judge(root_of, cache, seconds))
         self._scratchpads.lookup = self._reader
         return self

@@ -21,6 +21,11 @@ CACHE = "scratchpad.verdicts.json"  # in the folder of a namespace
 HOOK_SECONDS = 0.02
 
 
+def cache_of(home: Path, namespace: str) -> Path:
+    """Return the file with the results of earlier checks for a namespace."""
+    return home / namespace / CACHE
+
+
 class Judge(NamedTuple):
     """Checks the anchors of memories against the working trees at hand.
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.anchors.judge import CACHE, HOOK_SECONDS, Judge
+from memories.anchors.judge import HOOK_SECONDS, Judge, cache_of
 from memories.config import load_config, registers
 from memories.core.events import OFF
 from memories.errors import ConfigError, StoreUnreachable
@@ -182,7 +182,7 @@ def build_block(
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
         return _block_from_store(request, situation, wanted, opened)
-    cache = config.home / config.namespace / CACHE
+    cache = cache_of(config.home, config.namespace)
     judge = Judge(situation.root_of, cache, HOOK_SECONDS)
     return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
 

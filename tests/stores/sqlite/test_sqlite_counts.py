@@ -15,7 +15,7 @@ from contract import (
 )
 
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
-from memories.stores.sqlite import derived, engine, schema
+from memories.stores.sqlite import derived, schema, whole_file
 from memories.stores.sqlite.spaces import StoredVectors
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -312,5 +312,5 @@ def test_the_last_page_of_a_file_is_read_whole(path: Path) -> None:
     store.close()
     data = path.read_bytes()
     count = len(data) // 4096
-    pages = engine.read_pages(path, 4096, [1, count, count + 1])
+    pages = whole_file.read_pages(path, 4096, [1, count, count + 1])
     assert pages == {1: data[:4096], count: data[-4096:], count + 1: b""}
