@@ -181,23 +181,26 @@ class Scratchpads:
         if not self.is_home:
             return
         now = self._clock()
-        unplaced: list[Record] = []
+        frequent: dict[str, list[Record]] = {}
         for record in records:
-            is_frequent = record.accesses + 1 >= OFTEN
-            if is_frequent and corrected_by(record, now) is None and not self._has_place(record):
-                unplaced.append(record)
-        if unplaced:
-            self.mirror.promote(unplaced)
+            if record.accesses + 1 >= OFTEN and corrected_by(record, now) is None:
+                frequent.setdefault(record.ref.namespace, []).append(record)
+        for namespace, candidates in frequent.items():
+            unplaced = self._select_unplaced(namespace, candidates)
+            if unplaced:
+                self.mirror.promote(unplaced)
 
-    def _has_place(self, record: "Record") -> bool:
-        """Return whether a memory is in its file, or there is no file."""
+    def _select_unplaced(self, namespace: str, records: "list[Record]") -> "list[Record]":
+        """Return the memories that the file of their namespace lacks; none if there is no file."""
         from memories.scratchpad.text import has_entry, path_of, read_text
 
         try:
-            text = read_text(path_of(self.config.home, record.ref.namespace))
+            text = read_text(path_of(self.config.home, namespace))
         except InvalidInput:  # `memory scratchpad` reports it
-            return True
-        return text is None or has_entry(text, record.ref.group)
+            return []
+        if text is None:
+            return []
+        return [record for record in records if not has_entry(text, record.ref.group)]
 
     def flush(self) -> None:
         """Write changes that still wait to the files."""
