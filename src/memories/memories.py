@@ -1349,7 +1349,9 @@ class Memories:
         quota = self.config.namespace_quota
         store = LoggedStore(self._raw_store, self._channel, self._clock, self._origin, quota=quota)
         store.on_change, store.backups = self._scratchpads.tell, self._backups
-        return store
+        # Threads that write first at the same time share one.
+        shared: LoggedStore = vars(self).setdefault("_store", store)
+        return shared
 
     @property
     def _lookup(self) -> Lookup:

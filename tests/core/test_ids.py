@@ -174,7 +174,6 @@ def test_the_last_ids_of_so_many_milliseconds_are_remembered(
 ) -> None:
     monkeypatch.setattr(ids, "_REMEMBERED", 2)
     counter = ids._Counter()
-    counter.reset()  # apart from the one of this process
     for millis in (1, 2, 1, 3, 3):
         counter.next(millis)
     assert [*counter._last] == [2, 3]

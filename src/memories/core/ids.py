@@ -32,12 +32,12 @@ class _Counter:
     in between.
     """
 
-    _lock = threading.Lock()
-    _last: dict[int, int] = {}  # noqa: RUF012 - there is one counter
+    def __init__(self) -> None:
+        self.reset()
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._last = {}
+        self._last: dict[int, int] = {}
 
     def next(self, millis: int) -> int:
         with self._lock:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from memories.models import Memory, cited_by, is_doubtful
+from memories.models import Memory, is_doubtful
 from memories.read import versions
 from memories.search.candidates import Query
 from memories.search.ranking import Evidence, Features, Ranked
@@ -243,8 +243,6 @@ def with_verdicts(
 ) -> tuple[Hit, ...]:
     """Return hits with the verdicts of their memories; those that are no longer true come last."""
     memories = [hit.found for hit in hits if isinstance(hit.found, Memory)]
-    if not any(cited_by(memory).can_be_judged for memory in memories):
-        return tuple(hits)
     judged = {memory.id: memory for memory in judge(memories)}
     sound: list[Hit] = []
     doubtful: list[Hit] = []
