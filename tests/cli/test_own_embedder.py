@@ -136,7 +136,16 @@ def test_a_language_that_the_packaged_model_does_not_read_is_told_once(
 
 
 @pytest.mark.parametrize(
-    "text", ["Anna lives in Riga", "Ann met José in Paris", "fix: la la land", "naïve café"]
+    "text",
+    [
+        "Anna lives in Riga",
+        "Ann met José in Paris",
+        "fix: la la land",
+        "naïve café",
+        "CI runs on node 22",
+        "La Scala plays on Friday",
+        "main runs on es",
+    ],
 )
 def test_english_gets_no_hint(text: str, tmp_path: Path) -> None:
     assert give_hint(text, MiniLM(), tmp_path) == ""

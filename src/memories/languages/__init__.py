@@ -133,9 +133,14 @@ def detect(text: str) -> Sequence[str]:
 
 
 def is_evident(text: str, code: str) -> bool:
-    """Return whether a text is in a detected language beyond doubt: by its script or two words."""
+    """Return whether a text is in a detected language beyond doubt: by its script, or by two words
+    that English lacks.
+    """
     marks = _marks().get(code)
-    return marks is None or len(marks & set(_WORD.findall(fold(text[:_MAX_READ])))) > 1
+    if marks is None:
+        return True
+    text_words = set(_WORD.findall(fold(text[:_MAX_READ])))
+    return len(text_words & marks - _ALSO_ENGLISH) > 1
 
 
 def _detect_scripts(text: str) -> Sequence[str]:
