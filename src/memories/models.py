@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """What a memory cites as its proof, for `anchors.judge`; see `Memory` for the attributes."""
+    """The proof that a memory cites, for `anchors.judge`; see `Memory` for the attributes."""
 
     anchors: tuple[str, ...]
     tags: Mapping[str, str]
@@ -85,7 +85,7 @@ def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
 
 
 def is_recall_off(tags: Mapping[str, str]) -> bool:
-    """Return whether the tag `recall=off` tells hooks never to show a memory."""
+    """Return whether the tag `recall=off` keeps hooks from showing a memory."""
     return tags.get("recall", "").lower() == "off"
 
 
@@ -181,7 +181,7 @@ def is_doubtful(memory: Memory) -> bool:
 
 
 def cited_by(memory: Memory) -> Cited:
-    """Return what a memory cites; nothing if it awaits review or was deleted."""
+    """Return the proof that a memory cites; none if it awaits review or was deleted."""
     if memory.pending or memory.deleted:
         return Cited((), memory.tags, memory.updated_at)
     return Cited(

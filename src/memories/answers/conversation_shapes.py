@@ -1,4 +1,4 @@
-"""JSON answers about conversations and what they are given: contexts and the scratchpad."""
+"""JSON answers about conversations, contexts and the scratchpad."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def forget_turns_result(
 
     Args:
         forgotten: The erased turns, or those that would be erased.
-        memories: How many memories went with the turns; None if only turns were to be erased.
+        memories: How many memories went with the turns; None if only turns are erased.
         dry_run: Whether nothing was erased.
     """
     answer = {

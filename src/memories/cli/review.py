@@ -350,7 +350,7 @@ class _Decisions:
             self._sum_up()
 
     def _obey(self, key: str) -> None:
-        """Do what a key stands for; after any other key, list the valid ones."""
+        """Run the action of a key; after any other key, list the valid ones."""
         verbs: dict[str, Callable[[], None]] = {
             "a": self._store,
             "f": partial(self._store, force=True),
@@ -426,7 +426,7 @@ class _Decisions:
         say(f"→ undone: {decision.word}")
 
     def _sum_up(self) -> None:
-        """Print what was decided, and how many memories still wait."""
+        """Print the decisions, and how many memories still wait."""
         counts = Counter(decision.word for decision in self._decisions)
         parts = [f"{count} {word}" for word, count in counts.items()]
         waiting = amount(self._memories.review.count(), "memory waits", "memories wait")

@@ -281,7 +281,7 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
 
 
 def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
-    """Return a hit, with its score if the order is to be explained."""
+    """Return a hit, with its score if the user asks why it ranks there."""
     score = f"score {hit.score:.2f}" if explain else ""
     if explain and hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"

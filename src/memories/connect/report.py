@@ -135,7 +135,7 @@ def _first_request(target: Target, check: Check) -> str:
     restart = f"restart {target.host.title}, then"
     if check.memories:
         return f'{restart} ask: "What do you remember about this project?"'
-    return f'{restart} say "Remember that we deploy on Tuesdays", and ask in a new session'
+    return f'{restart} say "Store in memories that we deploy on Tuesdays", and ask in a new session'
 
 
 _ROWS = (

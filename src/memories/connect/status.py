@@ -53,7 +53,7 @@ class Connection(NamedTuple):
         entries: Our entries in its files; None if they can't be read.
         problem: The problem with them, as a sentence; empty if there is none.
         remedy: What to do about it; empty to connect again.
-        summary: What it offers and how fast it answered; empty if it was not started.
+        summary: How many tools it offers and how fast it answered; empty if it was not started.
     """
 
     host: str

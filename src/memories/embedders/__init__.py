@@ -176,7 +176,7 @@ def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
     help; else empty.
 
     Args:
-        text: What is stored or asked.
+        text: The stored text, or the question.
         embedder: The embedder that reads it.
         home: The folder that records that the hint was given.
     """

@@ -240,7 +240,7 @@ def _order_entries(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories in the order of the block, and separately those of other projects.
 
-    Pinned ones come first, then preferences whatever their age, then other memories of the project,
+    Pinned ones come first, then preferences of any age, then other memories of the project,
     then those of every project or of none; each group is in the order of the scratchpad. Memories
     that are no longer true come last in their group.
     """

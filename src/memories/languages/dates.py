@@ -57,7 +57,7 @@ Span = tuple[date, date]  # first and last day
 
 
 class _Context(NamedTuple):
-    """What the dates in a text depend on.
+    """The days and years by which the dates in a text are read.
 
     Attributes:
         today: The day that relative dates count from.

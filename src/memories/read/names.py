@@ -1,4 +1,4 @@
-"""Names in a `--where` expression: how each is compared, and what it reads from a record."""
+"""Names in a `--where` expression: how each is compared, and its value in a record."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -422,7 +422,7 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
 
 
 def _limit_hits(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Return reordered candidates, of which only the first `limit` are hits."""
+    """Return reordered candidates; only the first `limit` are hits."""
     limited: list[Ranked] = []
     hits = 0
     for place in ordered:

@@ -80,7 +80,7 @@ class ChromaDriver:
     documents in all collections, 50 ms for 100,000.
 
     The rules of the protocol hold: the server writes a request to its log completely or not at all.
-    What is removed stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
+    Removed content stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
     server is stopped. Words and vectors of an interrupted write stay until its record is written
     and removed.
     """

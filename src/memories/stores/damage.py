@@ -119,7 +119,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return what is wrong with a record, as the end of a sentence about it; None if it is
+    """Return the defect of a record, as the end of a sentence about it; None if it is
     sound.
     """
     if record.ref.collection is Collection.LOG:
@@ -214,7 +214,7 @@ _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_probl
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return what is wrong with the labels that only turns have; None if they are sound."""
+    """Return the defect of the labels that only turns have; None if they are sound."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":

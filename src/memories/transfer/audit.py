@@ -400,7 +400,7 @@ class _ChainCheck:
         return tuple(number for number, hashes in self._hashes.items() if len(hashes) > 1)
 
     def result(self) -> LogCheck:
-        """Return what the verification found, as a `LogCheck`."""
+        """Return the result of the verification, as a `LogCheck`."""
         return LogCheck(
             namespace=self._namespace,
             entries=self._entry_count,

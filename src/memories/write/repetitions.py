@@ -28,7 +28,7 @@ NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes no
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others rank 0: nobody decided to store them
+_RANKS = {USER: 2, AGENT: 1}  # others rank 0: no one decided to store them
 _UNKNOWN_RANK = 1  # for memories older than origins
 
 

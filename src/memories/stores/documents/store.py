@@ -119,7 +119,7 @@ class Chains:
             try:
                 Flush(self._driver, changes, lock, None).run()
             except Conflict:
-                with contextlib.suppress(Conflict):  # removes what a dead writer left behind
+                with contextlib.suppress(Conflict):  # removes the remains of a dead writer
                     check_free(self._driver, entries, Changes(), lock)
                 last = self.last(part.namespace, View(self._driver, Changes(), Damaged()))
                 entries = relink(entries, last)

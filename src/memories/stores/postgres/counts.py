@@ -155,7 +155,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter, from the counts; None if they don't tell."""
+    """Return how many records match a filter, from the counts; None if these can't tell."""
     if selected.whole:
         return total(db, selected)
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):

@@ -102,7 +102,7 @@ class DerivedTable(NamedTuple):
     expected: str
 
     def check(self, inspection: Inspection) -> Iterator[Finding]:
-        """Yield a finding if the table differs from what the records say."""
+        """Yield a finding if the table differs from the records."""
         stored = f"SELECT {self.columns} FROM {self.table}"
         count = _count_differences(inspection.db, self.expected, stored)
         if count:

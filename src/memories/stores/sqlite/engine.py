@@ -93,7 +93,7 @@ def _link(marker: Marker) -> str:
 
 
 class CommitNote(NamedTuple):
-    """What the side file says about the last acknowledged commit.
+    """The note of the side file about the last acknowledged commit.
 
     Attributes:
         marker: The state after the commit.

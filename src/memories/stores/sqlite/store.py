@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import RowCache
 
 
-_REHEARSAL_BYTES = 131_072  # twice what a short memory adds to the log
+_REHEARSAL_BYTES = 131_072  # twice as much as a short memory adds to the log
 
 
 class _RollBack(Exception):
