@@ -171,9 +171,8 @@ class Memories:
             root_of: Returns the top folder of a project's working tree, if it is at hand.
             seconds: How long the checks of one answer may take; None for no limit.
         """
-        cache = cache_of(self.config.home, self.namespace)
-        self._reader = self._reader._replace(judge=Judge(root_of, cache, seconds))
-        self._scratchpads.lookup = self._reader
+        judge = Judge(root_of, cache_of(self.config.home, self.namespace), seconds)
+        self._reader = self._scratchpads.lookup = self._reader._replace(judge=judge)
         return self
 
     @property
