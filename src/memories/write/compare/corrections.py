@@ -325,6 +325,8 @@ def _is_other_value(change: _Change) -> bool:
         return False
     if _preposition_senses(change.removed) != _preposition_senses(change.added):
         return False
+    if _changes_direction(change):
+        return False
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
         return False  # a colon is followed by a sentence rather than a value
     return _has_one_object(change, verb)
@@ -332,6 +334,16 @@ def _is_other_value(change: _Change) -> bool:
 
 def _preposition_senses(words: Sequence[Word]) -> list[str]:
     return [word.sense for word in words if word.sense in {"in", "with"}]
+
+
+def _changes_direction(change: _Change) -> bool:
+    """Return whether only one text joins two values, as in "to A and B", "from B"; or one goes to a
+    place and the other comes from another one. Both may be true.
+    """
+    removed, added = keys_of(change.removed), keys_of(change.added)
+    if ("and" in removed) != ("and" in added):
+        return _TOWARDS.issuperset(removed) or _TOWARDS.issuperset(added)
+    return {removed[0], added[0]} == {"to", "from"} and min(len(removed), len(added)) > 1
 
 
 def _is_role(change: _Change) -> bool:

@@ -46,7 +46,8 @@ _DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _LONG = 60  # number of words; longer texts aren't rewritten
-_VERBS = COMMON_VERBS | ACTIONS | {GROUP[verb] for verb in COMMON_VERBS if verb in GROUP}
+_VERBS = COMMON_VERBS | ACTIONS
+_VERBS |= {GROUP[verb] for verb in _VERBS if verb in GROUP}
 _SPLITTING = BE | BOUNDARIES | NEGATIONS | MODALS | {"?", "@has"}
 _PREPOSITIONS = (SOFT | PLACES | {"to", "by", "from", "using", "@when", "@there", "@on"}) - {"of"}
 

@@ -129,6 +129,8 @@ ANTONYMS = frozenset(
 _DAY_OF_MONTH = re.compile(r"[0-3]?\d(?:st|nd|rd|th)?")
 _HOUR = re.compile(r"(1[0-2]|[1-9])(?::([0-5]\d))?")
 _HALVES = {"a.m.": 0, "pm": 12, "p.m.": 12, "o'clock": 0}
+_HOURS = frozenset("1 2 3 4 5 6 7 8 9 10 11 12".split())
+_PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}  # minutes after an hour
 _BETWEEN_NUMBERS = frozenset({"and", "y", "e", "et"})
 _POWERS = frozenset({100, 1_000, 1_000_000})
 _FIRST_SUM = 20
@@ -234,9 +236,17 @@ def _without_ending(day: Word) -> Word:
 
 
 def write_clock(words: Sequence[Word]) -> list[Word]:
-    """Write times such as "2 am", "2:30 pm" and "9 o'clock" as on a 24-hour clock."""
+    """Write times such as "2 am", "2:30 pm" and "half past 9" as on a 24-hour clock."""
     written: list[Word] = []
     for word in words:
+        minutes = _PARTS.get(" ".join(keys_of(written[-2:])))
+        if minutes is not None and word.key in _HOURS:
+            hour, minute = divmod(60 * int(word.key) + minutes, 60)
+            start = len(written) - 2
+            shown = f"{written[start].shown} {written[-1].shown} {word.shown}"
+            start -= start > 0 and written[start - 1].key == "a"
+            written[start:] = [Word(f"{hour or 12}:{minute:02}", shown, exact=True)]
+            continue
         half = _HALVES.get(word.key)
         clock = _HOUR.fullmatch(written[-1].key) if half is not None and written else None
         if half is None or clock is None:
