@@ -116,8 +116,10 @@ def test_a_caller_that_does_not_wait_does_not_overtake(lock: Path) -> None:
         assert held
 
 
-def test_a_forked_child_does_not_keep_the_lock(lock: Path) -> None:
-    with try_lock(lock, 1):
+@pytest.mark.parametrize("seconds", [None, 1])
+def test_a_forked_child_does_not_keep_the_lock(lock: Path, seconds: float | None) -> None:
+    with try_lock(lock, seconds) as held:
+        assert held
         child = os.fork()
         if child == 0:
             time.sleep(300)

@@ -148,6 +148,10 @@ def test_events_of_an_erased_namespace_leave_every_file(
     monkeypatch.setattr(events, "MAX_BYTES", 1_000)
     for number in range(30):
         events.note(home, "search", namespace=("bob", "alice")[number % 2], results=number)
+    before = {path: path.stat().st_ino for path in events.files(home)}
+    assert events.forget(home, lambda event: event.get("namespace") == "carl") == 0
+    kept = {path.stat().st_ino for path in events.files(home)}
+    assert kept.issuperset(before.values())  # a file without such events is not rewritten
     assert events.forget(home, lambda event: event.get("namespace") == "bob") > 0
     assert b"bob" not in b"".join(path.read_bytes() for path in home.iterdir())
     assert {event["namespace"] for event in noted(home)} == {"alice"}
@@ -204,3 +208,19 @@ def test_the_content_of_an_operation_is_that_of_its_first_argument(
     arguments: tuple[object, ...], content: str | None
 ) -> None:
     assert events._redacted_content(arguments, load_config({})) == content
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ms"), [(0.0, 0.0), (0.001234, 1.23), (0.001236, 1.24), (2.5, 2500.0)]
+)
+def test_a_duration_is_in_hundredths_of_a_millisecond(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, ms: float
+) -> None:
+    monkeypatch.setattr(events.time, "perf_counter", lambda: seconds)
+    for figures, error, outcome in (
+        ({}, None, "ok"),
+        ({"outcome": "queued"}, None, "queued"),
+        ({"outcome": "queued"}, OSError, "OSError"),
+    ):
+        events._add_outcome(figures, 0.0, error)
+        assert figures == {"outcome": outcome, "ms": ms}

@@ -17,6 +17,7 @@ import verdicts
 from memories.errors import InvalidInput
 from memories.guard import contexts, redactor, rules, scan
 from memories.guard.redactor import Redactor, redact, without_private
+from tables import failures_of
 
 ALL = (*rules.tokens(), *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
 
@@ -329,3 +330,25 @@ def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
         assert (secret in found.text, found.kinds) == (False, ("api_key",)), told
     plain = f'{{"note": ["{secret}"]}}'
     assert Redactor().data(plain) == (plain, ())
+
+
+def test_the_steps_of_a_pattern_are_those_of_its_parts() -> None:
+    rows = [
+        ("", 1), ("ab", 2), ("a?", 1), ("a{2,4}", 4), ("a{0,3}b", 7), ("(a|b)c", 2), ("a{1,3}+b", 4),
+        ("(a{0,9}|b{0,9})c", 28), ("(?:a{0,3}){0,3}", 576), ("a*", None), ("(?:ab*)c", None), ("(a|b+)c", None),
+        ("(?=a{1,5})b", 6), ("(?>a{0,5})b", 6), ("(?<!x)a", 2), (r"(a)\1", 101), ("(a)?(?(1)b|c)", 5),
+        ("a{0,9}b{0,9}c", 199), ("(?:a|bc){2}", 6), ("(?:a{0,60}){0,60}x", 10**12),
+    ]  # fmt: skip
+    assert failures_of(rows, rules.count_steps) == []
+
+
+def test_a_word_behind_an_option_is_a_secret_if_it_is_long_and_assigned() -> None:
+    rows = [
+        ("mysql --password=abcdefgh", "mysql --password=[redacted:password]"),
+        ("mysql --password=abcdefg", "mysql --password=abcdefg"),
+        ("mysql --password abcdefgh", "mysql --password abcdefgh"),
+        ("mysql --password -abcdefgh", "mysql --password -abcdefgh"),
+        ("mysql --token=kiwi8", "mysql --token=[redacted:password]"),
+        ("mysql --api-key kiwi8#q2", "mysql --api-key [redacted:password]"),
+    ]
+    assert failures_of(rows, lambda text: redact(text).text) == []

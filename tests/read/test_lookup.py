@@ -1,10 +1,16 @@
 """Filters for the memories of a project."""
 
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
+from memories import load_config
 from memories.errors import InvalidInput
-from memories.read.lookup import _shorten, complete_project, with_global
-from memories.stores.records import Collection, Filter
+from memories.read.lookup import _shorten, check_namespace, complete_project, with_global
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.sqlite.store import SQLiteStore
 
 EVERYTHING = Filter(Collection.MEMORY, ("shared",))
 
@@ -59,3 +65,15 @@ def test_an_id_without_known_neighbours_keeps_its_time_and_some_random_bits() ->
     assert _shorten(memory_id, None, 8) == memory_id[:18]
     assert _shorten(memory_id, ["other"], 8) == memory_id[:18]
     assert _shorten("own-id", None, 2) == "own-id"
+
+
+def test_a_name_of_an_own_file_is_readable_if_it_was_written_to(tmp_path: Path) -> None:
+    config = load_config({}, environment={"MEMORY_HOME": str(tmp_path / "home")})
+    with closing(SQLiteStore(tmp_path / "m.db", None)) as store:
+        store.append(
+            [Record(Ref(Collection.HISTORY, "off", "talk", 0), "hello", datetime.now(UTC))]
+        )
+        assert check_namespace("off", store, config) == "off"
+        assert check_namespace("bob", store, config) == "bob"
+        with pytest.raises(InvalidInput, match='"inbox" has the name of a file of this program'):
+            check_namespace("inbox", store, config)

@@ -77,3 +77,11 @@ def test_queued_turns_are_counted_in_the_own_conversation(memories: Memories) ->
         counts = [(each.id, each.namespace, each.waiting_count) for each in page.conversations]
         assert counts == [*new, ("talk", "bob", 0), ("talk", "shared", 3)]
         assert page.next_cursor == "more"
+
+
+def test_a_dry_run_keeps_the_turns_that_wait(memories: Memories) -> None:
+    counts = [memories.forget_where("conversation = talk", scope="all", dry_run=True).counts]
+    assert len(memories.turns("talk")) == 3
+    counts.append(memories.forget_where("conversation = talk", scope="all").counts)
+    assert counts == [{"forget": 1}, {"forget": 3}]
+    assert list(memories.conversations()) == []

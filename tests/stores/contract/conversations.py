@@ -18,6 +18,7 @@ from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.migrate import migrate
+from memories.write.turns import split
 
 HOUR = timedelta(hours=1)
 
@@ -335,18 +336,19 @@ class Conversations:
     def test_a_long_message_is_found_once_by_its_part(self, store: Store) -> None:
         memories = of(store)
         text = long_text(51_000) + " The quokka eats a purple plum. " + long_text(51_000)
-        memories.add_turns("talk", [TurnDraft(text, message_id="a"), "a plum is a fruit"])
+        memories.add_turns("talk", ["before", TurnDraft(text, message_id="a"), "a plum is a fruit"])
         hits = memories.search("quokka purple plum", scope="history")
-        assert sorted(hit.id for hit in hits if "plum" in hit.content)[0] == "talk#0"
+        assert sorted(hit.id for hit in hits if "plum" in hit.content)[0] == "talk#1"
         result = hits[0].turn
-        assert (result.id, result.index, result.message_id) == ("talk#0", 0, "a")
+        assert (result.id, result.index, result.message_id) == ("talk#1", 1, "a")
         assert "The quokka eats a purple plum." in result.content
         assert len(result.content) <= 5_000
-        assert result.part is not None
+        parts = split(text)
+        assert (result.part, result.parts) == (parts.index(result.content) + 1, len(parts))
         assert 1 < result.part < result.parts
         assert len({hit.id for hit in hits}) == len(hits)
         many = memories.search("ferry", scope="history", limit=50)
-        assert [hit.id for hit in many].count("talk#0") == 1
+        assert [hit.id for hit in many].count("talk#1") == 1
         considered = memories.explain("ferry", scope="history", limit=50).considered
         assert len({item.id for item in considered if not item.dropped}) == len(many)
 

@@ -36,6 +36,8 @@ from memories.errors import MemoriesError, StoreDamaged
 from memories.stores.records import Filter, Patch, Ref
 from memories.stores.sqlite import vectors as sqlite_vectors
 from memories.stores.sqlite.backup import records_in
+from memories.stores.sqlite.engine import connect_frozen
+from memories.stores.sqlite.query import labels_of
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -763,3 +765,23 @@ def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(
     db.close()
     with pytest.raises(StoreDamaged, match="some records belong to no namespace"):
         records_in(path)
+
+
+def test_a_damaged_record_is_only_found_where_it_belongs(path: Path) -> None:
+    run(path, "UPDATE record SET grp = x'0102' WHERE seq = 15")
+    store = SQLiteStore(path, SPACE)
+    places = [(MEMORY, "ann"), (MEMORY, "bob"), (HISTORY, "ann"), (HISTORY, "bob")]
+    found = [
+        store.refs(Filter(collection, (namespace,), group="damaged-15", state="any"))
+        for collection, namespace in places
+    ]
+    assert found == [[Ref(MEMORY, "ann", "damaged-15", 0)], [], [], []]
+    store.close()
+
+
+def test_only_numbers_are_taken_for_labels(path: Path) -> None:
+    db = connect_frozen(path)
+    sets = ["1,x", "٣", "9" * 19, "", "-1", "²", None, 7, b"1"]
+    assert set(labels_of(db, sets)) >= {"1"}
+    assert {"x", "٣", "9" * 19, "", "-1", "²"}.isdisjoint(labels_of(db, sets))
+    db.close()

@@ -9,7 +9,7 @@ from contract import HISTORY, MEMORY, SPACE, everything, pool, record, turn
 
 from memories.errors import StoreDamaged
 from memories.stores.records import Patch, Record, Ref
-from memories.stores.sqlite.log import read_log
+from memories.stores.sqlite.log import continues, read_log
 from memories.stores.sqlite.salvage import Lost, _value, _varint, page_rows, salvage
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -158,3 +158,28 @@ def test_a_log_is_read_in_pages_of_any_size(tmp_path: Path, size: int) -> None:
     assert log is not None
     assert (log.page_size, log.page_count, sorted(log.pages)) == (size, 2, [1, 2])
     assert {len(page) for page in log.pages.values()} == {size}
+
+
+def test_a_log_continues_a_database_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "any.db"
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA journal_mode=WAL; CREATE TABLE t (a)").fetchall()
+    log = path.rename(tmp_path / "moved.db").with_name("log")
+    log.write_bytes(Path(f"{path}-wal").read_bytes())
+    other = tmp_path / "other.db"
+    other.write_bytes(b"not a database" * 600)
+    assert continues(log, tmp_path / "moved.db")
+    assert not continues(log, other)
+    assert not continues(tmp_path / "none", tmp_path / "moved.db")
+    db.close()
+
+
+def test_what_stands_before_the_rows_of_a_page_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "any.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE t (a)")
+    size = 4 + 4 * 2  # of the row: its length, number, header and content
+    [[page]] = db.execute("PRAGMA page_size").fetchall()
+    db.execute("INSERT INTO t VALUES (?)", ((page - size).to_bytes(2, "big") * 4,))
+    db.close()
+    assert [row.number for row in page_rows(path)] == [1, 1]  # of the schema, and of the table

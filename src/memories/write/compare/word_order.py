@@ -182,13 +182,13 @@ def sort_lists(words: Sequence[Word]) -> list[Word]:
     words = list(words)
     if "respectively" in keys_of(words):
         return words
-    for at in range(len(words) - 1, 1, -1):
+    for at in range(len(words) - 2, 1, -1):
         if words[at].key not in {"and", "or"}:
             continue
         places = [at - 1, at + 1]
         while places[0] > 1 and words[places[0] - 1].key == ",":
             places.insert(0, places[0] - 2)
-        names = [words[place] for place in places if place < len(words)]
+        names = [words[place] for place in places]
         if len(names) < _LIST or not all(word.shown[:1].isupper() for word in names):
             continue
         for place, name in zip(places, sorted(names, key=lambda word: word.key), strict=True):
