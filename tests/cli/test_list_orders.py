@@ -92,7 +92,7 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
         (("list", "--sort", "accesses", "--as-of", "1d"), "is not kept in the order of accesses"),
         (
             ("search", "x", "--where", "deleted"),
-            "a search finds what is current; leave deleted out of where",
+            "a search finds only current memories; leave deleted out of where",
         ),
         (("search", "x", "--where", "type ="), "where is wrong at character 7"),
         (("search", "x", "--where", "decay = stable", "--in", "all"), "turns have no decay"),

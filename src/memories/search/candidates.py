@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from memories.embedders import Embedder
 
-PRECISE_DAYS = 62  # longer spans are not searched; a "year" may be any number
+# Spans of this many days or more are not searched: what looks like a year may be any number.
+PRECISE_DAYS = 62
 _MAX_DIFFERENCE = 8  # maximum difference in length between spellings of one text
 _SAMPLE = 200  # characters read to recognize a text's script
 
@@ -56,8 +57,8 @@ class Query(NamedTuple):
 
     def vector(self, text: str) -> "NDArray[np.float32] | None":
         """Return a text's vector, shape (dimension,); for a long text, the normalized sum of its
-        windows' vectors. The memories of a project, global ones and turns are searched with the
-        same vector, so it is computed once.
+        windows' vectors. It is computed once, because a project's memories, global memories and
+        turns are all searched with it.
         """
         if self.embedder is None:
             return None

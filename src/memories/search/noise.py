@@ -1,6 +1,4 @@
-"""Noise: returns no hits for a query that is meaningless in a store, instead of the nearest
-texts.
-"""
+"""Noise: a query that is meaningless in a store gets no hits, instead of the nearest texts."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +13,20 @@ from memories.stores.records import Candidate, Filter
 
 # A query in which the model knows more than this share of the words is a question, however strange.
 MIN_FAMILIARITY = 0.5
-# From this calibrated similarity on, a match is beyond doubt. Nonsense reaches it only among
-# nonsense-like texts.
+# At this calibrated similarity, a match is beyond doubt. Nonsense reaches it only among texts that
+# are like nonsense.
 SURE = 0.997
-# share of a query's words that, in one text, make the query meaningful
+# A query is meaningful if one text contains this share of its words.
 MIN_COVERAGE = 0.5
 # In units of calibration (a cosine times the slope of its curve), so they are the same for every
 # embedder.
 FAMILIAR_MARGIN = 1.65  # distance below the floor up to which a query of familiar words isn't noise
 NEAR_BEST = 1.25  # for such a query, the largest distance between a hit and the best similarity
 MAX_EXAMINED = 10  # number of candidates whose texts are examined
-# characters examined of each text; in a longer text also the places that contain the words
+# characters examined of each text; after these, only the surroundings of the query's words are
 _EXAMINED = 20_000
-_AROUND = 100  # characters before and after such a word
-_MAX_COUNT = 20_000  # records that are counted at most; more hardly raise the floor
+_AROUND = 100  # characters examined before and after such a word
+_MAX_COUNT = 20_000  # maximum number of records counted; more would hardly raise the floor
 
 
 class Sense(NamedTuple):
@@ -36,9 +34,9 @@ class Sense(NamedTuple):
 
     Attributes:
         similarity: The best cosine; None without vectors.
-        coverage: The largest share of the query's words in one place, 0 to 1, or the first
-            sufficient one. Texts are not examined if the query is pointed, or if the similarity is
-            beyond doubt.
+        coverage: The largest share of the query's words found in one place, 0 to 1; the search for
+            it ends at a sufficient share. Texts are not examined if the query is pointed, or if the
+            similarity is beyond doubt.
         pointed: Whether the query names a speaker, or a day on which something was said.
     """
 
@@ -57,7 +55,7 @@ def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
 def noise_floor(mean: float, spread: float, count: int) -> float:
     """Return the expected similarity of the best of `count` memories to a meaningless query.
 
-    The best of n cosines with unrelated texts grows like the largest of n normal numbers: mean +
+    The best of n cosines with unrelated texts grows like the largest of n normal deviates: mean +
     spread × sqrt(2 ln n). The two constants are measured for each embedder (docs/benchmarks.md).
     """
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
@@ -87,7 +85,7 @@ def find_sense(
     terms: Sequence[str],
     calibration: tuple[float, float],
 ) -> Sense:
-    """Look for signs in the candidates that a query means something."""
+    """Look among the candidates for signs that a query means something."""
     pointed = False
     coverage = 0.0
     for candidate_features in features:
@@ -151,7 +149,7 @@ def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> 
 
 
 def _excerpt(text: str, words: Sequence[str]) -> str:
-    """Return the beginning of a text, and the places after it around each of the words."""
+    """Return the beginning of a text and, from its rest, the first place of each word."""
     if len(text) <= _EXAMINED:
         return text
     tail = text[_EXAMINED - _AROUND :].casefold()

@@ -1,17 +1,20 @@
 """Ranking: the score and the order of candidates, and why some are not hits. Pure.
 
 Words and similarity are each a weighted mean over three scales: the text itself, a window around
-it, and its session (`surroundings`). A memory has no surroundings, so all of its scales are equal.
-With the signs for and against a turn:
+it, and its session (`surroundings`). A memory has no surroundings. If only memories are searched, a
+memory is *standalone*: its own words and similarity count on all scales. If turns are searched too
+(scope `all`), its window and session words are the share of the query's words that it has, as for
+turns. With the signs for and against a turn:
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)
                  unit = sum of the word weights; the weight of similarity is twice as
-                 large for a memory
+                 large for a standalone memory
     score      = fused × the factor for age and use of a memory; see `relevance`
 
-`Weights` has the weights of the means and of the signs, and the source of the numbers.
+`Weights` has the weights of the means and of the signs, and the source of the numbers. The weight
+of similarity is a constant of the embedder (`Space.weight`).
 """
 
 import math
@@ -68,18 +71,18 @@ class Weights(NamedTuple):
 
 
 BEYOND_LIMIT = "beyond the limit"  # enough better candidates precede it
-LOW_CONFIDENCE = "confidence"  # how the reason to drop a decayed candidate begins
+LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # computed once, not per candidate
 # A word score above this share of the best one makes a stale memory a hit without similarity.
 OWN_WORDS = 0.5
-# The best word score counts fully from this BM25 on: one common word in a small store should not
-# count fully.
+# The best word score counts fully only from this BM25 on, because a single common word in a small
+# store should not.
 FULL_WORDS = 4.0
-# Factor for a memory's weight of similarity, because it has no neighbours that share its words.
+# Factor for the weight of similarity of a standalone memory, which no neighbour confirms by words.
 STANDALONE = 2.0
-FULL_LENGTH = 20  # number of words from which a turn is not brief
-WORDS_ONLY_SIGNS = 0.4  # factor for signs without similarities, which could otherwise dominate
+FULL_LENGTH = 20  # a turn with this many words is not brief
+WORDS_ONLY_SIGNS = 0.4  # factor for the signs if nothing has a similarity: they could dominate
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5
 # In units of calibration: a text this near to a clear answer may also be an answer.
@@ -125,9 +128,14 @@ class Evidence(NamedTuple):
     question: Any = 0.0
     brevity: Any = 0.0
 
+    @property
+    def is_standalone(self) -> bool:
+        """Whether this is a memory that was searched without surroundings."""
+        return self.window_words is None
+
     @classmethod
     def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
-        """Return the evidence for a memory without neighbours: all scales are the same."""
+        """Return the evidence for a memory without surroundings: all scales are the same."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
@@ -141,14 +149,14 @@ class Features(NamedTuple):
         decay_policy: Its policy, which decides whether its age counts.
         age_days: Its age since it was written, or last reinforced if its policy allows that.
         accesses: How often it was read.
-        pinned: Whether it is pinned: it then does not age, and counts as often used.
+        pinned: Whether it is pinned: a pinned memory does not age, and counts as often used.
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
         on_date: Whether it is from a day or month in the query, so that it needs no shared word.
         verbatim: Whether it consists of the query's words; only a correction ranks higher.
         name: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; or empty.
-        message: The long message to which it belongs, of which only one part is shown; or empty.
+        message: The long message that it is a part of; or empty. Only one part can be a hit.
     """
 
     evidence: Evidence
@@ -246,7 +254,7 @@ def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
         if weight:
             return words + signs / (1 + weight)
         return words + WORDS_ONLY_SIGNS * signs
-    if evidence.window_words is None:
+    if evidence.is_standalone:
         weight *= STANDALONE
     similarity = (
         WEIGHTS.own_similarity * evidence.similarity
@@ -281,10 +289,10 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
             "words"
         )
     weakest = WORDLESS_SHARE * best
-    min_similarity = best - rules.near_best
+    min_if_noise = best - rules.near_best
     judged: list[Ranked] = []
     for ranked in _score_all(candidates, best_words, rules):
-        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, min_similarity)
+        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, min_if_noise)
         judged.append(ranked._replace(dropped=reason) if reason else ranked)
     judged = _apply_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
@@ -310,7 +318,7 @@ def _score_all(
 ) -> list[Ranked]:
     """Return all candidates by score, best first. A verbatim one gets the best score."""
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
-    if rules.relevance is None or not rules.relevance.plain:
+    if rules.relevance is None or not rules.relevance.by_formula:
         best_score = max([ranked.score for ranked in scored], default=0.0)
         for row, candidate in enumerate(candidates):
             if candidate.verbatim:
@@ -365,8 +373,8 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
     relevance = rules.relevance
     if relevance is None or not candidate.name:
         return Ranked(index, score, 1.0, 1.0, 0.0, "")
-    if relevance.plain:
-        return _product(index, candidate, score, relevance)
+    if relevance.by_formula:
+        return _score_by_formula(index, candidate, score, relevance)
     policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
     fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
     max_boost = relevance.most_boost
@@ -377,7 +385,7 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
     # Age and use scale only a hit's excess over an unrelated text: some models rate all texts as
     # similar, and 2 % of such a score would be a large part of the difference.
     weight = rules.weight
-    if candidate.evidence.window_words is None:
+    if candidate.evidence.is_standalone:
         weight *= STANDALONE
     baseline = 0.0
     if candidate.evidence.similarity is not None:
@@ -387,10 +395,12 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
     return Ranked(index, score, fresh, use, threshold, "")
 
 
-def _product(index: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
-    """Return a plain product as the score: Decision 5 in the identity specification.
+def _score_by_formula(
+    index: int, candidate: Features, fused: float, relevance: Relevance
+) -> Ranked:
+    """Score by the formula of Decision 5 in the identity specification: a product without bounds.
 
-    Without a similarity, the fused score, then based on words alone, takes its place.
+    If there is no similarity, the fused score takes its place; words alone decide it then.
     """
     similarity = candidate.evidence.similarity
     fresh = 1.0
@@ -413,12 +423,12 @@ def _condition(candidate: Features, relevance: Relevance) -> int:
 
 
 def _reason_to_drop(
-    candidate: Features, rules: RankingRules, weakest: float, min_similarity: float
+    candidate: Features, rules: RankingRules, weakest: float, min_if_noise: float
 ) -> str:
     """Return why a candidate does not answer; empty if it may.
 
-    `weakest` is the minimum similarity of a candidate without a shared word, `min_similarity` that
-    of any candidate for a query that may be noise.
+    `weakest` is the minimum similarity of a candidate without a shared word, `min_if_noise` that of
+    any candidate if the query may be noise.
     """
     evidence = candidate.evidence
     similarity = evidence.similarity
@@ -426,8 +436,8 @@ def _reason_to_drop(
         reason = _reason_without_words(similarity, weakest, readable=candidate.readable)
         if reason:
             return reason
-    if similarity is not None and similarity < min_similarity:
-        return f"the query may be noise, and its similarity is below {min_similarity:.2f}"
+    if similarity is not None and similarity < min_if_noise:
+        return f"the query may be noise, and its similarity is below {min_if_noise:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
     if candidate.confidence < rules.min_confidence:

@@ -2,8 +2,8 @@
 passed in.
 
 This implements Decision 5 in the identity specification: `score = similarity × freshness × boost`,
-and three thresholds. The first factor is the fused score from `ranking`. The others are bounded, so
-that the content of the memories decides their order: age and use only break near ties, and never
+and three thresholds. The first factor is the fused score from `ranking`. The other two are bounded,
+so that the content of the memories decides their order: age and use only break near ties, and never
 hide the best answer. Thresholds are on a calibrated scale, so they mean the same for every
 embedder.
 """
@@ -19,10 +19,12 @@ FRESH, NORMAL, STALE = range(3)  # conditions of a memory: indexes of `Relevance
 
 
 class Relevance(NamedTuple):
-    """How much age and use influence a score; each attribute is a setting.
+    """How much age (recency) and use influence a score; each attribute is a setting.
+
+    Stable memories, the default, don't age, so their recency doesn't count.
 
     Attributes:
-        decay_rate: How fast freshness falls: it is halved after `1 / decay_rate` days.
+        decay_rate: How fast freshness falls: it is one half after `1 / decay_rate` days.
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: The increase of the factor for use per read.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
@@ -32,8 +34,8 @@ class Relevance(NamedTuple):
             threshold.
         thresholds: The lowest similarity of a fresh, a normal and a stale memory, on the calibrated
             scale.
-        plain: Order by the plain product of similarity, freshness and boost, without bounds; every
-            memory ages.
+        by_formula: Order by the specification's formula, the product of similarity, freshness and
+            boost without bounds; every memory ages.
     """
 
     decay_rate: float = 0.02
@@ -43,7 +45,7 @@ class Relevance(NamedTuple):
     fresh: float = 0.8
     stale: float = 0.5
     thresholds: tuple[float, float, float] = (0.70, 0.75, 0.85)
-    plain: bool = False
+    by_formula: bool = False
 
     @classmethod
     def of(cls, config: "Config") -> Self:

@@ -38,7 +38,9 @@ class Hit:
 
     Attributes:
         found: The memory or the turn.
-        score: The score by which hits are ordered, 0 to 1; comparable only within one search.
+        score: The ranking score, 0 to 1; comparable only within one search. Hits are in this order,
+            except that the newer of two near hits about one subject precedes the older, and a
+            memory whose anchors changed comes last.
         similarity: The cosine between its embedding and the query's, 0 to 1; None in keyword-only
             mode.
         calibrated: The similarity on the scale of the thresholds, 0 to 1, comparable across

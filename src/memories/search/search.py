@@ -1,7 +1,7 @@
 """The path of a search, from a caller's arguments to ranked candidates. Begin here.
 
-search → parse → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything
-       here?) → `ranking` (the order, and why some are dropped) →
+search → parse → run → gather (`candidates`, `surroundings`) → `noise` (does the query mean
+       anything here?) → `ranking` (orders candidates, and drops some with a reason) →
        `put_newer_first` → `results` (hits)
 
 The scratchpad has its own search by words: `scratchpad.matching`.
@@ -45,11 +45,11 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
 MIN_CANDIDATES = 40
-EXAMINED = 6  # hits that are examined, the best first
+EXAMINED = 6  # number of the best hits that are compared with each other
 NEAR = 0.45  # minimum score of the newer hit, as a share of the older hit's score
 
 
-Condition = Callable[[Record], bool]
+Predicate = Callable[[Record], bool]
 
 
 class Search(NamedTuple):
@@ -63,8 +63,8 @@ class Search(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct.
-        conditions: For each collection with an expression, a function that returns whether a record
-            matches.
+        predicates: For each collection with an expression, a function that returns whether a record
+            matches it.
         relevance: The influence of age and use; None for no influence.
     """
 
@@ -74,7 +74,7 @@ class Search(NamedTuple):
     min_confidence: float
     min_similarity: float
     include_corrected: bool
-    conditions: Mapping[Collection, Condition]
+    predicates: Mapping[Collection, Predicate]
     relevance: Relevance | None
 
 
@@ -137,7 +137,7 @@ def parse(
     judge = lookup.judge if any_collection.as_of is None else None
     instant = (judged_at, config.decay_half_life_hours, judge)
     projects = lookup.names_of_project(options.get("project"))
-    filters, conditions = _divide_by_collection(any_collection, options, projects, instant)
+    filters, predicates = _divide_by_collection(any_collection, options, projects, instant)
     limit, min_confidence = options.get("limit"), options.get("min_confidence")
     limit = config.default_limit if limit is None else validate.limit(limit)
     if min_confidence is None:
@@ -160,7 +160,7 @@ def parse(
         min_confidence=validate.unit(min_confidence, "min-confidence"),
         min_similarity=min_similarity,
         include_corrected=options.get("include_corrected", True),
-        conditions=conditions,
+        predicates=predicates,
         relevance=_parse_rank(options.get("rank") or config.rank, config),
     )
 
@@ -170,20 +170,20 @@ def _divide_by_collection(
     options: SearchFilters,
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
-) -> tuple[list[Filter], dict[Collection, Condition]]:
-    """Return `Search.filters` and `Search.conditions`, by collection."""
+) -> tuple[list[Filter], dict[Collection, Predicate]]:
+    """Return `Search.filters` and `Search.predicates`."""
     filters: list[Filter] = []
-    conditions: dict[Collection, Condition] = {}
+    predicates: dict[Collection, Predicate] = {}
     expression = options.get("where")
     for collection in collections_of(options.get("scope", "memories")):
         where = any_collection._replace(collection=collection)
         if expression is not None:
-            where, conditions[collection] = _parse_expression(expression, where, instant)
+            where, predicates[collection] = _parse_expression(expression, where, instant)
         alternatives = with_global(where, projects)
         if collection is Collection.HISTORY and len(alternatives) > 1:
             alternatives = alternatives[:-1]  # turns are never global
         filters += alternatives
-    return filters, conditions
+    return filters, predicates
 
 
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
@@ -194,7 +194,7 @@ def _parse_rank(rank: str, config: Config) -> Relevance | None:
         )
     if rank == "similarity":
         return None
-    return Relevance.of(config)._replace(plain=rank == "formula")
+    return Relevance.of(config)._replace(by_formula=rank == "formula")
 
 
 def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filter:
@@ -204,7 +204,8 @@ def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filt
     if options.get("pending"):
         if filters.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput(
-                "pending finds memories that await review now; it excludes as_of, history and all"
+                "pending finds memories that await review now; don't combine it with as_of, "
+                "history or all"
             )
         filters = only_pending(filters)
     for name in ("conversation", "role", "speaker"):
@@ -221,9 +222,9 @@ def _parse_filter(lookup: Lookup, options: SearchFilters, now: datetime) -> Filt
 
 def _parse_expression(
     expression: str, filters: Filter, instant: "tuple[datetime, float, Judge | None]"
-) -> tuple[Filter, Condition]:
-    """Return a filter with the part of an expression that a store can apply, and a test for the
-    complete expression.
+) -> tuple[Filter, Predicate]:
+    """Return a filter with the part of an expression that a store can apply, and a predicate for
+    the complete expression.
     """
     from memories.read import selector  # most searches have no expression
 
@@ -231,7 +232,7 @@ def _parse_expression(
     if parsed.states:
         names = " and ".join(sorted(parsed.states))
         raise InvalidInput(
-            f"a search finds what is current; leave {names} out of where; memory list shows it"
+            f"a search finds only current memories; leave {names} out of where, or use memory list"
         )
     return parsed.narrow(filters), parsed.fits
 
@@ -253,33 +254,43 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run(store: Store, search: Search) -> SearchResult:
-    """Gather and rank candidates until enough of them are hits or none are left."""
+    """Return ranked candidates; if none is a hit, search again for other forms of the words."""
     query = search.query
+    gathered, ranked = _gather_and_rank(store, search)
+    if search.relevance is not None and not search.relevance.by_formula:
+        ranked = put_newer_first(store, query, gathered, ranked, search.limit)
+    spare_terms = [] if _count_hits(ranked) else other_terms(query.text)
+    if spare_terms and query.terms != spare_terms:
+        return run(store, search._replace(query=query._replace(terms=spare_terms)))
+    return SearchResult(store, query, gathered.candidates, gathered.features, ranked)
+
+
+def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
+    """Gather and rank more and more candidates, until enough are hits or more can't help."""
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
     turns, previous_turns = _gather_turns(store, search, turn_limit), -1
     while True:
         memories = _gather_memories(store, search, memory_limit)
-        gathered, all_meet = _apply_conditions(search, memories, turns)
-        ranked = rank(gathered.features, _rules(store, search, gathered))
-        hit_count = sum(not place.dropped for place in ranked)
-        if hit_count >= search.limit:
-            break
+        gathered, all_match = _apply_predicates(search, memories, turns)
+        floor, near_best = _find_noise_bounds(store, search, gathered)
+        ranked = rank(gathered.features, _rules(search, floor, near_best))
+        if _count_hits(ranked) >= search.limit:
+            return gathered, ranked
         # If candidates were too faded or did not match the expression, others may take their place.
         lacks_confidence = any(place.dropped.startswith(LOW_CONFIDENCE) for place in ranked)
-        more_turns = len(turns.candidates) > previous_turns
-        can_help = memories.has_more and (lacks_confidence or not all_meet)
-        if not can_help and (all_meet or not more_turns):
-            break
+        more_memories_help = memories.has_more and (lacks_confidence or not all_match)
+        has_more_turns = len(turns.candidates) > previous_turns
+        more_turns_help = has_more_turns and not all_match
+        if not more_memories_help and not more_turns_help:
+            return gathered, ranked
         memory_limit *= 4
-        if not all_meet and more_turns:
+        if more_turns_help:
             previous_turns, turn_limit = len(turns.candidates), 4 * turn_limit
             turns = _gather_turns(store, search, turn_limit)
-    if search.relevance is not None and not search.relevance.plain:
-        ranked = put_newer_first(store, query, gathered, ranked, search.limit)
-    spare_terms = [] if hit_count else other_terms(query.text)
-    if spare_terms and query.terms != spare_terms:
-        return run(store, search._replace(query=query._replace(terms=spare_terms)))
-    return SearchResult(store, query, gathered.candidates, gathered.features, ranked)
+
+
+def _count_hits(ranked: Sequence[Ranked]) -> int:
+    return sum(not place.dropped for place in ranked)
 
 
 def _gather_turns(store: Store, search: Search, limit: int) -> Gathered:
@@ -312,27 +323,40 @@ def _gather_memories(store: Store, search: Search, limit: int) -> Gathered:
     return Gathered(candidates, [features for _, features in by_ref.values()], has_more)
 
 
-def _apply_conditions(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
-    """Return the candidates that match the expression, and whether all do."""
+def _apply_predicates(search: Search, memories: Gathered, turns: Gathered) -> tuple[Gathered, bool]:
+    """Return the candidates that match the expression, and whether every candidate does."""
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features
-    if not search.conditions:
+    if not search.predicates:
         return Gathered(candidates, features, has_more=False), True
     selected = Gathered([], [], has_more=False)
     for candidate, candidate_features in zip(candidates, features, strict=True):
-        meets = search.conditions[candidate.record.ref.collection]
-        if meets(candidate.record):
+        matches = search.predicates[candidate.record.ref.collection]
+        if matches(candidate.record):
             selected.candidates.append(candidate)
             selected.features.append(candidate_features)
     return selected, len(selected.candidates) == len(candidates)
 
 
-def _rules(store: Store, search: Search, gathered: Gathered) -> RankingRules:
+def _find_noise_bounds(store: Store, search: Search, gathered: Gathered) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules, which bound nothing for a meaningful query."""
     query, embedder = search.query, search.query.embedder
+    if embedder is None:
+        return 0.0, 1.0
+    curve = embedder.space.calibration
+    sense = noise.find_sense(gathered.candidates, gathered.features, query.terms, curve)
+    if sense.similarity is None or noise.makes_sense(sense, curve):
+        return 0.0, 1.0
+    terms = (query.text, query.terms)
+    return noise.find_bounds(store, search.filters, embedder, terms, sense.similarity)
+
+
+def _rules(search: Search, floor: float, near_best: float) -> RankingRules:
+    embedder = search.query.embedder
     rules = RankingRules(
-        weight=query.weight,
-        floor=0.0,
-        near_best=1.0,
+        weight=search.query.weight,
+        floor=floor,
+        near_best=near_best,
         min_similarity=0.0,
         min_confidence=search.min_confidence,
         limit=search.limit,
@@ -342,22 +366,16 @@ def _rules(store: Store, search: Search, gathered: Gathered) -> RankingRules:
     if embedder is None:
         return rules
     curve = embedder.space.calibration
-    rules = rules._replace(
+    return rules._replace(
         min_similarity=to_cosine(search.min_similarity, *curve) if search.min_similarity else 0.0,
         strangers=embedder.space.noise_mean,
         curve=curve,
     )
-    sense = noise.find_sense(gathered.candidates, gathered.features, query.terms, curve)
-    if sense.similarity is None or noise.makes_sense(sense, curve):
-        return rules
-    terms = (query.text, query.terms)
-    floor, near_best = noise.find_bounds(store, search.filters, embedder, terms, sense.similarity)
-    return rules._replace(floor=floor, near_best=near_best)
 
 
 # --- the newer of two near hits about one subject comes first
 #
-# A correction in other words isn't linked with the memory that it corrects (see
+# A correction in other words isn't linked to the memory that it replaces (see
 # `write.compare.corrections`), and a question often resembles the older one more. Both stay hits;
 # only their order changes.
 
@@ -365,7 +383,7 @@ def _rules(store: Store, search: Search, gathered: Gathered) -> RankingRules:
 def put_newer_first(
     store: Store, query: Query, gathered: Gathered, ranked: Sequence[Ranked], limit: int
 ) -> list[Ranked]:
-    """Return ranked candidates in which each hit comes after those that may replace it.
+    """Return ranked candidates in which each hit comes after the newer ones that may replace it.
 
     Args:
         store: The store, for the vectors of the best hits.
@@ -396,7 +414,7 @@ def put_newer_first(
 def _is_examined(place: Ranked, gathered: Gathered) -> bool:
     """Return whether a candidate is a memory that is a hit, or would be with a higher limit.
 
-    A pinned one, one with the exact words of the question and one of the day in the question keep
+    A pinned memory, one with the question's exact words, and one from a day in the question keep
     their places.
     """
     features = gathered.features[place.row]
@@ -422,7 +440,7 @@ def _may_replace(store: Store, query: Query, newer: Record, older: Record) -> bo
 
 
 def _limit_hits(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Return reordered candidates; only the first `limit` are hits."""
+    """Return reordered candidates, of which only the first `limit` are hits."""
     limited: list[Ranked] = []
     hits = 0
     for place in ordered:

@@ -3,7 +3,7 @@
 A turn makes sense only with its neighbours and its session. The answer to "what did Ann buy?" may
 be the turn "a red bicycle!", after a turn with the question. So words and similarity are measured
 on three scales: the turn itself, a window of neighbouring turns, and its session, a run of turns
-without a long pause. Windows never cross the border of a session.
+without a long pause. Windows never cross the boundary of a session.
 """
 
 import math
@@ -38,13 +38,13 @@ from memories.stores.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MATCHES = 100  # minimum number of turns, by words and by vector, measured with surroundings
-MIN_READ = 24  # minimum number of these whose texts are read
+MATCHES = 100  # minimum number of turns, by words and by vector, that are measured
+MIN_READ = 24  # minimum number of measured turns whose texts are read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
-# How many turns' words count as a turn's own, because an answer follows its question.
+# The words of this many neighbours count as a turn's own, because an answer follows its question.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
-ASIDE_WORDS = 0.3  # factor for their words, because an assistant's long reply contains every word
+ASIDE_WORDS = 0.3  # factor for the words of these roles, whose long replies contain any word
 # The distance in days from a span at which closeness is about `ON_DATE`.
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)
 _DATES_READ = 2_000  # characters of a text that are searched for dates
@@ -333,12 +333,12 @@ def _sessions(matches: Matches) -> "NDArray[np.int64]":
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return pairs of rows in the same session, by distance: the distance, up to `BESIDE` either
-    way, the rows, and the row at that distance from each.
+    """Return pairs of neighbours in the same session, grouped by distance, up to `BESIDE` either
+    way: the distance, the rows, and for each row its neighbour at that distance.
     """
     if not len(session):
         return []
-    # Sessions are so far apart that no window reaches another one.
+    # The keys of two sessions are so far apart that no window reaches from one into the other.
     keys = session * (int(position.max()) + BESIDE + 1) + position
     order = np.argsort(keys)
     ordered = keys[order]
@@ -371,8 +371,8 @@ def _best_of(session: "NDArray[np.int64]", values: "NDArray[np.float64]") -> "ND
 
 
 # --- speakers --- A name dominates a small model's vector but doesn't distinguish a speaker's
-# turns, which are all about that person. So the question is embedded without it. The words keep the
-# name, and the named speaker's turns count more.
+# turns, which are all about that person. So the question is embedded without the name. The words
+# keep it, and the named speaker's turns count more.
 
 _SHORT_NAME = 2  # letters; a name of this length needs its capital, and a shorter one is ignored
 # Names that are also words: only a capital letter shows that a person is meant.
