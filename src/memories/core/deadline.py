@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
-_MIN_WAIT = 0.01  # seconds between two checks of a call that waits for its embedder
+_MIN_WAIT = 0.01  # minimum number of seconds between two checks of a call
 _SETTING = "the setting is MEMORY_TIMEOUT_SECONDS"
 
 
@@ -23,7 +23,8 @@ class Wait:
     time.
 
     Attributes:
-        most_seconds: Maximum time of the embedder for one text; None for what its settings allow.
+        most_seconds: The maximum time of the embedder for one text; None for the limit in its own
+            settings.
     """
 
     def __init__(self, most_seconds: float | None = None) -> None:
@@ -60,7 +61,7 @@ class MemoryTimeout(ConnectionError):
 
 
 class _Call:
-    """A call in another thread, as `concurrent.futures.Future`, whose import costs 6 ms."""
+    """A call in another thread. It replaces `concurrent.futures`, whose import takes 6 ms."""
 
     def __init__(self, function: Callable[[], Any], wait: Wait) -> None:
         self.function = function
@@ -99,8 +100,8 @@ class Deadline:
         Args:
             seconds: Maximum time of a call. None for no limit: calls then run in the caller's
                 thread.
-            whole: Count the time of the embedder too, which then gives up after half of it.
-                Otherwise the embedder has limits of its own, and only the store's time counts.
+            whole: Count the embedder's time too; the embedder then gives up after half of the
+                limit. Otherwise it has limits of its own, and only the store's time counts.
         """
         self.seconds = seconds
         self._whole = whole
@@ -154,7 +155,7 @@ class Deadline:
         return value
 
     def settle(self) -> None:
-        """Wait for abandoned calls, as long as a call may take."""
+        """Wait for abandoned calls, but no longer than a call may take."""
         until = time.monotonic() + (self.seconds or 0.0)
         for call in tuple(self._abandoned):
             call.has_ended.wait(max(0.0, until - time.monotonic()))
@@ -187,8 +188,8 @@ class Deadline:
             del call  # so that its result is freed before the next call
 
 
-# In a server: returns the deadline, of this many seconds, that all commands share, since its
-# threads have the store open.
+# Set in a server, where commands share deadlines because their threads keep the store open: returns
+# the deadline for a number of seconds.
 DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar(
     "deadline", default=None
 )

@@ -1,5 +1,5 @@
-"""Files that threads and processes share: durable writes, atomic replacement, locks, permissions;
-and forks.
+"""Files that threads and processes share: durable writes, atomic replacement, locks and
+permissions. Also detects forks.
 
 This module knows no store's format.
 """
@@ -75,14 +75,14 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, which only this user may open."""
+    """Make a folder and its missing parents; only this user may open them."""
     missing = takewhile(lambda path: not path.exists(), (folder, *folder.parents))
     for path in reversed(list(missing)):
         path.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave the parents open to all
 
 
 def put_in_place(scratch: Path, path: Path) -> None:
-    """Replace a file by another one in one step that survives a power failure."""
+    """Replace a file with another one, in one step that survives a power failure."""
     scratch.replace(path)
     flush_folder(path.parent)
 
@@ -95,8 +95,8 @@ def replacing(
 
     Args:
         path: The file that is replaced, or made.
-        scratch: The path of the new file until then, in the same folder; a unique name by default.
-        agreed: Called when the new file is on the disk; if it raises, the old one is kept.
+        scratch: The temporary path of the new file, in the same folder; by default a unique name.
+        agreed: Called when the new file is on the disk; if it raises, the old file is kept.
     """
     scratch = scratch or path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
     fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -260,7 +260,7 @@ def others_may_write(path: Path) -> str:
 
 
 def home_in_doubt(home: Path) -> str:
-    """Return a sentence on why the home or its parent folder can't be trusted; empty if they can.
+    """Return a sentence about why the home or its parent can't be trusted; empty if they can.
 
     A user who may write there could replace the files in it.
     """
@@ -296,7 +296,7 @@ def _open_to_others(path: Path, status: os.stat_result) -> str:
 
 
 def _is_private(group_id: int) -> bool:
-    """Return whether a group has only this user. Many systems create such a group for each user."""
+    """Return whether a group has only this user; many systems create such a group for each user."""
     import grp
     import pwd
 

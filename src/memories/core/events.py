@@ -1,7 +1,7 @@
 """Events: one JSON line per operation in `HOME/events.jsonl`, for statistics.
 
 A line contains figures, and by default no content: no id of a memory, conversation or turn, and no
-word of a query. So erasing a memory leaves nothing behind here. An operation never fails because
+word of a query. So an erased memory leaves nothing behind here. An operation never fails because
 its event can't be written; `memory doctor` calls `problem` to find out why.
 """
 
@@ -29,9 +29,9 @@ except ImportError:  # Windows, where an open file can't be renamed, so a rotati
 
 FILE = "events.jsonl"
 MAX_BYTES = 8 << 20  # maximum size of one file: about 40,000 operations
-KEPT = 4  # older files; `events.1.jsonl` is the newest of them
-MAX_TEXT = 120  # characters of a figure that is a text
-MAX_CONTENT = 500  # characters of content, if that is noted
+KEPT = 4  # number of older files; `events.1.jsonl` is the newest of them
+MAX_TEXT = 120  # maximum length of a text figure in characters
+MAX_CONTENT = 500  # maximum length of the figure `content`
 OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
@@ -67,10 +67,10 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
     Args:
         home: The folder of the settings; it is made if it is missing.
         operation: The operation, such as `search`.
-        setting: `events` of the settings: `off`, `on`, or `content`. The figure `content` is noted
-            only with the last one.
-        **figures: Numbers and names. None is left out, and a long text is cut. `content` must be
-            redacted already.
+        setting: The setting `events`: `off`, `on`, or `content`, which alone lets the figure
+            `content` be noted.
+        **figures: Numbers and names. Figures that are None are left out, and long texts are
+            truncated. `content` must be redacted already.
     """
     if setting == OFF:
         return
@@ -86,7 +86,7 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 
 @contextlib.contextmanager
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
-    """Record the block as an operation, with its duration and outcome.
+    """Record the block as one operation, with its duration and outcome.
 
     Yields:
         The figures, to which the block may add.
@@ -120,7 +120,7 @@ def _debug(config: "Config", operation: str, figures: Mapping[str, Figure]) -> N
 
 
 def note_finished(memories: Any, operation: str, start: float, argument: Any, result: Any) -> None:
-    """Record an operation that one thread began and another finished, as `note_calls` does.
+    """Record, as `note_calls` does, an operation that one thread began and another finished.
 
     Args:
         memories: The `Memories` whose method it is.
@@ -157,7 +157,7 @@ def _add_outcome(
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Write the events that this thread notes in the block at once, at its end."""
+    """Collect the events that this thread notes in the block, and write them when it ends."""
     lines_by_home: dict[Path, list[bytes]] = {}
     _LATER.lines = lines_by_home
     try:
@@ -178,14 +178,14 @@ def note_methods(memories_class: type[Class]) -> type[Class]:
 
 
 def note_calls(function: Callable[..., Any], method: str, operation: str) -> Callable[..., Any]:
-    """Decorator that records the calls of a method of `Memories`, or of a function that does its
-    work elsewhere.
+    """Decorator that records calls to a method of `Memories`, or to a function that does the work
+    of one elsewhere.
 
-    After a write, it also counts the reads that wait to be counted.
+    After a write, it also counts the reads that are waiting to be counted.
 
     Args:
         function: The function; its first argument is the `Memories`.
-        method: The method.
+        method: The name of the method.
         operation: The name of the operation.
     """
 
@@ -361,8 +361,8 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line.
 
-    A line that was cut because the disk was full is followed by the next event without a line
-    break; then the second event is returned.
+    If the disk was full, an incomplete event is followed by the next one without a line break;
+    then the second event is returned.
     """
     import json
 
@@ -379,7 +379,7 @@ def _is_text(event: dict[str, Any], name: str) -> bool:
 
 
 def _open(home: Path) -> int:
-    # Without blocking, since the file may be a pipe.
+    # Don't block: the file may be a pipe.
     flags = CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)
     try:
         return os.open(home / FILE, flags, 0o600)
@@ -393,7 +393,7 @@ def _older_file(home: Path, number: int) -> Path:
 
 
 def _rotate(home: Path, fd: int) -> None:
-    """Rename the open file to the newest older one, unless another process has done it."""
+    """Rename the open file to `events.1.jsonl`, unless another process has renamed it."""
     path = home / FILE
     if fcntl is not None:
         try:

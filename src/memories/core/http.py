@@ -1,7 +1,7 @@
 """JSON over HTTP: pooled connections, time limits, proxies, and retries.
 
-Network stores and embedding services use it; a command on SQLite, or a hook, never loads it. The
-callers decide what the answers of their servers mean.
+Network stores and embedding services use it; hooks, and commands with a SQLite store, never do.
+Callers decide what the answers of their servers mean.
 """
 
 import json
@@ -25,10 +25,10 @@ from memories.languages import is_unseen
 
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between attempts
-_POOL_SIZE = 64  # connections that are kept for later requests
+_POOL_SIZE = 64  # maximum number of idle connections
 _CHUNK_BYTES = 1_048_576
-_MAX_QUOTE = 200  # characters of a server's message in one of ours
-_MIN_SECRET = 8  # characters; anything shorter is not a key, and may be a part of any sentence
+_MAX_QUOTE = 200  # maximum number of characters quoted from a server's message
+_MIN_SECRET = 8  # minimum length of a key to mask; a shorter text may occur in any sentence
 _HEADERS = {
     "Content-Type": "application/json",
     "Accept": "application/json",
@@ -46,7 +46,7 @@ class Address(NamedTuple):
         host: Its name or IP address.
         port: Its port.
         tls: Whether it speaks TLS.
-        headers: Sent with each request, such as a key; never shown.
+        headers: Headers for each request, such as a key; never shown.
         hint: A sentence about what to check if the server can't be reached.
         proxies: Whether to use the proxies that the environment names.
     """
@@ -97,7 +97,7 @@ class Answer(NamedTuple):
     Attributes:
         status: The HTTP status, whether success or not.
         value: The JSON of the body, or its text if it isn't JSON.
-        headers: By their names in lower case.
+        headers: The headers, by name in lower case.
     """
 
     status: int
@@ -146,7 +146,7 @@ class JsonClient:
     """
 
     def __init__(self, address: Address, *, max_bytes: int | None = None) -> None:
-        """Initialize.
+        """Initialize a client.
 
         Args:
             address: The server.
@@ -237,7 +237,7 @@ class JsonClient:
         return Answer(response.status, body, headers)
 
     def _count_connections(self) -> int:
-        """Return how many connections were opened so far."""
+        """Return how many connections have been opened so far."""
         return self._open_pool().connection_from_url(self.address.url).num_connections
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
@@ -352,8 +352,8 @@ def _root_cause(exc: BaseException) -> BaseException:
 def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
     """Return the result of a call; give up after some seconds.
 
-    The timeouts of a socket bound neither a slow name server nor a server that sends a byte now and
-    then. So the call runs in a thread, which is left behind when its time is up.
+    Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
+    the call runs in a thread, which is abandoned when the time is up.
     """
     results: list[Value] = []
     errors: list[BaseException] = []
@@ -393,7 +393,7 @@ class Failed(Exception):
 class Retry(NamedTuple):
     """Repeats failed attempts after doubling pauses.
 
-    Random differences between the pauses keep clients from all returning at the same time.
+    Pauses vary randomly, so that clients don't all return at the same time.
     """
 
     pause: Callable[[float], None] = time.sleep

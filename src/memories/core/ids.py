@@ -19,13 +19,13 @@ _LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later years have more than fou
 _MAX_MILLIS = (1 << 48) - 1
 # The first id of a millisecond is below this, so the next 1,000 ids differ in their first 12 bits.
 _FIRST_BELOW = 3 << 72
-# Above this, ids rise by small steps, which leaves room for 500 million more.
+# Above this, ids increase in small steps, which leaves room for 500 million more.
 _COUNT_BELOW = (1 << 74) - (1 << 60)
-_REMEMBERED = 10_000  # how many milliseconds' last ids are kept, for imports with old times
+_REMEMBERED = 10_000  # number of milliseconds whose last id is kept, for imports with old times
 
 
 class _Counter:
-    """Generates the 74 bits after the milliseconds: random, but rising within a millisecond.
+    """Generates the 74 bits after the milliseconds: random, but increasing within a millisecond.
 
     The first 12 bits are a counter, so that ids made together differ in the prefix that people
     type; see RFC 9562, section 6.2. Ids that other processes make in the same millisecond may come
@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the 
 
 
 def new_id(created_at: datetime) -> str:
-    """Return a new UUIDv7 (RFC 9562, section 5.7): milliseconds, then 74 rising bits.
+    """Return a new UUIDv7 (RFC 9562, section 5.7): milliseconds, then 74 increasing bits.
 
     Ids that one process makes in the same millisecond are in the order of their creation.
 
@@ -76,9 +76,9 @@ def same_id(created_at: datetime, seed: str, number: int) -> str:
 
     Args:
         created_at: The time of the id.
-        seed: A text that no other write has.
-        number: The number among the ids with this time and seed: it gives their order, and lets
-            their first 12 bits differ.
+        seed: A text that is unique to the write.
+        number: The position among the ids with this time and seed; it determines their order and
+            makes their first 12 bits differ.
     """
     bits = int(digest(seed, str(number)), 16) % (1 << 62)
     first = int(digest(seed), 16) % _FIRST_BELOW >> 62
@@ -120,10 +120,10 @@ def parse_id(text: str) -> str:
 
 
 def short_form(memory_id: str) -> str:
-    """Return the form of an id that agents see, such as `20261122-363123452048`.
+    """Return the short form of an id, which agents see, such as `20261122-363123452048`.
 
-    It is the day in UTC, the milliseconds of that day, and a counter, so it shows the date, and
-    takes 8 tokens instead of 21. Ids of other programs are returned unchanged.
+    It consists of the day in UTC, the milliseconds of that day, and a counter. So it shows the
+    date, and takes 8 tokens instead of 21. Ids from other programs are returned unchanged.
     """
     if _UUID7.fullmatch(memory_id) is None:
         return memory_id
@@ -135,7 +135,7 @@ def short_form(memory_id: str) -> str:
 
 
 def _expand_short_form(text: str) -> str:
-    """Return the id prefix that a short form stands for; any other text unchanged."""
+    """Return the id prefix for a short form; any other text is returned unchanged."""
     match = _SHORT_FORM.fullmatch(text)
     if match is None:
         return text
@@ -157,7 +157,7 @@ def whole_id(text: str) -> str:
     """
     memory_id = parse_id(text)
     if len(memory_id) != ID_LENGTH or memory_id[14] != "7" or memory_id[19] not in "89ab":
-        raise InvalidInput(f'"{shown(text)}" is not a UUIDv7, which the id of a memory has to be')
+        raise InvalidInput(f'"{shown(text)}" is not a UUIDv7, as the id of a memory must be')
     return memory_id
 
 
@@ -169,7 +169,7 @@ def storable(text: str) -> bool:
 
 def digest(*parts: str) -> str:
     """Return a hash of several texts, in order, as 32 hexadecimal digits."""
-    import hashlib  # 4 ms that most commands do without
+    import hashlib  # takes 4 ms, which most commands save
 
     blake = hashlib.blake2b(digest_size=16)
     for part in parts:

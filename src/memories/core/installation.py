@@ -32,7 +32,7 @@ class Installation(NamedTuple):
 
     Attributes:
         installer: `uv tool`, `pipx`, `temporary` (`uvx`, `pipx run`), `checkout` (editable), or
-            `pip`, which stands for any other environment.
+            `pip` for any other environment.
         prefix: The folder of its Python environment.
         source: The URL that it was installed from; empty for the package index.
     """
@@ -135,7 +135,8 @@ def _reinstall_tool(installation: Installation, extra: str, model: str | None) -
     """Return the command that rebuilds this program's `uv tool` environment with one more optional
     part.
 
-    It names the parts and packages that are already there, since uv would remove them.
+    It names the parts and packages that are already installed, since uv would otherwise remove
+    them.
     """
     receipt = tomllib.loads((installation.prefix / "uv-receipt.toml").read_text("utf-8"))
     extras = [extra]

@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-MAX_FIELD = 1_000  # characters
+MAX_FIELD = 1_000  # maximum length of a text field in characters
 _LEVELS = {
     "DEBUG": logging.DEBUG,
     "INFO": logging.INFO,
@@ -13,7 +13,7 @@ _LEVELS = {
     "ERROR": logging.ERROR,
 }
 
-# Without this, Python would print the library's errors in a program that set up no logging.
+# Without this, a program that sets up no logging would print the library's errors.
 logging.getLogger("memories").addHandler(logging.NullHandler())
 
 
@@ -71,7 +71,7 @@ def enable(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log an event with its fields; long texts are cut. Callers must not pass users' content."""
+    """Log an event; long text fields are truncated. Fields must not hold users' content."""
     shortened: dict[str, object] = {}
     for key, value in fields.items():
         if isinstance(value, str):

@@ -65,7 +65,7 @@ def to_stored_time(moment: object, name: str) -> datetime:
     """Return an aware time in UTC, with the resolution of stored times.
 
     Args:
-        moment: The time, which a caller gave.
+        moment: The time that a caller passed.
         name: Its name, for the message.
 
     Raises:
@@ -137,7 +137,7 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
     try:
         return parse_time(text, now), parse_time(text, now, end_of_day=True)
     except InvalidInput:
-        from memories.languages import dates  # which most commands do without
+        from memories.languages import dates  # not needed by most commands
 
         days = dates.span(text, now.astimezone())
         if days is None:
@@ -153,8 +153,8 @@ def _not_a_time(text: str) -> InvalidInput:
 
 
 def mixes_zones(one: str, other: str) -> bool:
-    """Return whether one of two texts has a time zone and the other is a time without one. A date
-    counts as neither.
+    """Return whether one of two texts has a time zone and the other is a time without one; a date
+    is neither.
     """
     texts = (one.strip(), other.strip())
     has_zone = any(zone_of(text) is not None for text in texts)

@@ -25,8 +25,7 @@ class Dotenv(NamedTuple):
     Attributes:
         values: Its variables as they are written; `${…}` isn't expanded.
         approved: Whether the user has approved this content.
-        doubt: Why not even harmless settings should be taken from it, as part of a sentence;
-            else empty.
+        doubt: Why even its harmless settings are ignored, as part of a sentence; else empty.
         changed: Whether it was approved with other content.
     """
 
@@ -63,7 +62,7 @@ def read(file: Path, registers: Path) -> Dotenv:
 
 
 def approve(file: Path, registers: Path) -> str:
-    """Approve a `.env` with its current content, and return the SHA-256 of it.
+    """Approve a `.env` with its current content, and return the content's SHA-256.
 
     Raises:
         ConfigError: The file can't be read, or is too large.
@@ -73,7 +72,7 @@ def approve(file: Path, registers: Path) -> str:
     data = _content(file)
     if len(data) > MAX_BYTES:
         raise ConfigError(
-            f"{file} is larger than {MAX_BYTES} bytes; keep settings in a smaller one"
+            f"{file} is larger than {MAX_BYTES} bytes; keep settings in a smaller file"
         )
     digest = _digest(data)
     _change(registers, file, digest)
@@ -111,8 +110,8 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        is_cut = len(data) >= MAX_BYTES and len(data) - exc.start < 4  # within a character
-        if is_cut:
+        splits_character = len(data) >= MAX_BYTES and len(data) - exc.start < 4
+        if splits_character:
             return _variables(file, data[: exc.start])
         raise ConfigError(
             f"cannot read {file}: it is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start})"
@@ -126,7 +125,7 @@ def _name(file: Path) -> str:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # 2 ms that commands without a .env do without
+    import hashlib  # takes 2 ms, which commands without a .env save
 
     return hashlib.sha256(data).hexdigest()
 
@@ -146,7 +145,7 @@ def _approvals(registers: Path) -> dict[str, str]:
         ) from exc
     if not isinstance(approvals, dict):
         raise ConfigError(
-            f"{register} is not what memory trust writes; remove it and trust your files again"
+            f"{register} was not written by memory trust; remove it and trust your files again"
         )
     return {str(name): str(digest) for name, digest in approvals.items()}
 

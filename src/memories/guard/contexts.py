@@ -1,5 +1,5 @@
-"""Rules for secrets that their context reveals: assignments to passwords and keys, headers, URLs,
-command lines.
+"""Rules for secrets that are recognized by their context: assignments to passwords and keys,
+headers, URLs, command lines.
 """
 
 from memories.guard.locators import (
@@ -343,8 +343,8 @@ CONTEXTS: tuple[Rule, ...] = (
 
 # --- rules without a literal
 
-# They are tried everywhere in a text with a long run of signs or digits. Each begins with a
-# character class, which the engine finds quickly, and then looks back at the preceding text.
+# They are tried everywhere in a text that has a long word or number. Each begins with a
+# character class, which the engine finds quickly, and then looks back at the text before it.
 _STARTED = (
     r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)"
     r"|(?<=\\u[0-9A-Fa-f]{4}.)|(?<=[0-9;]m.))"

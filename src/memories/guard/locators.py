@@ -7,7 +7,7 @@ from memories.guard import values
 
 Span = tuple[int, int]
 
-# The beginning of an expression in code: it computes a value, and doesn't reveal one.
+# The beginning of an expression in code, which computes a value instead of revealing one.
 CODE = (
     r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]"
     r"|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
@@ -105,7 +105,7 @@ def locate_literal(match: Match[str]) -> Span | None:
 
 
 def locate_flag(match: Match[str]) -> Span | None:
-    """Locate the value of an option such as `--password`; a plain word is part of a sentence."""
+    """Locate the value of an option such as `--password`, unless it is a plain word of prose."""
     word = match["s"]
     if word.startswith("-"):
         return None
@@ -124,7 +124,7 @@ def locate_random(match: Match[str]) -> Span | None:
 
 
 def locate_bearer(match: Match[str]) -> Span | None:
-    """Locate a bearer token: random, or long and with a digit."""
+    """Locate a bearer token, which looks random, or is long and has a digit."""
     value = match["s"]
     if values.is_placeholder(value):
         return None

@@ -31,7 +31,7 @@ _OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # set by the
 _BAR = "|"
 # Hooks and imports write without a person's decision; on the web page a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
-# Names are cut, since together they must fit into a label, and machine and user names have any
+# Names are truncated: together they must fit into a label, and machine and user names can be of any
 # length.
 _MAX_BRANCH = 250
 _MAX_LENGTHS = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
@@ -150,7 +150,7 @@ def origin_of(labels: Mapping[str, str]) -> Origin | None:
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
-    """Return the labels of records by a writer, with a trust; None means any."""
+    """Return the labels of records with a given writer and trust; None stands for any."""
     labels = {}
     if written_by is not None:
         labels[BY] = _clean(written_by, _MAX_LENGTHS["client"])
@@ -216,9 +216,7 @@ def is_person() -> bool:
 
 
 def agent_variable() -> str | None:
-    """Return the variable that shows that an agent runs this process; None if no such variable is
-    set.
-    """
+    """Return the environment variable that shows that an agent runs this process, or None."""
     for name, value in os.environ.items():
         has_prefix = name.startswith(_AGENT_PREFIXES) and name not in _SET_BY_PEOPLE
         if value and (has_prefix or name in _AGENT_VARIABLES):

@@ -14,10 +14,10 @@ from memories.errors import InvalidInput
 from memories.guard import scan, values
 from memories.guard.rules import Rule, Secret
 
-# passes until no secret is found, because text next to a marker may look like a secret
+# maximum number of passes; text next to a marker may look like a secret in the next pass
 MAX_PASSES = 8
-MAX_NAMED = 100  # number of replaced secrets whose kinds are reported
-# Clean texts up to this length are cached, because many texts come with the same tags.
+MAX_NAMED = 100  # maximum number of replaced secrets whose kinds are reported
+# Clean texts up to this length, at most so many, are cached: many memories have the same tags.
 _SHORT, _MAX_CLEAN = 64, 4_096
 MAX_CHARACTERS = 4_194_304  # maximum length of a text; longer ones are refused unread
 PRIVATE = "private"
@@ -110,8 +110,8 @@ class Redactor(NamedTuple):
     user_rules: tuple[Rule, ...] = ()
 
     def text(self, text: str, name: str = "content") -> Redacted:
-        """Return a text in the form that may be stored, without secrets and private parts; values
-        of other types are unchanged.
+        """Return a text as it may be stored, without secrets and private parts; values of other
+        types are unchanged.
 
         Args:
             text: The text.
@@ -165,7 +165,7 @@ class Redactor(NamedTuple):
 
         Args:
             value: The value.
-            kinds: Extended by the kinds of secrets found.
+            kinds: The list to which the kinds of the secrets are added.
             label: The name before the value, such as `password: `, which may reveal it.
         """
         if isinstance(value, dict):

@@ -34,7 +34,7 @@ class Rule(NamedTuple):
         pattern: A regular expression; the secret is its group `s`.
         locate: Returns where the secret is in a match; None if the match is not a secret.
         before: How many characters before the anchor a match may begin.
-        line: Whether a match is searched only once, so that nothing inside it is tried again.
+        line: Whether the rule is not tried again inside a match that was not a secret.
     """
 
     kind: str
@@ -96,7 +96,7 @@ def _parse_token(line: str) -> Rule:
 
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20
-MAX_STEPS = 20_000  # steps of a pattern at one place in a text
+MAX_STEPS = 20_000  # maximum number of steps of a pattern at one place in a text
 BEFORE = 40  # how many characters before its keyword a match may begin
 _NAME = r"[a-z][a-z0-9_]{0,39}"
 _MANY = 10**12
@@ -126,7 +126,7 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
         raise InvalidInput("name must be a word of a-z, 0-9 and _, at most 40 characters")
     if not isinstance(keywords, list) or not 1 <= len(keywords) <= MAX_KEYWORDS:
         raise InvalidInput(
-            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts, one of which is in every match"
+            f"keywords must be a list of 1 to {MAX_KEYWORDS} texts; every match must contain one"
         )
     if not all(isinstance(keyword, str) and len(keyword) > 2 for keyword in keywords):
         raise InvalidInput("each of keywords must be a text of at least 3 characters")
@@ -171,8 +171,8 @@ def count_steps(pattern: str) -> int | None:
     """Return the maximum number of steps that a pattern takes at one place in a text; None if there
     is no limit.
 
-    This is an estimate from the structure: each way to match the first parts tries the next part
-    again.
+    This is an estimate from the structure: a part is tried once for each way in which the parts
+    before it can match.
     """
     from re import _parser  # type: ignore[attr-defined]
 
@@ -217,7 +217,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
     if steps is None or str(high) == "MAXREPEAT":
         return None, 1
     low, high = int(low), int(high)
-    # an inner part that can match in several ways multiplies
+    # each repetition of an inner part that can match in several ways multiplies the ways
     combinations = min(ways ** min(high, 40), _MANY)
     lengths = 1
     if operation != "POSSESSIVE_REPEAT":

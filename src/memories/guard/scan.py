@@ -12,8 +12,8 @@ from typing import NamedTuple
 from memories.guard import contexts, rules, spoken, values
 from memories.guard.rules import Rule, Secret
 
-MAX_KEY = 20_000  # characters of a private key
-# how many literals are tried inside a match that was not a secret; hundreds would take seconds
+MAX_KEY = 20_000  # maximum length of a private key in characters
+# maximum number of literals tried in a match that was not a secret; hundreds would take seconds
 _MAX_INSIDE = 3
 _LONG_RUNS = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
 _LONG_WORD = r"\S{16}"
@@ -45,9 +45,9 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters represent phrases of this many letters, which never name a secret.
+# Some Arabic characters stand for phrases of this many letters or more; none names a secret.
 _LONG_FORM = 8
-_ROW = 64  # equal characters; no literal contains more
+_ROW = 64  # equal characters that are skipped at once; no literal contains so many
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -279,8 +279,10 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[Secret]:
 
 
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[Secret]:
-    """Return the secrets in a text without undoing disguises; with `tokens_only`, without those
-    found by context."""
+    """Return the secrets in a text without undoing disguises.
+
+    With `tokens_only`, secrets that only their context reveals are left out.
+    """
     lower = text.lower()
     if len(lower) != len(text):  # a letter became two in lower case
         lower = text.replace("İ", "i").lower()
@@ -369,7 +371,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _find_private_keys(text: str) -> Iterator[Secret]:
-    """Yield PEM keys: from the header to the end, or to the end of the key if that is missing."""
+    """Yield PEM keys, from the header to the trailer, or to the end of the key if there is none."""
     position = text.find(_KEY_HEADER)
     while position >= 0:
         start = text.rfind("BEGIN", max(0, position - 40), position)

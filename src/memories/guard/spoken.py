@@ -15,11 +15,11 @@ from memories.guard import values
 from memories.guard.locators import CODE
 from memories.guard.rules import Secret
 
-_REACH = 80  # characters between a word and its value
-_WORDS_APART = 5  # characters between a value and the word after it
-# letters; a Latin word this short counts only on its own: "pin" in "shopping" doesn't
+_REACH = 80  # maximum number of characters between a word and its value
+_WORDS_APART = 5  # maximum number of words between a value and a word after it
+# A Latin word with at most this many letters counts only on its own: not "pin" in "shopping".
 _SHORT = 4
-# letters in the ending of a word, as in "salasanamme"; with more it is another word
+# the ending of a word, as in "salasanamme"; a longer one makes a different word
 _ENDING = r"[^\W\d_]{0,6}(?![^\W_])"
 _LONGER = r"[^\W\d]|-[a-z]"  # the word continues, as in "Passwort-Manager"
 # a value without a digit or inner capital is a plain word
@@ -51,8 +51,8 @@ _FEW_WORDS = r"[^\W\d_]{0,12}(?:[\s-]{1,2}[^\W\d_]{1,20}){0,3}\s{0,2}"
 _END = r"\s{0,2}(?:$|[^\w\s]|[^\x00-\x7f])"
 
 
-# How certainly a word names a value: with "is" or a colon between them; adjacent or with "to";
-# else.
+# How certainly a word names a value: with "is" or a colon between them; next to each other, or with
+# "to" between them; otherwise.
 _SURELY, _LIKELY, _HARDLY = 2, 1, 0
 
 
@@ -79,8 +79,8 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[Secret]:
     """Yield the secrets that a text's sentences name.
 
-    A value is searched up to the second next word, so no part of a text is searched more than a few
-    times.
+    A value is searched for only up to the second word after it, and back to the second word before
+    it, so no part of a text is searched more than a few times.
 
     Args:
         text: The text.
@@ -140,7 +140,7 @@ def _words() -> dict[str, _Word]:
 
 @functools.cache
 def _pattern(*, latin_only: bool) -> str:
-    """Return the pattern of all words, or of those in Latin letters, by their first letters."""
+    """Return the pattern of all words, or of those in Latin letters, grouped by first letter."""
     endings: dict[str, list[str]] = {}  # by the first letter
     for word in sorted(_words(), key=len, reverse=True):
         if latin_only and word[0] > _LATIN:
@@ -183,7 +183,6 @@ def _find_after(text: str, end: int, last: int, word: _Word) -> Secret | None:
         kind = _kind(value, word.kinds, lead)
         if kind:
             return Secret(start, stop, kind)
-        # "pin tzdata to 2024"
         # as in "pin tzdata to 2024"
         is_pinned = lead == _LIKELY and len(between.split()) > 1 and text[end - 1].islower()
         if "pin" in word.kinds and not is_pinned and _is_lone_pin(text, start, stop, between):
@@ -225,8 +224,9 @@ def _find_before(text: str, first: int, end: int, word: _Word) -> Secret | None:
 
 
 def _trim(text: str, position: int) -> tuple[int, int]:
-    """Return the place of the value in a run of signs, without surrounding quotes and similar
-    marks."""
+    """Return the place of the value in a run of characters, without quotes and similar marks
+    around it.
+    """
     run = _compile(_RUN).match(text, position)[0]  # type: ignore[index]
     value = run.lstrip(_OPENING)
     start = position + len(run) - len(value)

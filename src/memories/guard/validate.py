@@ -1,5 +1,4 @@
-"""Validates content, queries, tags, namespaces and other input against limits; each error is one
-sentence."""
+"""Validates content, queries, tags, namespaces and other input; each error is one sentence."""
 
 import json
 import math
@@ -12,7 +11,7 @@ from memories.errors import InvalidInput
 from memories.languages import make_visible
 
 MAX_CONTENT_BYTES = 1_048_576
-# bytes of the normal form (NFKC), which is indexed; there, one character may become a phrase
+# limit of the normal form (NFKC), which is indexed; one character may become a phrase in it
 MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
@@ -21,7 +20,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_MAX_QUOTED = 4_096  # characters of a text that a message may quote
+_MAX_QUOTED = 4_096  # maximum number of characters of a text that are read to quote it
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # A namespace's folder is in the home, next to the program's own files and folders. This lists all
@@ -98,7 +97,7 @@ def query(text: str) -> str:
 
 
 def tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags, their keys and values without surrounding spaces.
+    """Return valid tags, without spaces around their keys and values.
 
     Raises:
         InvalidInput: There are too many tags, or a tag is invalid.
@@ -250,7 +249,7 @@ def index(number: int) -> int:
     """Return a valid index of a turn.
 
     Raises:
-        InvalidInput: The index is not a whole number from 0.
+        InvalidInput: The index is not a whole number, or is negative.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
         raise InvalidInput("start must be a whole number from 0")
@@ -274,7 +273,7 @@ def read_json(text: str) -> Any:
 
     Raises:
         InvalidInput: The text is not JSON, an object repeats a key, a number is not finite, or the
-            nesting is too deep. The message is the rest of a sentence about the text.
+            nesting is too deep. The message lacks a subject, which the caller adds.
     """
     try:
         return json.loads(
@@ -286,7 +285,7 @@ def read_json(text: str) -> Any:
     except InvalidInput:
         raise
     except RecursionError:
-        raise InvalidInput("is not JSON that can be read (it is nested too deeply)") from None
+        raise InvalidInput("is not readable JSON (it is nested too deeply)") from None
     except ValueError as exc:
         raise InvalidInput(f"is not JSON ({exc})") from exc
 

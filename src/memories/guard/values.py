@@ -143,14 +143,12 @@ def is_name(value: str) -> bool:
 
 
 def is_plausible(value: str) -> bool:
-    """Return whether a value where a secret is expected, such as after `--password`, can be one."""
+    """Return whether a value can be a secret where one is expected, such as after `--password`."""
     return len(value) >= 4 and not is_placeholder(value)
 
 
 def is_card(number: str) -> bool:
-    """Return whether digits are a payment card number (ISO/IEC 7812: an issuer's prefix, the Luhn
-    digit).
-    """
+    """Return whether digits are a payment card number (ISO/IEC 7812: issuer prefix, Luhn digit)."""
     digits = re.sub(r"\D", "", number)
     if not re.fullmatch(_CARDS, digits) or len(set(digits)) < 3:
         return False
