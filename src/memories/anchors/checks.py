@@ -22,8 +22,8 @@ from memories.errors import InvalidInput
 from memories.models import CHANGED, EXPIRED, UNVERIFIED, VERIFIED, Cited, Verdict
 
 OUT_OF_TIME = "was not checked in time"
-_RACY_NS = 2_000_000_000  # an edit this soon after another may keep its time
-_MAX_ENTRIES = 5_000
+_RACY_NS = 2_000_000_000  # two edits within this time may leave the same modification time
+_MAX_ENTRIES = 5_000  # maximum number of results that are kept
 _DAY_MS = 86_400_000
 
 
@@ -181,7 +181,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def settle(anchor: Anchor, tree: WorkingTree) -> Anchor:
-    """Return an explicit anchor in its stored form, after checking that it holds now.
+    """Check that an explicit anchor holds now; return it in its stored form.
 
     Raises:
         InvalidInput: It doesn't hold.
@@ -196,7 +196,9 @@ def settle(anchor: Anchor, tree: WorkingTree) -> Anchor:
         raise InvalidInput(f"the anchor {anchor} can't be checked: {anchor.target} {look.why}")
     if not holds:
         reason = _describe_change(anchor, look, was_true=False)
-        raise InvalidInput(f"the anchor {anchor} doesn't hold: {reason}; correct or leave it out")
+        raise InvalidInput(
+            f"the anchor {anchor} doesn't hold: {reason}; correct it or leave it out"
+        )
     return anchor
 
 
@@ -263,7 +265,7 @@ def decide(cited: Cited, checks: Sequence[Check], now: datetime) -> Verdict | No
     """Return the verdict on a memory; None if nothing about it can be checked here.
 
     Args:
-        memory: The cited.
+        cited: The proof that the memory cites.
         checks: The checks of its anchors, if its project is at hand.
         now: The present.
     """

@@ -1,5 +1,5 @@
-"""Finds the anchors of a text when it is written: existing files that it names, and the symbols,
-literals and values that it names and that these files contain at that moment.
+"""Finds the anchors of a new text: the existing files that it names, and the symbols, literals and
+values that it names and that these files contain.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ _DATE = re.compile(r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{1
 _VALUE = re.compile(r"(?<![\w.])(?:[<>=!~^]=?)?v?\d[\w.]*(?<!\.)|(?<!\w)(?:[tT]rue|[fF]alse)(?!\w)")
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _NAME = re.compile(r"[^\W\d][\w$]*(?:[-.][^\W\d][\w$]*)*(?:\(\))?")
-# What follows these signs may be a value without a digit: `charset is utf-8`, `testpaths = tests`.
+# A value after one of these signs needs no digit: `charset is utf-8`, `testpaths = tests`.
 _ASSIGNED = re.compile(r"[\w\])`\"'](?:\s*=\s*|\s*:\s+|\s+is\s+)[`\"']?([\w./+-]*\w)")
 _NO_NAMES = frozenset("value values default defaults the and see set with from for".split())
-# Signs that a word is a name in code: an underscore, a capital after a small letter, a dot, a
-# hyphen, a call.
+# Signs that a word is a name in code: an underscore, a capital after a lower-case letter, a dot, a
+# call, a number after capitals, or only capitals.
 _CODE_NAME = re.compile(r"_|[a-z0-9][A-Z]|\w\.\w|\(\)|[A-Z]{2}\d|^[A-Z]{4,}$")
 
 
@@ -42,7 +42,7 @@ class _Names(NamedTuple):
 
     Attributes:
         code: Names of code, and quoted texts.
-        words: Other words, which only count before a value.
+        words: Other words, which count only as the name of a value.
         values: Numbers, versions and booleans, and quoted texts.
     """
 
@@ -111,9 +111,7 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
 
 
 def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Iterator[Anchor]:
-    """Yield the named values, symbols and literals that a file contains, as anchors; parts of named
-    values are left out.
-    """
+    """Yield the named values in a file as anchors, then its other symbols and literals."""
     used: set[str] = set()
     before = [name for name in (*names.code, *names.words) if name in content]
     before = [name for name in before if not _VALUE.fullmatch(name)]

@@ -1,9 +1,9 @@
-"""The grammar of anchors, and which of them a new text keeps. Pure: nothing here reads a file.
+"""The grammar of anchors, and the paths that a text names. Pure: nothing here reads a file.
 
     ops/grafana/                       a folder; a file without the slash
     src/refund_service.py::lock_order  a symbol, where the language of the file is known
     docker-compose.yml::5433           a literal
-    README.md::"lock order"            a literal, whatever it looks like
+    README.md::"lock order"            always a literal
     commit:9fceb02                     a commit, which is never checked
     https://example.org/runbook        a URL, which is never fetched
 
@@ -42,7 +42,7 @@ _SECRET_WORDS = frozenset("credential credentials secret secrets".split())
 _DATA_ENDS = frozenset("json yaml yml toml ini cfg conf env txt xml properties".split())
 _SAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 MAX_TEXT = 20_000  # characters; only the beginning of a longer text is searched
-_MAX_PATHS = 40  # names that are looked up in the working tree
+_MAX_PATHS = 40  # maximum number of paths that are looked up in the working tree
 _QUOTED = re.compile(r"`([^`\n]{2,200})`|\"([^\"\n]{2,80})\"|(?<!\w)'([^'\n]{2,80})'(?!\w)")
 _WORD = re.compile(r"[^\s,;()\[\]{}\"'`“”‘’«»<>|]+")
 _PATH = re.compile(r"(?:\./)?[\w.@+-]+(?:/[\w.@+-]+)*/?")
@@ -191,7 +191,7 @@ def parse_all(texts: Iterable[str]) -> list[Anchor]:
 def select_named(anchors: Sequence[str], old_text: str, new_text: str) -> tuple[str, ...]:
     """Return the anchors that a memory keeps when its text changes.
 
-    An anchor goes if the old text named its path, symbol or literal and the new text doesn't.
+    An anchor is dropped if the old text named its path, symbol or literal and the new one doesn't.
     """
 
     def stays(written: str) -> bool:

@@ -1,5 +1,5 @@
-"""Judges whether memories are still true, by the available working trees. Start reading this folder
-here.
+"""Judges whether memories are still true, using the working trees at hand. Start reading this
+folder here.
 
 A file is read only if its size, inode or times changed since the last check. The results of checks
 are in a file next to the scratchpad, under digests that reveal neither paths nor literals.
@@ -32,8 +32,8 @@ class Judge(NamedTuple):
     Attributes:
         root_of: Returns the top folder of a project's working tree; None if it isn't at hand.
         cache: The file with the results of earlier checks; None to keep none.
-        seconds: How long the checks of one answer may take; what is left then is unverified. None
-            for no limit.
+        seconds: How long the checks for one answer may take; the remaining anchors are unverified.
+            None for no limit.
     """
 
     root_of: "RootOf"
@@ -95,7 +95,7 @@ class Judge(NamedTuple):
         ]
 
     def verdicts(self, cited: Sequence[Cited], now: datetime) -> list[Verdict | None]:
-        """Return the verdict on each; None if nothing about it can be checked here."""
+        """Return the verdict on each memory; None if nothing about it can be checked here."""
         if not any(source.can_be_judged for source in cited):
             return [None] * len(cited)
         from memories.anchors.checks import Session  # most memories have no anchor

@@ -1,4 +1,4 @@
-"""Finds a literal in a text: its words in order, with any quotes, blanks and signs between them.
+"""Finds a literal in a text: its words in order, with any quotes, blanks and symbols between them.
 
 `requires-python >=3.11` is in `requires-python = ">=3.11"`, and `port 5433` in `"port": 5433,`.
 """
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from memories.anchors.tree import Budget
 
-# Signs between two words; `-`, `<`, `!`, `~` and `+` change the meaning of what follows.
+# Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
+# second one.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # occurrences of a value at which its name is searched
-_MAX_BEFORE = 120  # characters before a value, where its name may be
+_MAX_PLACES = 50  # maximum number of occurrences of a value before which its name is searched for
+_MAX_BEFORE = 120  # maximum number of characters before a value in which its name may be
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
 

@@ -24,13 +24,15 @@ _READ = (
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
-_SLOW = 10  # how many times the processor time checks may take in real time
+_SLOW = 10  # maximum elapsed time as a multiple of the processor time
 _IS_SUPPORTED = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 class Budget:
-    """How long the checks of one thread may take: processor time, so that a busy machine changes no
-    answer, and a bound on the time that passes, for slow disks.
+    """The time that the checks of one thread may take.
+
+    It counts processor time, so that a busy machine changes no answer, and limits the elapsed time,
+    because of slow disks.
     """
 
     def __init__(self, seconds: float) -> None:

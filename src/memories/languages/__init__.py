@@ -1,10 +1,10 @@
-"""Detects the language of a text, and knows words for times, numbers and negation in twenty
+"""Detects the language of a text, and provides words for times, numbers and negation in twenty
 languages.
 
-Each `.txt` file in this folder describes a language, one line per kind of words. To add a language,
-add a file, and its script or its code below. `_` stands for a space, `|` separates words with one
-meaning, `*` stands for any ending. A file is read when a text in its language first occurs; English
-texts need none.
+Each `.txt` file in this folder describes a language, with one line for each kind of word. To add a
+language, add a file, and its script or its code below. `_` stands for a space, `|` separates words
+with the same meaning, `*` stands for any ending. A file is read when a text in its language first
+occurs; English texts need none.
 """
 
 import functools
@@ -27,7 +27,8 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
-_CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}  # only in this one
+# letters that only this language has
+_CYRILLIC = {"uk": frozenset("іїєґ"), "ru": frozenset("ыэъё")}
 _LETTERS = {
     "de": "ß",
     "es": "ñ¿¡",
@@ -37,7 +38,7 @@ _LETTERS = {
     "fi": ("ää", "yy", "yö", "öö", "äy"),
     "vi": "đơưạảấầậẩếềệểịọốồộổớờợởụủứừựữ",
 }
-_MAX_READ = 300  # characters that show the language of a text
+_MAX_READ = 300  # number of characters that are read to detect a language
 _WORD = re.compile(r"[^\W\d_]+")
 # English words that none of the languages above has, so an ASCII text with one of them is English.
 _ENGLISH = frozenset(
@@ -50,8 +51,8 @@ _ALSO_ENGLISH = frozenset(
     "to up us was we week weekend were will won would yes yet yesterday today tomorrow next month "
     "year since until every each".split()
 )
-# Letters and marks that show nothing, though their categories are those of plain text: fillers,
-# joiners, variation selectors.
+# Invisible letters and marks in the categories of visible ones: fillers, joiners, variation
+# selectors.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2800")
 _SELECTORS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 _BLANK = _FILLERS | _SELECTORS
@@ -71,7 +72,7 @@ def _fold_character(sign: str) -> str:
     if category == "Nd":
         return str(unicodedata.decimal(sign))
     if 0x900 <= code < 0x980 and category in ("Mn", "Mc"):
-        # A sign in Hindi words becomes a letter, because `\w` does not match marks.
+        # A vowel mark in a Hindi word becomes a letter, because `\w` does not match marks.
         return chr(code + 0xB01)
     if code < 0x530 or 0x1E00 <= code < 0x2000:
         parts = unicodedata.normalize("NFD", sign)
@@ -99,11 +100,11 @@ def fold(text: str) -> str:
 
 @functools.lru_cache(256)
 def detect(text: str) -> Sequence[str]:
-    """Return the codes of the languages that a text may be in, the likeliest first.
+    """Return the codes of the languages that a text may be in, the most likely first.
 
-    The result is empty for English and for unknown languages. It has several languages in Latin
-    letters if the text has equally many words of each, and every language of another script that
-    the text has a letter of.
+    The result is empty for English and for unknown languages. Languages in Latin letters share it
+    if the text has equally many words of each. Of the other scripts, it includes every language
+    with a letter in the text.
     """
     text = text[:_MAX_READ]
     if text.isascii():
@@ -194,7 +195,7 @@ def secret_words() -> Mapping[str, Sequence[str]]:
 def announces_change(text: str) -> bool:
     """Return whether a text says that something has changed: now, no longer, instead of, replaced.
 
-    `changes.txt` has the words. They are a hint at most: "now" may also stand in any other text.
+    The words are in `changes.txt`. They are only a hint: "now" may occur in any other text too.
     """
     folded = fold(text[:_MAX_READ])
     codes = detect(text) or ("en",)
@@ -211,7 +212,7 @@ def _change_words(code: str) -> re.Pattern[str]:
     return re.compile(either if code in UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
 
 
-# The sense of the words in each line; if a word is in several lines, the last one counts.
+# The sense of the words in each line of a file; if a word is in several lines, the last one counts.
 _SENSES_OF_LINES = {
     "articles": "the",
     "a": "a",
@@ -236,7 +237,7 @@ MONTHS = (
 )
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 DAYS = frozenset((*MONTHS, *WEEKDAYS))
-# The numbers in the order in which files list their words; some files omit the last ones.
+# The numbers, in the order in which the files list the words for them; some files omit the last.
 NUMBERS = [str(number) for number in (*range(21), *range(30, 101, 10))]
 _SERIES = {"weekdays": WEEKDAYS, "months": MONTHS, "numbers": NUMBERS}
 
@@ -262,11 +263,11 @@ def sense(word: str, codes: Sequence[str]) -> str:
     """Return the sense of a word in the first of these languages that knows it; empty if none does.
 
     Returns:
-        A number in figures; the English name of a month or a weekday; "not" for a negation; "live"
-        for a verb with one object at a time; "is", "has", "use", "prefer", "always" and "every" for
-        these;
-        "was" for a sign of the past; "like" for things that there are many of; "in" for
-        prepositions of place and time, "with" for others; "the" and "a".
+        A number in digits, the English name of a month or a weekday, or one of these: "not" for a
+        negation; "live" for a verb that takes one object at a time; "like" for a verb or noun that
+        may have many objects; "was" for a mark of the past; "in" for a preposition of place or
+        time; "with" for any other preposition; and "is", "has", "use", "prefer", "always", "every",
+        "the", "a", "today", "yesterday" and "tomorrow" for words with that meaning.
     """
     spelling = word.lower()
     for code in codes:
@@ -325,7 +326,7 @@ def _read_han(signs: str) -> int:
 
 
 def is_unseen(sign: str) -> bool:
-    """Return whether a character shows nothing, reorders others, or commands a terminal."""
+    """Return whether a character is invisible, reorders others, or controls a terminal."""
     return sign in _BLANK or unicodedata.category(sign) in _UNSEEN_CATEGORIES
 
 

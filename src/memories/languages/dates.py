@@ -1,7 +1,7 @@
 """Finds dates in a question, and scores how close times are to them.
 
-It reads English; `days` translates other languages. A date never filters: it shows which answers
-are likelier. A text about a date is often written a little later ("yesterday we …"), so times after
+It reads English; `days` translates other languages. A date never filters; it makes answers more
+likely. A text about a date is often written a little later ("yesterday we …"), so times after
 a date count for longer than times before it.
 """
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# At this distance from a single day, a time still counts about a quarter.
+# At this distance from a single day, a time still scores a quarter.
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0
-WIDTH_SHARE = 0.25  # share of a span's width that is added to these distances
+WIDTH_SHARE = 0.25  # share of a span's width that is added to both distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
-_LONGEST = 60  # characters of a date
-_LEAP_YEARS = 8  # in which there is always a 29 February, from 1904 to 2096
+_LONGEST = 60  # maximum length of a date in characters
+_LEAP_YEARS = 8  # from 1904 to 2096, any eight consecutive years include a 29 February
 
 _MONTHS = {name: number for number, name in enumerate(MONTHS, 1)}
 _MONTHS.update({name[:3]: number for name, number in _MONTHS.items()}, sept=9)
@@ -57,7 +57,7 @@ Span = tuple[date, date]  # first and last day
 
 
 class _Context(NamedTuple):
-    """The days and years by which the dates in a text are read.
+    """The day and the years that determine what the dates in a text mean.
 
     Attributes:
         today: The day that relative dates count from.
@@ -99,7 +99,7 @@ def span(text: str, now: datetime) -> Span | None:
 
     Args:
         text: A date and nothing else.
-        now: When it was written. A date without a year is the last one that has begun.
+        now: When it was written. A date without a year means the latest one that has begun.
     """
     if len(text) > _LONGEST:
         return None
@@ -111,7 +111,7 @@ def span(text: str, now: datetime) -> Span | None:
 
 
 def _in_english(text: str) -> str:
-    """Return a text with its days in English; most texts are in English and need no other words."""
+    """Return a text with its dates in English; most texts are in English already."""
     if not detect(text):
         return text
     from memories.languages.days import in_english
@@ -143,8 +143,8 @@ def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.f
         spans: At least one span.
 
     Returns:
-        Shape (n,). Outside it is (1 + distance / reach)⁻², where the reach grows with the width of
-        the span.
+        Shape (n,). Outside a span it is (1 + distance / reach)⁻², where the reach grows with the
+        width of the span.
     """
     import numpy as np
 
@@ -165,9 +165,9 @@ def overlap(text_spans: Sequence[Span], query_spans: Sequence[Span]) -> float:
         query_spans: The spans of the question.
 
     Returns:
-        The best score of all pairs. It is 1 if a short span meets one of the question, less if it
-        is much wider than that, and less with the distance, as in `closeness` but faster. 0 if
-        either is empty.
+        The best score of all pairs; 0 without pairs. A pair scores 1 if a short span of the text
+        meets the question's, less if it is much wider than that, and less with their distance,
+        which counts more than in `closeness`.
     """
     best = 0.0
     for first, last in text_spans:
@@ -365,7 +365,7 @@ def _end_of_month(day: date) -> date:
     return date(day.year, day.month + 1, 1) - timedelta(days=1)
 
 
-# The patterns with their readers; longer and more certain ones come first.
+# The patterns with their readers; the longer and more certain ones come first.
 _READERS: tuple[tuple[str, Reader], ...] = (
     (rf"\b{_YEAR}[-/](?P<month>\d{{1,2}})[-/]{_DAY}(?!\d)", _read_date),
     (rf"(?<![\w.]){_DAY}\.(?P<month>\d{{1,2}})\.{_YEAR}\b", _read_date),

@@ -1,4 +1,4 @@
-"""Translates the days in a text of another language into English, which `dates` reads.
+"""Translates the dates in a text in another language into English, which `dates` reads.
 
 "vor zwei Wochen", "il y a deux semaines" and "2週間前" all become "2 weeks ago" in their place. So
 only one module computes dates, and a language needs only words.
@@ -36,7 +36,7 @@ _COUNTED = {"ago": "{span} ago", "past": "last {span}", "ahead": "in {span}"}
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _OF = "(?:的|の|의)?"
 _MAX_READ = 2_000  # characters
-_FIRST_MARK = 0xE000  # the first sign that replaces a translated part
+_FIRST_MARK = 0xE000  # the first of the characters that replace translated parts
 _FIGURES = "figures"
 _SEPARATOR = re.compile(r"[\s_-]+")
 
@@ -56,9 +56,9 @@ class _Reading(NamedTuple):
 
 
 def in_english(text: str) -> str:
-    """Return a text with its days in English, each between full stops, and the rest unchanged.
+    """Return a text with its dates in English, each between full stops, and the rest unchanged.
 
-    A text in English, or without a known day, is returned unchanged.
+    A text in English, or without a known date, is returned unchanged.
     """
     translated = text
     for code in detect(text):
@@ -67,7 +67,7 @@ def in_english(text: str) -> str:
 
 
 def single_day(text: str) -> str:
-    """Return the English for a text that contains only one day and function words; empty for other
+    """Return the English for a text that consists of one date and function words; empty for other
     texts.
     """
     before, *parts = in_english(text).split(" . ")
@@ -126,9 +126,9 @@ def _fill(form: str, code: str, match: re.Match[str]) -> str:
 
 @functools.cache
 def _hints(code: str) -> Mapping[str, Sequence[str]]:
-    """Return, for each line, texts that a match contains: one of them at least.
+    """Return texts for each line; a match contains at least one of them.
 
-    Without one, the pattern can't match and isn't compiled.
+    If a text contains none, the pattern can't match it and isn't compiled.
     """
     hints: dict[str, Sequence[str]] = {_FIGURES: tuple("0123456789")}
     for line, entries in words(code).items():
@@ -161,7 +161,7 @@ def _prefixes(code: str) -> str:
 
 
 def _any_of(code: str, entries: Sequence[str]) -> str:
-    """Return a pattern for any of some entries, the longest first; without entries, for nothing."""
+    """Return a pattern for any of the entries, longest first; without entries, for nothing."""
     names = [entry.strip("~").split("=")[0] for entry in entries if entry != "-"]
     if not names:
         return r"(?!)"
@@ -245,7 +245,7 @@ def _names_alone(code: str) -> Iterator[_Reading]:
 
 
 def _numeric_dates(code: str) -> Iterator[_Reading]:
-    """Yield dates in figures: 7.5.2023, 7/5/2023, 2023年5月7日; and in Chinese signs: 五月七日."""
+    """Yield dates in digits, 7.5.2023, 7/5/2023, 2023年5月7日, or Chinese characters, 五月七日."""
     if code not in {"zh", "ja", "ko"}:
         date = r"(?<!\d)(?P<day>\d{1,2})(?P<sign>[./-])\s?(?P<figures>\d{1,2})(?P=sign)\s?"
         yield _Reading(f"{date}{_YEAR}", "{year}-{figures}-{day}", (_FIGURES,))
@@ -310,7 +310,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return the units of time by name, each with the number in names such as "two days"."""
+    """Return the units of time by name, each with the number that its name includes, else 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:
@@ -321,7 +321,7 @@ def _units(code: str) -> Mapping[str, tuple[str, str]]:
 
 @functools.cache
 def _number_words(code: str) -> Mapping[str, str]:
-    """Return the numbers of a language's words for them."""
+    """Return the number for each number word of a language."""
     numbers: dict[str, str] = {}
     for number, entry in zip(NUMBERS[1:], words(code)["numbers"][1:], strict=False):
         numbers.update(dict.fromkeys(entry.replace("_", " ").split("|"), number))

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
-_MAX_READ = 16_384  # how much of a text is read for its terms, in characters
-_LONGEST = 64  # longer words (in letters) get no other forms; also the words of a phrase
-_MAX_ENDINGS, _MIN_STEM = 2, 4  # endings that are removed from a word, and letters that remain
-_MAX_PREFIXES, _MIN_BASE = 7, 3  # prefixes that are added; letters after one
+_MAX_READ = 16_384  # maximum number of characters of a text that are read for its terms
+_LONGEST = 64  # maximum letters of a word that gets other forms; maximum words of a phrase
+_MAX_ENDINGS, _MIN_STEM = 2, 4  # maximum endings removed from a word; minimum letters that remain
+_MAX_PREFIXES, _MIN_BASE = 7, 3  # maximum prefixes added to a word; minimum letters after a prefix
 
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'}
@@ -31,14 +31,14 @@ _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
-# A sign between two digits does not end a token: versions, dates, addresses and large numbers.
+# A symbol between two digits does not end a token: versions, dates, addresses and large numbers.
 _TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
 _HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
-# Spellings that the index can hold, for names with signs: C++, C#.
+# Spellings that the index can hold, for names with symbols: C++, C#.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
-# Function words of English. They are in the index, for phrases, but left out of queries that have
-# better words.
+# Function words of English. They are indexed, so that phrases match, but left out of queries that
+# have other words.
 STOP_WORDS = frozenset(
     "a about above after again against all also am an and any are aren't as at be because been "
     "before being below between both but by can can't cannot could couldn't did didn't do does "
@@ -136,7 +136,7 @@ def _drop_function_words(spelled: str, codes: Sequence[str]) -> str:
     for code in codes:
         function_words = frozenset(languages.words(code)["stop"])
         if code in languages.UNSPACED:
-            # A single sign may be a part of any word.
+            # A single character may be part of any word.
             longer = [word for word in function_words if len(word) > 1]
             longer.sort(key=len, reverse=True)
             spelled = re.sub("|".join(map(re.escape, longer)), " ", spelled)
@@ -189,8 +189,8 @@ def tokens(text: str) -> set[str]:
     """Return the words of a text without case and accents, with whole numbers.
 
     `1.2` is not in `1.20`, nor `80` in `8080`. Versions, dates, IP addresses and identifiers such
-    as `k8s` are words too. Digits of all scripts are the same. For unspaced scripts, return the
-    characters and the pairs, and numbers with a `=` before each.
+    as `k8s` are words too. Digits of all scripts are equal. For unspaced scripts, return the
+    characters, the pairs, and each number after a `=`.
     """
     plain = normal_form(mark_raised(text))
     if not plain.isascii():
@@ -240,7 +240,7 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     for phrase in phrases:
         if len(phrase) > 1:
             yield " ".join(phrase)
-    # Each compound only once, since a long text repeats itself.
+    # Each compound only once, since long texts repeat compounds.
     for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
@@ -287,7 +287,7 @@ def _words(text: str) -> list[str]:
 
 
 def _open_end(word: str) -> str:
-    """Return a term for the beginning of a word in a script other than Latin, with any ending."""
+    """Return a term for a word with any ending; the word itself if it is short or Latin."""
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
@@ -313,7 +313,7 @@ def _stem(word: str, codes: Sequence[str]) -> str:
     return word
 
 
-# Letters that are often written without their mark, with it; some only in certain languages.
+# Letters whose mark is often omitted, each with its marked form; some only in certain languages.
 _MARKED = {"α": "ά", "ε": "έ", "η": "ή", "ι": "ί", "ο": "ό", "υ": "ύ", "ω": "ώ"}
 _MARKED.update({sign: f"{sign}\u093c" for sign in "कखगजडढफ"})
 _MARKED_IN = {"ru": {"е": "ё"}, "pl": {"l": "ł"}, "vi": {"d": "đ"}}
@@ -322,8 +322,8 @@ _ALEFS = "أإآ"
 
 
 def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield other spellings of a word in the index: without its marks, or with one that is often
-    left out.
+    """Yield other spellings of a word that the index may hold: without its marks, or with a mark
+    that is often omitted.
     """
     unmarked = _without_marks(word)
     yield unmarked
@@ -341,7 +341,7 @@ def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
 
 
 def _without_marks(word: str) -> str:
-    """Return a word without the marks that the index does not strip itself."""
+    """Return a word without the marks that the index keeps."""
     is_cyrillic = "\u0400" <= word[0] < "\u0530"
     is_indic = "\u0900" <= word[0] < "\u0e00"
     if is_cyrillic or is_indic:
@@ -353,7 +353,7 @@ def _without_marks(word: str) -> str:
 
 
 def _with_marks(unmarked: str, codes: Sequence[str]) -> Iterator[str]:
-    """Yield a word with one mark that is often left out."""
+    """Yield a word's spellings with one mark that is often omitted."""
     marked = dict(_MARKED)
     for code in codes:
         marked.update(_MARKED_IN.get(code, {}))
