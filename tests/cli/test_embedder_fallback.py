@@ -43,12 +43,12 @@ def hang_after_headers(handler: Handler, _: object) -> None:
 DOWN: dict[str, tuple[Behaviour, str]] = {
     "429": (
         status(429, {"error": {"message": "slow down"}}),
-        "is asked too often (429): slow down",
+        "limits the rate of requests (429): slow down",
     ),
     "429 with Retry-After": (status(429, Retry_After="60"), "it asks to wait 60 seconds"),
-    "500": (status(500), "is unwell (500)"),
-    "503": (status(503), "is unwell (503)"),
-    "401": (status(401), "wants a key (401)"),
+    "500": (status(500), "has a problem (500)"),
+    "503": (status(503), "has a problem (503)"),
+    "401": (status(401), "requires a key (401)"),
     "hang": (hang, "did not answer within"),
     "hang after the headers": (hang_after_headers, "did not answer within"),
     "trickle": (drip, "did not answer within"),
@@ -188,7 +188,7 @@ def test_memories_without_a_vector_get_one_later(
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
     service.next.append(status(500))
     made = memory("create", "The cache is Redis", "-n", "bob").json
-    assert "is unwell (500)" in made["note"]
+    assert "has a problem (500)" in made["note"]
     with Memories(namespace="bob") as memories:
         assert memories.status().without_vector_count == 1
     service.next.append(status(503))
@@ -311,11 +311,11 @@ def test_http_and_mcp_say_the_same(
         200,
         [OLD],
     )
-    assert "is unwell (500)" in answer.json()["note"]
+    assert "has a problem (500)" in answer.json()["note"]
     with Memories(config=config) as memories:
         called = Tools(lambda: memories, lambda _: (memories, "")).search_memories(
             "main database", scope="memories"
         )
     assert OLD in str(called.content)
-    assert "is unwell (500)" in str(called.content)
+    assert "has a problem (500)" in str(called.content)
     assert len(service.seen) == 1

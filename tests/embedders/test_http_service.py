@@ -450,7 +450,7 @@ def test_pauses_double_and_end(server: Server) -> None:
     assert time.pauses == [0.5, 1, 2, 4, 8, 16, 20]
     assert len(server.seen) == MAX_TRIES
     assert str(caught.value) == (
-        f"the embedder's server ({server.url}/v1/embeddings) is unwell (500): overloaded; tried 8 "
+        f"the embedder's server ({server.url}/v1/embeddings) has a problem (500): overloaded; tried 8 "
         "times, "
         "try again later"
     )
@@ -460,7 +460,7 @@ def test_pauses_double_and_end(server: Server) -> None:
 def test_the_time_of_all_tries_has_a_bound(server: Server, act: str, bound: float) -> None:
     server.next += [status(503)] * 99
     time = Time()
-    with pytest.raises(EmbedderUnavailable, match="is unwell"):
+    with pytest.raises(EmbedderUnavailable, match="has a problem"):
         getattr(opened(server, time=time), act)("text")
     assert bound / 4 < time.now < bound
 
@@ -496,7 +496,7 @@ def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
     time = Time()
     with pytest.raises(
         EmbedderUnavailable,
-        match=r"is asked too often \(429\): slow down; it asks to wait 60 seconds$",
+        match=r"limits the rate of requests \\(429\): slow down; it asks to wait 60 seconds$",
     ):
         opened(server, time=time).embed_query("text")
     assert time.pauses == []
@@ -586,10 +586,10 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         (made(lambda found: [[] for _ in found]), "gave a vector of 0 numbers"),
         (made(lambda found: found[:1]), "gave 1 vectors for 2 texts"),
         (made(lambda found: [*found, found[0]]), "gave 3 vectors for 2 texts"),
-        (made(lambda found: [[0.0] * 64 for _ in found]), "points nowhere"),
-        (made(lambda found: [[float("nan")] * 64 for _ in found]), "points nowhere"),
-        (made(lambda found: [[float("inf")] * 64 for _ in found]), "points nowhere"),
-        (made(lambda found: [[10**400] * 64 for _ in found]), "points nowhere"),
+        (made(lambda found: [[0.0] * 64 for _ in found]), "without a direction"),
+        (made(lambda found: [[float("nan")] * 64 for _ in found]), "without a direction"),
+        (made(lambda found: [[float("inf")] * 64 for _ in found]), "without a direction"),
+        (made(lambda found: [[10**400] * 64 for _ in found]), "without a direction"),
         (made(lambda found: [["0.5"] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: [[True] * 64 for _ in found]), "something other than numbers"),
         (made(lambda found: [[None] * 64 for _ in found]), "something other than numbers"),
@@ -625,7 +625,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         ),
         (
             status(301, Location="https://elsewhere.example/v1"),
-            "points to https://elsewhere.example/v1",
+            "redirects to https://elsewhere.example/v1",
         ),
         (
             status(400, {"error": {"message": "input too long"}}),
@@ -713,7 +713,7 @@ def test_a_server_that_wants_a_key_is_told_which(server: Server) -> None:
     config = settings(embedder_url=server.url, embedder_dimensions=64, openai_api_key=KEY)
     embedder = open_embedder("openai:tiny", config)
     assert embedder is not None
-    with pytest.raises(EmbedderUnavailable, match=r"wants a key \(401\); set EMBEDDER_API_KEY$"):
+    with pytest.raises(EmbedderUnavailable, match=r"requires a key \(401\); set EMBEDDER_API_KEY$"):
         embedder.embed("text")
 
 
@@ -753,7 +753,9 @@ def test_a_missing_key_is_said_before_anything_is_sent(tmp_path: Path) -> None:
     for name, variable in (("openai", "OPENAI"), ("voyage", "VOYAGE"), ("cohere", "COHERE")):
         embedder = open_embedder(name, settings(embedder_fallback="local"))
         assert embedder is not None
-        with pytest.raises(EmbedderError, match=f"wants a key: set {variable}_API_KEY") as caught:
+        with pytest.raises(
+            EmbedderError, match=f"requires a key: set {variable}_API_KEY"
+        ) as caught:
             embed_to_store(embedder, ["text"])
         assert not isinstance(caught.value, EmbedderUnavailable)
 
@@ -778,7 +780,7 @@ def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "ключ", "sk-\x7f"])
 def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
     with pytest.raises(
-        ConfigError, match="OPENAI_API_KEY has characters that no key has"
+        ConfigError, match="OPENAI_API_KEY has characters that a key can't have"
     ) as caught:
         open_embedder("openai", settings(openai_api_key=key))
     assert key not in str(caught.value)
@@ -815,7 +817,7 @@ def test_texts_cross_no_network_unencrypted() -> None:
         ("https://exa mple.org", "not the URL of a service"),
         ("https://example.org:port/", "is not a URL"),
         ("https://[::1", "is not a URL"),
-        (f"https://user:{KEY}@example.org", "holds a name or a password"),
+        (f"https://user:{KEY}@example.org", "contains a name or a password"),
     ],
 )
 def test_an_address_that_is_none(url: str, message: str) -> None:
@@ -953,7 +955,7 @@ def test_names_of_models_are_looked_up_as_they_are_written() -> None:
     assert all(
         name == name.lower() and model.window_bytes >= 640 for name, model in models().items()
     )
-    with pytest.raises(ConfigError, match="which is not a valid name"):
+    with pytest.raises(ConfigError, match="has an invalid model name"):
         open_embedder("openai:a\nb", settings())
 
 

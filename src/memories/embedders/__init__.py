@@ -1,5 +1,6 @@
-"""Embedders turn text into vectors; `open_embedder` returns one by its name, and `StoreEmbedder`
-the one of a store."""
+"""Embedders turn text into vectors. `open_embedder` opens one by name; `StoreEmbedder` chooses the
+one for a store.
+"""
 
 import contextlib
 import os
@@ -70,7 +71,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         config: The settings of a service. [default: the environment and the files]
 
     Returns:
-        The embedder, or None for `none`: search then goes by words only.
+        The embedder, or None for `none`: search then uses only words.
 
     Raises:
         ConfigError: There is no such embedder, or a setting of its service is missing or invalid.
@@ -101,8 +102,9 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
 
 
 class StoreEmbedder:
-    """The embedder that is used with a store: the one that a caller or a setting names, else the
-    one that made the store's vectors."""
+    """Chooses the embedder for a store: the one that a caller or a setting names, else the one that
+    made the store's vectors.
+    """
 
     def __init__(
         self, embedder: Embedder | str | None, config: "Config", *, may_change: bool
@@ -124,11 +126,11 @@ class StoreEmbedder:
 
     @property
     def space(self) -> Space | None:
-        """The space of its vectors; None if searches go by words only."""
+        """The space of its vectors; None if searches use only words."""
         return self._embedder.space if self._embedder else None
 
     def of(self, store: "Store") -> Embedder | None:
-        """Return the embedder for a store, which uses its space from now on; see `own_embedder`."""
+        """Return the embedder for a store, and make the store use its space; see `own_embedder`."""
         if not self._is_final:
             own = own_embedder(store, self._embedder, self._config)
             self._is_final = own is not self._embedder
@@ -139,8 +141,8 @@ class StoreEmbedder:
 def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") -> Embedder | None:
     """Return the embedder that made a store's vectors, unless a setting names one.
 
-    The store uses its space from now on. While the store can't be read, it is the one that was
-    passed: the operation that needs it reports why.
+    The store uses its space from then on. If the store can't be read, return the given embedder:
+    the operation that needs the store reports why.
 
     Raises:
         ConfigError: The package with the store's model is missing.
@@ -161,7 +163,7 @@ def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") ->
 
 
 def name_of(model: str) -> str:
-    """Return the name of the embedder that runs a model in this process; empty for other models."""
+    """Return the name of the local embedder that runs a model; empty if there is none."""
     for beginning, name in _LOCAL.items():
         if model.startswith(beginning):
             return name
@@ -172,13 +174,15 @@ def name_of(model: str) -> str:
 
 
 def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
-    """Return how to get the multilingual model, the first time in a home that it would
-    help; else empty.
+    """Return a hint on how to get the multilingual model; once per home, and only if it would help.
 
     Args:
         text: The stored text, or the question.
         embedder: The embedder that reads it.
-        home: The folder that records that the hint was given.
+        home: The folder in which a file records that the hint was given.
+
+    Returns:
+        The hint, else an empty string.
     """
     if embedder is None or not embedder.space.model.startswith(_ENGLISH_ONLY):
         return ""
@@ -188,7 +192,7 @@ def give_hint(text: str, embedder: Embedder | None, home: Path) -> str:
     names = [_NAMES[code] for code in detect(text) if is_evident(text, code)]
     if not names:
         return ""
-    with contextlib.suppress(OSError):  # a home that can't be written gives the hint each time
+    with contextlib.suppress(OSError):  # if the home can't be written, the hint is given each time
         make_folder(home)
         os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
     return _HINT.format(" or ".join(names[:2]))

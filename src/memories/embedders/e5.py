@@ -1,8 +1,8 @@
 """The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package
 memoriae-e5.
 
-The package `tokenizers` would first read the whole vocabulary. Here it is a tree in files that are
-mapped into memory, so a short text touches only the parts that it needs.
+The package `tokenizers` would first read the whole vocabulary. Here, the vocabulary is a tree in
+files that are mapped into memory, so a short text loads only the parts that it needs.
 """
 
 import json
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPACE = "\u2581"  # stands for the space before a word
-_MAX_WORD = 65_536  # characters, more than all windows take; the rest of a longer word is ignored
+_MAX_WORD = 65_536  # more characters than all windows hold; the rest of a longer word is ignored
 
 
 class Unigram:
     """A tokenizer for one vocabulary, read from files that `tools/build_e5.py` writes.
 
-    The pieces are a tree of their UTF-8 bytes, its nodes numbered level by level: `labels` has the
-    byte that leads to each node, `children` the first child of each (they end where those of the
-    next node begin), `pieces` the id of the piece that ends there, or -1. `scores` has the
-    logarithm of the probability of each id. `tokenizer.json` has replacements for some code points,
-    and the id and the score of a character without a piece.
+    The pieces form a tree of their UTF-8 bytes, whose nodes are numbered level by level. For each
+    node, `labels` has the byte that leads to it, `children` its first child (its children end where
+    those of the next node begin), and `pieces` the id of the piece that ends there, or -1. `scores`
+    has the logarithm of each id's probability. `tokenizer.json` has replacements for some code
+    points, and the id and the score of a character without a piece.
 
-    The likeliest way to cut a word into pieces counts (Viterbi; Kudo, 2018). Sums are rounded to
-    32-bit floats, from word to word, so that ties are broken as by the engine that trained the
-    model.
+    Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Sums are rounded to 32-bit
+    floats, from word to word, so that ties are broken as in the engine that trained the model.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -55,7 +54,7 @@ class Unigram:
         self._characters: dict[int, str] = str.maketrans(settings["characters"])
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text lazily, since of a long text only the first are needed."""
+        """Yield the ids of a text lazily, since only the first ids of a long text are needed."""
         likely = 0.0
         *words, last = text.translate(self._characters).split(" ")
         for word in [*filter(None, words), last]:  # consecutive spaces count as one
@@ -64,11 +63,11 @@ class Unigram:
             yield from ids
 
     def _cut(self, word: bytes, before: float) -> tuple[list[int], float]:
-        """Return the ids of the likeliest pieces of a word, and the score of the text up to its
+        """Return the ids of a word's most likely pieces, and the score of the text up to the word's
         end.
         """
         best: list[float | None] = [None] * (len(word) + 1)
-        # the id of the piece that ends there, and its start
+        # for each position, the id of the piece that ends there, and its start
         last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)
         best[0] = before
         single = array("f", (0.0,))
@@ -91,7 +90,7 @@ class Unigram:
         return ids[::-1], best[-1] or 0.0
 
     def _pieces_from(self, word: bytes, start: int) -> list[tuple[int, int, float]]:
-        """Return the pieces that begin at a place of a word: where each ends, its id, its score."""
+        """Return the end, id and score of each piece that begins at a position in a word."""
         labels, children, pieces = self._labels, self._children, self._pieces
         matches: list[tuple[int, int, float]] = []
         node = 0
@@ -114,8 +113,8 @@ def _length(lead: int) -> int:
 
 
 _NAME = "multilingual-e5-small"
-# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same
-# everywhere.
+# SHA-256 of its files. Vectors are comparable if their models have the same name, so the name must
+# mean the same files everywhere.
 _FILES = {
     f"{_NAME}.children.npy": "e42726e14068098dd719225791f06689802772903403c3e78e4da6840514da3a",
     f"{_NAME}.int8.onnx": "bc812430c0ca0ff570ec88a11cb1d13f70e014289e208902e9dda07c8d608c5c",
@@ -129,10 +128,10 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained on texts with these prefixes
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 2.5  # average in words; random letters have fewer
+_LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters have fewer
 
 WINDOW_TOKENS = 250  # 254 or 255 with prefix and end; the model was made for 512
-WINDOW_STEP = 218  # windows overlap by 32 tokens, so that a sentence is rarely seen only in halves
+WINDOW_STEP = 218  # windows overlap by 32 tokens, so that most sentences are whole in one window
 MAX_WINDOWS = 32
 _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
@@ -140,11 +139,11 @@ _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 class _Loaded(NamedTuple):
     tokenizer: Unigram
     session: Any
-    rows: "NDArray[np.uint8]"  # for each piece 384 numbers of 4 bits, in blocks of 32
+    rows: "NDArray[np.uint8]"  # 384 numbers of 4 bits for each piece, in blocks of 32
     scales: "NDArray[np.float16]"  # one scale for each block
 
     def embed_ids(self, ids: Sequence[int]) -> "NDArray[np.float32]":
-        """Return the vector of a text, given its ids, shape (1, 384)."""
+        """Return the vector, shape (1, 384), of the text with these ids."""
         import numpy as np
 
         packed = self.rows[list(ids)].reshape(len(ids), -1, 16)
@@ -194,8 +193,8 @@ class E5:
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; words in non-Latin scripts count as
-        known.
+        """Return the share of words that consist of few pieces; all words in other scripts than
+        Latin count.
         """
         from memories.languages.text import cased_form, is_latin
 
@@ -243,7 +242,7 @@ def _folder() -> Path:
         from memories.core.installation import install_command
 
         raise ConfigError(
-            "EMBEDDER=e5 needs its model, which is a package of its own; "
+            "EMBEDDER=e5 needs its model, which is a separate package; "
             f"run: {install_command('multilingual')}"
         ) from exc
     return Path(memories_e5.__file__).parent

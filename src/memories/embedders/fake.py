@@ -1,4 +1,6 @@
-"""An embedder for tests: no model, instant, deterministic; texts that share words are similar."""
+"""An embedder for tests: fast and deterministic, without a model; texts are similar if they share
+words.
+"""
 
 import functools
 import hashlib
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@functools.lru_cache(maxsize=4_096)  # so that a benchmark measures only the rest
+@functools.lru_cache(maxsize=4_096)  # so that benchmarks don't measure it
 def _places(word: str) -> tuple[tuple[int, float], ...]:
     digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
     return tuple(
@@ -48,6 +50,6 @@ class FakeEmbedder:
             vector[0], length = 1.0, 1.0
         return (vector / length)[np.newaxis, :]
 
-    def familiarity(self, text: str) -> float:  # noqa: ARG002 - it knows no word
+    def familiarity(self, text: str) -> float:  # noqa: ARG002 - it knows no words
         """Return 0.0, since it knows no words."""
         return 0.0

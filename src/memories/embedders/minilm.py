@@ -1,6 +1,6 @@
-"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, packaged with its own files.
+"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, whose files are packaged.
 
-The package `tokenizers` gives the same token ids as `WordPiece`, but depends on 13 others.
+The package `tokenizers` gives the same token ids as `WordPiece`, but depends on 13 other packages.
 `open_model` opens any packaged model with onnxruntime, on one thread and without telemetry.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even where a text spells them
-_MAX_WORD = 100  # letters; a longer word is unknown
+_SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")  # tokens even if a text contains them
+_MAX_WORD = 100  # maximum number of letters; a longer word is unknown
 _MAX_TOKEN = 18  # letters of the longest token in the vocabulary
 _ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
 
@@ -33,10 +33,10 @@ class WordPiece:
     """A tokenizer for one vocabulary, read from two files that `tools/build_minilm.py` writes.
 
     `vocabulary` has one token a line, in the order of the ids. `characters` is a JSON list of
-    ranges, `[first, last, becomes]`: which code points vanish, become a space, stand apart as words
-    of their own, or lose their case and accents; `{}` is the code point itself. All others stay as
-    they are. So ids do not depend on the Unicode tables of the Python that runs. A lone surrogate
-    is an unknown letter.
+    ranges, `[first, last, becomes]`, of the code points that vanish, become a space or a separate
+    word, or lose their case and accents; `{}` stands for the code point itself. All others stay as
+    they are. So ids do not depend on the Unicode tables of the running Python. A lone surrogate is
+    an unknown letter.
     """
 
     def __init__(self, vocabulary: Path, characters: Path) -> None:
@@ -46,7 +46,7 @@ class WordPiece:
         self._characters = _Characters(json.loads(characters.read_text(encoding="utf-8")))
 
     def ids(self, text: str) -> Iterator[int]:
-        """Yield the ids of a text lazily, since of a long text only the first are needed."""
+        """Yield the ids of a text lazily, since only the first ids of a long text are needed."""
         seen: dict[str, list[int]] = {}
         for part in _SPECIAL.split(text):
             words = [part]
@@ -61,7 +61,7 @@ class WordPiece:
         """Return the token ids of a word, always taking the longest token that fits next."""
         if word in self._ids:
             return [self._ids[word]]
-        # an unknown letter, since every known one is a token
+        # every known letter is a token
         if len(word) > _MAX_WORD or any(letter not in self._ids for letter in word):
             return [self._unknown]
         ids: list[int] = []
@@ -96,8 +96,8 @@ class _Characters(dict[int, str]):
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
-# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same
-# everywhere.
+# SHA-256 of its files. Vectors are comparable if their models have the same name, so the name must
+# mean the same files everywhere.
 _FILES = {
     f"{_NAME}.characters.json": "d151f660b680ab9178775992dda44c3b2a921498def664e72cc10c74c7a4189f",
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
@@ -109,8 +109,8 @@ _TOKENS = 30_522
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # 256 with [CLS] and [SEP], for which the model was made
-WINDOW_STEP = 222  # windows overlap by 32 tokens, so that a sentence is rarely seen only in halves
-MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all indexed
+WINDOW_STEP = 222  # windows overlap by 32 tokens, so that most sentences are whole in one window
+MAX_WINDOWS = 32  # about 7,000 tokens; of a longer text all words are still indexed
 _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
@@ -152,9 +152,7 @@ class MiniLM:
         return np.concatenate([session.run(None, {"input_ids": row})[0] for row in inputs])
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that are in the vocabulary, whole or, if long, as two
-        pieces.
-        """
+        """Return the share of words that the vocabulary has whole or, if long, in two pieces."""
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()
@@ -185,7 +183,7 @@ def altered_files() -> list[Path]:
 
 
 def _verify() -> None:
-    """Exit with a sentence if a file of the packaged model is missing or changed; `make` runs it
+    """Exit with an error if a file of the packaged model is missing or changed; `make` runs this
     after installing.
     """
     if altered := altered_files():
@@ -225,7 +223,7 @@ def open_model(file: Path, name: str) -> Any:
 
     Args:
         file: The model as ONNX.
-        name: What errors call it.
+        name: The name of the model, for errors.
 
     Raises:
         EmbedderError: The runtime is not installed, or lacks memory.
@@ -244,7 +242,7 @@ def open_model(file: Path, name: str) -> Any:
 
 
 def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Return the files of a model that are missing or have another SHA-256 than stated."""
+    """Return the files of a model that are missing or don't have the expected SHA-256."""
     import hashlib
 
     def differs(file: Path, expected: str) -> bool:
@@ -258,15 +256,15 @@ def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
-    """Return windows of a length, one every `step` ids; a short text, even an empty one, has a
+    """Return windows of `length` ids, one every `step` ids; a short text, even an empty one, has a
     single window.
     """
     return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
 
 
 def _import_runtime(name: str) -> Any:
-    """Import the runtime of a model; where memory is limited its libraries would end the process or
-    fail oddly.
+    """Import the runtime of a model, unless memory is so limited that its libraries would end the
+    process or fail oddly.
     """
     try:
         import resource

@@ -1,4 +1,4 @@
-"""The protocol of embedders: text in, unit vectors out, in a space with a name."""
+"""The protocol of embedders, which turn a text into unit vectors in a named space."""
 
 import contextlib
 import functools
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The service that makes the vectors can't be used now; it may work later.
+    """The service that makes the vectors can't be used at present, but may work later.
 
     Attributes:
         words_instead: Whether the settings allow keyword search in the meantime
             (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks to wait; 0 if it does not say.
-        quoted: The service's part of the message, which may repeat the texts of the request.
+        quoted: The part of the message that the service wrote; it may quote texts of the request.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Embedder(Protocol):
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return the vectors of a text: shape (windows, dimension), float32, each of unit length.
 
-        A text that is longer than the model can read is cut into windows; a short one has a single
+        A text longer than the model can read is split into windows; a short one has a single
         window. When texts are compared, the best window counts.
         """
         ...
@@ -64,7 +64,7 @@ class Embedder(Protocol):
     def familiarity(self, text: str) -> float:
         """Return the share of a text's words that the model knows as words, 0 to 1.
 
-        A word that it splits into pieces is a name or nonsense; this helps to distinguish odd
+        A word that the model splits into pieces is a name or nonsense; this helps to tell odd
         questions from noise.
         """
         ...
@@ -72,8 +72,8 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder that is cheaper for many texts at once, and may embed questions differently from
-    statements.
+    """An embedder that embeds many texts at once more cheaply, and may embed questions differently
+    from statements.
 
     An embedder without these methods gets one text at a time: see `embed_many` and `embed_query`.
     """
@@ -94,7 +94,7 @@ class Embedded(NamedTuple):
 
     Attributes:
         vectors: The vectors of each statement; None where there are none.
-        note: The reason why an embedder made none: one sentence for the user, or empty.
+        note: Why an embedder made none, as a sentence for the user; else empty.
     """
 
     vectors: "Sequence[NDArray[np.float32] | None]"
@@ -104,13 +104,13 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, in as few requests as possible and with as many
-    attempts as needed.
+    """Return the vectors to store for each text, with as few requests as possible, retried as often
+    as that helps.
 
     Args:
         embedder: The embedder.
         texts: The texts of memories or turns.
-        roles: The role of each text's speaker, see `Record.role`; may be left out for memories.
+        roles: The role of each text's speaker (see `Record.role`); may be left out for memories.
 
     Raises:
         EmbedderError: There are no vectors for any of the texts.
@@ -135,11 +135,12 @@ def _embed(
 
 
 def _turn_to_first(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
-    """Rotate each window of an assistant's answer halfway to the first, shape (windows, dimension).
+    """Rotate each window of an assistant's answer halfway towards the first one, shape (windows,
+    dimension).
 
-    A long answer is about one subject, which its beginning names, and one of its many windows is
-    often near a question by chance. Texts of other speakers move between topics (docs/benchmarks.md
-    has the figures).
+    A long answer has one subject, which its beginning names, and one of its many windows is often
+    near a question by chance. Texts of other speakers move between topics (docs/benchmarks.md has
+    the figures).
     """
     if len(windows) == 1:
         return windows
@@ -172,8 +173,8 @@ def _is_remote(kind: type) -> bool:
 def embed_to_store(
     embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> Embedded:
-    """Return the vectors to store with texts: none without an embedder, or if it is down and a
-    search by words may replace it.
+    """Return the vectors to store with texts. There are none without an embedder, or if its service
+    is down and the settings allow search by words instead.
 
     A text without a vector is found by its words. A vector of another model never replaces a
     missing one, since the two can't be compared. The arguments are those of `embed_many`.

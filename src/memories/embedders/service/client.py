@@ -29,16 +29,16 @@ Value = TypeVar("Value")
 
 
 class ServiceClient:
-    """Asks one service; threads and forked processes may share it. Nothing is opened before the
-    first request.
+    """Sends requests to one service; threads and forked processes may share it. Nothing is opened
+    before the first request.
     """
 
     def __init__(self, service: Service, retry: Retry | None = None) -> None:
-        """Initialize.
+        """Initialize a client.
 
         Args:
-            service: Where the requests go.
-            retry: When they are sent again.
+            service: The service.
+            retry: When requests are sent again.
         """
         self.service = service
         self._retry = retry or Retry()
@@ -64,8 +64,8 @@ class ServiceClient:
                 if they are missing.
 
         Raises:
-            EmbedderUnavailable: The service can't be used now.
-            EmbedderError: The service refused the request, or answered with something else.
+            EmbedderUnavailable: The service can't be used at present.
+            EmbedderError: The service refused the request, or its answer holds no vectors.
         """
         try:
             answer = self._retry.run(
@@ -115,7 +115,7 @@ class ServiceClient:
         quoted = f": {message}" if message else ""
         because = f" ({status}){quoted}"
         if status in (401, 403):
-            what = "refused the key" if self._key else "wants a key"
+            what = "refused the key" if self._key else "requires a key"
             return Failed(f"{name} {what}{because}; set {self.service.key_from}", quoted=quoted)
         if status == 404:
             model = self.service.model
@@ -128,7 +128,7 @@ class ServiceClient:
                 f"{name} says that the account has no credit left{because}", quoted=quoted
             )
         if status in (408, 425, 429) or status >= 500:
-            what = "is asked too often" if status == 429 else "is unwell"
+            what = "limits the rate of requests" if status == 429 else "has a problem"
             return Failed(
                 f"{name} {what}{because}",
                 tries=MAX_TRIES,
@@ -138,8 +138,8 @@ class ServiceClient:
         if 300 <= status < 400:
             to = shown(answer.headers.get("location", "elsewhere"))
             return EmbedderError(
-                f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it "
-                "is"
+                f"{name} redirects to {to}, but a key is never forwarded; set EMBEDDER_URL to the "
+                "right address"
             )
         return EmbedderError(f"{name} refused the request{because}")
 

@@ -1,4 +1,4 @@
-"""Embedder that asks a service over HTTP: cuts long texts, batches requests, checks and caches
+"""Embedder that uses a service over HTTP: splits long texts, batches requests, checks and caches
 answers.
 """
 
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 
-MAX_WINDOWS = 32  # windows of one text; all words of a longer one are indexed
+MAX_WINDOWS = (
+    32  # maximum number of windows of a text; of a longer one, all words are still indexed
+)
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
-# If words may stand in: the time limit of the only try, for this number of texts or fewer.
+# If search may use only words instead: the time limit of the only try, for up to this many texts.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
-# Time limits of a search, of a request for one statement, and of one for many, in units of
-# EMBEDDER_TIMEOUT: for each try, and for all tries together.
+# Time limits for each try and for all tries, in units of EMBEDDER_TIMEOUT: for a search, for one
+# statement, and for many.
 _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 
 
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
 
-    A service returns nearly the same numbers for the same text; those from the cache are exactly
-    the same.
+    For the same text, a service returns nearly the same numbers, and the cache exactly the same.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class HTTPEmbedder:
         client: "ServiceClient | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Initialize; no request is sent yet.
+        """Initialize an embedder; no request is sent yet.
 
         Args:
             chosen: The model and its service.
@@ -75,9 +76,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words: it repeats requests as often as that may
-        help.
-        """
+        """The same embedder without the fallback to words: it retries as often as that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin
@@ -109,7 +108,8 @@ class HTTPEmbedder:
         """Return the vectors of many statements; see `RemoteEmbedder.embed_many`.
 
         Raises:
-            EmbedderUnavailable: The service can't be used now; the vectors so far are cached.
+            EmbedderUnavailable: The service can't be used at present; vectors received so far are
+                cached.
             EmbedderError: The service returned no usable vectors.
         """
         return self._vectors(texts, question=False, units=_ONE if len(texts) == 1 else _MANY)
@@ -124,7 +124,7 @@ class HTTPEmbedder:
         import numpy as np
 
         model, batch_size = self._chosen.model, self._chosen.provider.batch
-        if question:  # one request, so that the time of a search has a bound
+        if question:  # a single request limits the time of a search
             kind, prefix, max_windows = "question", model.question, min(MAX_WINDOWS, batch_size)
         else:
             kind, prefix, max_windows = "statement", model.statement, MAX_WINDOWS
@@ -162,7 +162,7 @@ class HTTPEmbedder:
                 self._client = client.ServiceClient(self._chosen.service)
             vectors = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # later callers neither wait nor see another caller's text
+            if self._words_instead:  # later callers neither wait nor see this caller's text
                 why = str(exc).replace(exc.quoted, "")
                 self._rest.begin(why, patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
@@ -215,7 +215,7 @@ class HTTPEmbedder:
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
             raise EmbedderError(
-                f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was "
+                f"{name} gave a vector without a direction (zeros or no numbers); nothing was "
                 "stored"
             )
         vectors /= largest  # the squares of huge numbers would be infinite
@@ -228,7 +228,7 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
     Args:
         name: Its name, with or without `:MODEL`.
-        config: Where it is, and its key.
+        config: The settings, with its address and key.
 
     Raises:
         ConfigError: A setting is missing or invalid.
@@ -237,14 +237,14 @@ def open_service(name: str, config: Config) -> HTTPEmbedder:
 
 
 MIN_SECONDS, MAX_SECONDS = 15.0, 600.0
-_CLOSE = 2  # a failure counts for callers who would wait at most this many times as long
+_CLOSE = 2  # a failure applies to callers who would wait at most this many times as long
 
 
 class Rest:
-    """The pause in requests after a service failed, in a file that the processes of one home share.
-    Losing it costs one attempt.
+    """The pause in requests after a service failed, recorded in a file that all processes with one
+    home share. Losing the file costs one attempt.
 
-    A failure counts only for callers who would not wait much longer than the one who met it: a hook
+    A failure applies only to callers who would not wait much longer than the one who met it: a hook
     gives up after a fraction of a second, which says little about the service.
     """
 
@@ -252,7 +252,7 @@ class Rest:
         """Choose the file, without reading it.
 
         Args:
-            home: The folder of the file; without it, this process alone remembers.
+            home: The folder of the file; if it is missing, only this process remembers.
             service: Everything that a failure may depend on: the model, the URL, the key.
             clock: Returns seconds since 1970.
         """
@@ -262,8 +262,8 @@ class Rest:
         self._failure: dict[str, Any] = {}
 
     def reason(self, seconds: float) -> str:
-        """Return the reason why a caller with this time limit should send no request now; empty if
-        it should.
+        """Return why a caller with this time limit should not send a request now; empty if it
+        should.
         """
         with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
             self._failure = json.loads(self.path.read_bytes())
@@ -280,7 +280,7 @@ class Rest:
         """Remember a failure.
 
         Args:
-            why: The message for callers in the meantime.
+            why: The message for later callers.
             waited: How long the caller would have waited.
             after_seconds: How long the service asks to wait; 0 if it does not say.
         """
@@ -299,12 +299,12 @@ class Rest:
 
 
 def windows(text: str, size: int, max_count: int) -> list[str]:
-    """Cut a text into windows that overlap by an eighth, at spaces where there are some.
+    """Split a text into windows that overlap by an eighth, at spaces if possible.
 
     Args:
         text: The text.
-        size: The largest number of UTF-8 bytes of a window.
-        max_count: The largest number of windows; the rest is left out.
+        size: The maximum size of a window in bytes of UTF-8.
+        max_count: The maximum number of windows; the rest of the text is left out.
 
     Returns:
         At least one window, none of them blank; a blank text becomes one full stop, since services
@@ -351,13 +351,12 @@ _CHECK_BYTES = 16
 class VectorCache:
     """Disk cache of a service's vectors, so that no text is paid for twice. Losing it is harmless.
 
-    It is a file of rows of equal size; the hash of a text is the number of its row, which a later
-    text may overwrite.
+    It is a file of rows of equal size. The hash of a text is the number of its row, which a later
+    text may overwrite. So the file has a fixed size and needs no lock, and many processes may share
+    it: a checksum rejects rows that are half written, damaged, or belong to another text.
 
-    So it has a fixed size, needs no lock, and many processes may share it: a checksum rejects rows
-    that are half written, damaged or another text's. It holds no text, and each vector is masked
-    with bytes derived from its text: without the text nothing can be read, so nothing needs to be
-    removed here when a memory is forgotten.
+    The file contains no text, and each vector is masked with bytes derived from its text. Without
+    the text it can't be read, so nothing has to be removed when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, max_bytes: int) -> None:
@@ -367,7 +366,7 @@ class VectorCache:
             folder: Where the file is.
             model: The model with the URL of its service.
             dimension: The length of a vector.
-            max_bytes: The largest size of the file.
+            max_bytes: The maximum size of the file.
         """
         digest = hashlib.blake2b(f"{model} {dimension}".encode(), digest_size=8).hexdigest()
         self.path = folder / f"vectors-{digest}.cache"
@@ -435,7 +434,7 @@ class VectorCache:
         return os.fdopen(os.open(self.path, flags, 0o600), mode, buffering=0)
 
     def _warn(self, exc: OSError) -> None:
-        """Warn once that nothing is cached: every text is then sent again, which costs money."""
+        """Warn once that nothing is cached, so that every text is sent, and paid for, again."""
         if not self._warned.is_set():
             self._warned.set()
             import logging  # costs 5 ms, so only here

@@ -1,6 +1,4 @@
-"""The services that make vectors and the models that they offer: addresses, requests, answers and
-settings.
-"""
+"""Embedding services and the models that they offer: addresses, requests, answers and settings."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +16,7 @@ from memories.stores.records import Space
 
 # about 1,000 tokens of English; a vector of more text says little about any part of it
 MAX_WINDOW_BYTES = 4_000
-# of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
+# bytes of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
 BYTES_PER_TOKEN = 2.5
 
 
@@ -26,11 +24,11 @@ class Model(NamedTuple):
     """A model that a service offers.
 
     Attributes:
-        dimension: The length of a vector, unless another one is asked for.
-        tokens: How many it reads at once.
-        shorter: Other lengths it can make.
-        statement: The prefix its makers want before a text that is stored.
-        question: The prefix its makers want before a query.
+        dimension: The default length of a vector.
+        tokens: The maximum number of tokens that it reads at once.
+        shorter: Other lengths of vectors that it offers.
+        statement: The prefix that it expects before a text to be stored.
+        question: The prefix that it expects before a query.
     """
 
     dimension: int
@@ -69,8 +67,8 @@ def find_model(name: str) -> Model | None:
     return models().get(name.rpartition("/")[2].lower().removesuffix(":latest"))
 
 
-# A model that was not measured here hides and refuses nothing: no query counts as noise, and only
-# texts that are nearly the same count as duplicates.
+# A model that we have not measured hides and refuses nothing: no query counts as noise, and only
+# texts that are nearly equal count as duplicates.
 _UNMEASURED = {
     "noise_mean": 0.0,
     "noise_spread": 0.0,
@@ -107,11 +105,11 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # version of how texts are cut and prefixed: another way makes other vectors
+_TREATMENT = 1  # version of the way texts are split and prefixed, on which the vectors depend
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait: for one request, and for all tries together with the pauses between
+    """How many seconds to wait for one request, and in total for all tries and the pauses between
     them.
 
     Attributes:
@@ -130,7 +128,7 @@ class Service(NamedTuple):
         title: Its name in messages.
         url: The URL of requests.
         key: The API key, if there is one.
-        key_from: The setting that holds the key, or should.
+        key_from: The setting that holds the key or should hold it.
         model: The model, for messages.
     """
 
@@ -261,9 +259,7 @@ def choose(name: str, config: Config) -> Chosen:
     provider = PROVIDERS[name.partition(":")[0]]
     model = name.partition(":")[2].strip() or provider.model
     if len(model) > 200 or not model.isprintable():
-        raise ConfigError(
-            f'EMBEDDER names the model "{shown(model)}", which is not a valid name; check it'
-        )
+        raise ConfigError(f'EMBEDDER has an invalid model name, "{shown(model)}"; correct it')
     url = _url(config.embedder_url or provider.url, provider, config)
     key, key_from = _key(provider, url, config)
     size, shorter = _find_size(model, config.embedder_dimensions)
@@ -273,7 +269,8 @@ def choose(name: str, config: Config) -> Chosen:
             title = "the embedder's server"
     elif provider.keys and not key:
         key_missing = (
-            f"{provider.title} wants a key: set {key_from}, or EMBEDDER=minilm for the local model"
+            f"{provider.title} requires a key: set {key_from}, or EMBEDDER=minilm for the local "
+            "model"
         )
     service = Service(title, url.geturl(), key, key_from, model)
     space = _space(provider, model, shorter or size.dimension, config.embedder_calibration)
@@ -295,7 +292,7 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
         ) from None
     if url.username is not None or url.password is not None:
         raise ConfigError(
-            "EMBEDDER_URL holds a name or a password; leave it out, and set EMBEDDER_API_KEY"
+            "EMBEDDER_URL contains a name or a password; remove it, and set EMBEDDER_API_KEY"
         )
     is_clean = text.isascii() and " " not in text
     if url.scheme not in ("http", "https") or not url.hostname or not is_clean:
@@ -314,13 +311,13 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
 
 
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
-    """Return the key to send, or None, and the setting that holds it or should.
+    """Return the key to send, or None, and the setting that holds it or should hold it.
 
-    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points,
-    unless the URL comes from a `.env` in the working folder and the key does not.
+    A maker's key is sent only to the maker's host. EMBEDDER_API_KEY is sent wherever EMBEDDER_URL
+    points, unless the URL comes from a `.env` in the working folder and the key does not.
 
     Raises:
-        ConfigError: The key may not go there, or is not one.
+        ConfigError: The key may not be sent there, or is invalid.
     """
     own = list(provider.keys) if _belongs(url, provider) else []
     for name in ("embedder_api_key", *own):
@@ -336,7 +333,7 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
             )
         key = secret.reveal()
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise ConfigError(f"{name.upper()} has characters that no key has; copy it again")
+            raise ConfigError(f"{name.upper()} has characters that a key can't have; copy it again")
         return secret, name.upper()
     return None, own[0].upper() if own else "EMBEDDER_API_KEY"
 
@@ -348,12 +345,12 @@ def _belongs(url: SplitResult, provider: Provider) -> bool:
 
 
 def _find_size(name: str, dimension: int | None) -> tuple[Model, int | None]:
-    """Return a model, and the length of vectors to request if it is not the model's own."""
+    """Return a model, and the length of vectors to request if it isn't the default."""
     model = find_model(name)
     if model is None:
         if dimension is None:
             raise ConfigError(
-                f"the length of the vectors of embedder model {shown(name)} is unknown; "
+                f"the vector length of the embedder model {shown(name)} is unknown; "
                 "set EMBEDDER_DIMENSIONS"
             )
         return Model(dimension, UNKNOWN_TOKENS), None
