@@ -101,7 +101,7 @@ def answer(
         create_id: The id of the memory that it creates.
 
     Returns:
-        The exit code, and what it changed, as part of a sentence.
+        The exit code, and the change that it made, as part of a sentence.
     """
     if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.recall import answer_as_server

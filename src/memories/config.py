@@ -45,7 +45,7 @@ def load_config(
         environment: Used instead of the process's own.
         folder: The folder of `.env`, by default the working directory; parent folders are not
             searched. Settings that could do harm require `memory trust`.
-        tell: Called with a sentence on ignored settings, if there are any.
+        tell: Called with a sentence about ignored settings, if there are any.
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its source.

@@ -8,7 +8,7 @@ MemoriesError
 │   ├── NotFound             no such memory in the readable namespaces
 │   ├── NotReinforceable     its decay policy does not allow reinforcement
 │   └── Conflict             another writer wrote the same version first
-└── SystemFault              the system is unwell
+└── SystemFault              the system failed
     ├── StoreError           the store failed
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process held the write lock for too long

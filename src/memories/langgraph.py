@@ -35,7 +35,7 @@ __all__ = ["MemoriesStore", "memory_tools"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "memory_tools":  # whose base costs as much again to import
+    if name == "memory_tools":  # its base class takes as long again to import
         with _naming_extra():
             from memories.integrations.langchain import memory_tools
         return memory_tools

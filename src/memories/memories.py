@@ -91,7 +91,7 @@ class Memories:
         client: tuple[str, str] | None = None,
         place: Callable[[], Place | None] | None = None,
     ) -> None:
-        """Prepare a memory. Omitted arguments come from the settings (`memory config`).
+        """Prepare the object. Omitted arguments come from the settings (`memory config`).
 
         Args:
             store: A URL or a `Store`. `close` does not close a store that was passed in.
@@ -165,7 +165,7 @@ class Memories:
         return twin
 
     def judge_in(self, root_of: "RootOf", seconds: float | None = None) -> Self:
-        """Check anchors in these working trees from now on; return this memory.
+        """Check anchors in these working trees from now on; return this object.
 
         Args:
             root_of: Returns the top folder of a project's working tree, if it is at hand.
@@ -236,16 +236,16 @@ class Memories:
                 notes: their type is `session` and their key begins with `session/`. Contexts leave
                 those out too.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
-                `forget_turns` can erase it together with them.
+                `forget_turns` can erase the memory together with that source.
             force: Skip the duplicate check.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
             within: Keys of tags that distinguish memories, as `project` always does: the same text
-                with another value of such a tag is stored.
-            anchors: What makes it true, such as `docker-compose.yml::5433`; see
-                `anchors.grammar`. In the project's working tree each must hold now. None finds
-                anchors in the content; an empty list leaves it without.
-            valid_until: The time until which it holds: a date means its end.
-            recheck: After which time span it should be confirmed, such as "90d".
+                with a different value of such a tag is stored.
+            anchors: The evidence that makes it true, such as `docker-compose.yml::5433`; see
+                `anchors.grammar`. Each must hold now in the project's working tree. None finds
+                anchors in the content; an empty list adds none.
+            valid_until: The time until which it holds; a date means its end.
+            recheck: The time span after which it should be confirmed, such as "90d".
 
         Returns:
             The result. The same text in the same namespace and project is not stored again: its
@@ -303,7 +303,7 @@ class Memories:
     ) -> "Iterator[Batch]":
         """Redact, check and embed drafts as `create_many` does, and yield batches to write.
 
-        `Batch.write` is one transaction.
+        Each `Batch.write` runs one transaction.
         """
         from memories.write.create import prepare
 
@@ -318,8 +318,9 @@ class Memories:
 
     @property
     def review(self) -> "Review":
-        """The memories in your own namespace that await review, with methods to decide about
-        them."""
+        """The memories in your own namespace that await review, with methods to accept or reject
+        them.
+        """
         from memories.write.review import Review
 
         def note(name: str) -> AbstractContextManager[dict[str, Any]]:
@@ -356,10 +357,11 @@ class Memories:
             if_version: Update only if this is still the latest version.
             decay: A new decay policy.
             confidence: The writer's new confidence, 0 to 1.
-            anchors: The new anchors, in place of the old ones; see `create`. With new content and
-                no anchors, it keeps those that still fit and gets those that the content names.
-            valid_until: A new time until which it holds; "" for no end.
-            recheck: A new time span after which it should be confirmed; "" for never.
+            anchors: New anchors, which replace the old ones; see `create`. If None and the content
+                changes, the memory keeps the anchors that still fit and gets those that the new
+                content names.
+            valid_until: The new time until which it holds; "" for no end.
+            recheck: The new time span after which it should be confirmed; "" for never.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -470,18 +472,18 @@ class Memories:
         """Move memories from your own namespace to another one.
 
         They keep their ids, versions, keys and times. They are copied in one transaction, and only
-        then erased here; if that is interrupted, they are in both namespaces, deleted here, and
-        moving them again finishes it. Moving them back undoes the move.
+        then erased here. If the move is interrupted, they are in both namespaces, but deleted in
+        your own; moving them again finishes the move. Moving them back undoes it.
 
         Args:
             memory_ids: Ids, or unambiguous prefixes of 8 or more characters, in any state.
-            to: The other namespace.
+            to: The target namespace.
 
         Raises:
             NotFound: A memory isn't there; none was moved.
-            RequestError: Only another namespace has a memory, or the other namespace has another
-                memory with its id or key; none was moved.
-            InvalidInput: The other namespace is invalid, or the memories' own.
+            RequestError: Only another namespace has a memory, or the target namespace has a
+                different memory with its id or key; none was moved.
+            InvalidInput: The target namespace is invalid, or is your own.
         """
         from memories.transfer.moves import move
 
@@ -507,7 +509,7 @@ class Memories:
     # --- changing many ---
 
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
-        """Delete all memories in your own namespace that meet an expression.
+        """Delete all memories in your own namespace that match an expression.
 
         All are deleted at the same moment, so the rollback named in the result restores exactly
         these. Up to 10,000 memories are deleted in one transaction. If a larger run is interrupted,
@@ -528,7 +530,7 @@ class Memories:
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
     ) -> "Affected":
-        """Erase all memories or turns in your own namespace that meet an expression. This can't be
+        """Erase all memories or turns in your own namespace that match an expression. This can't be
         undone.
 
         Args:
@@ -560,7 +562,7 @@ class Memories:
         rename_tags: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> "Affected":
-        """Set, remove or rename tags on all memories in your own namespace that meet an expression.
+        """Set, remove or rename tags on memories in your own namespace that match an expression.
 
         Args:
             where: The expression; None for all memories.
@@ -582,7 +584,7 @@ class Memories:
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False
     ) -> "Affected":
-        """Roll back the memories in your own namespace to a given time, by new versions and
+        """Roll back the memories in your own namespace to a given time, with new versions and
         deletions.
 
         Memories created later are deleted, changed ones get a version with the old content, and
@@ -736,7 +738,7 @@ class Memories:
         limit: int | None = None,
         **filters: "Unpack[TurnFilters]",
     ) -> "list[Turn]":
-        """Return the turns of a conversation from an index on, oldest first.
+        """Return turns of a conversation, starting at an index, oldest first.
 
         Args:
             conversation_id: The conversation; see `tail_turns`.
@@ -1089,7 +1091,7 @@ class Memories:
         Every memory is compared, which takes a few milliseconds each. Nothing is changed.
 
         Args:
-            where: Only memories that meet this expression; they are compared with all.
+            where: Only memories that match this expression; they are compared with all.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
         """
         from memories.write.writer import find_repeats
@@ -1196,7 +1198,7 @@ class Memories:
 
         Args:
             ask: Asks the store.
-            fallback: Answers from the scratchpad; None if that is impossible.
+            fallback: Answers from the scratchpad; returns None if it can't.
 
         Raises:
             StoreError: The store can't be reached, and there is no fallback.
@@ -1229,7 +1231,7 @@ class Memories:
         self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a store that was passed in: it is the one in the settings."""
+        """Enable scratchpads for a store that was passed in, as it is the one in the settings."""
         self._scratchpads.is_home = True
         return self
 
@@ -1321,7 +1323,7 @@ class Memories:
 
     @property
     def damaged(self) -> Damaged:
-        """The damaged records left out of answers since the opening; see `Damaged.since`."""
+        """The damaged records left out of answers since the store was opened; see `Damaged`."""
         return self._raw_store.damaged
 
     def close(self) -> None:
@@ -1447,7 +1449,7 @@ class Memories:
     # Reads are counted in batches; see `write.accesses`.
 
     def flush_accesses(self) -> None:
-        """Count the waiting reads, unless a transaction is open; writes and `status` do so too."""
+        """Count waiting reads, unless a transaction is open; writes and `status` do this too."""
         if self.config.count_accesses and not self._open_transactions:
             self._accesses.flush(self._raw_store)
 

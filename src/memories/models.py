@@ -19,11 +19,11 @@ SHARED = "shared"
 PENDING = "pending"  # `ended_by` of a memory that awaits review: it was never current
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
-OFTEN = 3  # reads that give a memory a place among the frequently used ones of the scratchpad
+OFTEN = 3  # number of reads from which the scratchpad counts a memory as frequently used
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # Section 5.1 of the conversation specification; a longer message is stored in parts.
 MAX_TURN_CHARACTERS = 100_000
-MAX_MESSAGE_CHARACTERS = 4_000_000  # the most text that the redactor searches
+MAX_MESSAGE_CHARACTERS = 4_000_000  # as much text as the redactor searches
 
 
 VERIFIED, CHANGED, UNVERIFIED, EXPIRED = "verified", "changed", "unverified", "expired"
@@ -133,10 +133,10 @@ class Memory:
         data: A JSON object that a program stores with it, as text. It is removed if the content
             changes without new data.
         pinned: Whether it stays in the scratchpad of its namespace.
-        anchors: What makes it true: paths, symbols, literals, commits and URLs; see
+        anchors: The evidence that makes it true: paths, symbols, literals, commits and URLs; see
             `anchors.grammar`.
         valid_until: The time until which it holds.
-        recheck_days: After how many days it should be confirmed.
+        recheck_days: The number of days after which it should be confirmed.
         anchored_at: When its anchors were last known to hold, by a writer that could check them.
         verdict: Whether it still holds; None if it has no anchor, or its project isn't at hand.
     """
@@ -257,9 +257,11 @@ class Draft:
         imported_as: The hash by which a later import of the same statement recognizes it.
         seen: Ids of memories that the writer has just read. If they are about the same subject,
             `Created.similar_to` names them more readily.
-        anchors: What makes it true; None to find anchors in the content, empty for none.
+        anchors: The evidence that makes it true; None to find anchors in the content, empty for
+            none.
         valid_until: The time until which it holds.
-        recheck: After which time span it should be confirmed, such as "90d"; as days once checked.
+        recheck: The time span after which it should be confirmed, such as "90d", or as a number of
+            days.
         anchored_at: When its anchors were found to hold; the program that stores it sets this.
     """
 
@@ -395,7 +397,7 @@ class LogCheck(NamedTuple):
         since: When the first one was written.
         until: When the last one was written.
         head: The hash of the last entry. Keep it elsewhere: it later proves that nothing before it
-            was changed or cut.
+            was changed or removed.
         forks: Numbers that two entries share because two copies of the store were written and then
             merged.
         unlogged: The number of records written after the log began that are missing from it.

@@ -247,7 +247,7 @@ def _shares(text: str) -> str:
     if len(parts) != 3 or not are_numbers:
         raise ValueError("must be three whole numbers, such as 20,55,25")
     if not any(map(int, parts)):
-        raise ValueError("must not be 0 three times")
+        raise ValueError("must not all be 0")
     return ",".join(str(int(part)) for part in parts)
 
 
@@ -323,7 +323,7 @@ def _patterns(text: str) -> str:
         is_path = pattern.startswith(("/", "~")) or Path(pattern).is_absolute()
         if pattern and not is_path and not pattern.startswith("!"):
             raise ValueError(
-                "must be whole paths such as ~/work/*, or !NAME for what is left out, separated by "
+                "must be full paths such as ~/work/*, or !NAME to leave a folder out, separated by "
                 "commas"
             )
     return text
@@ -339,7 +339,7 @@ def _command(text: str) -> str:
         raise ValueError("must be a command with its options, as for a shell") from None
     is_name = program and Path(program).name == program
     if not is_name and not Path(program).is_absolute():
-        raise ValueError("must begin with the name of a program or its whole path")
+        raise ValueError("must begin with the name of a program or its full path")
     return text
 
 
@@ -381,7 +381,7 @@ SETTINGS = (
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
             "hours until the confidence of decaying memories is 0"),
     Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,
-            "the same for reinforceable memories, if they decay at another rate"),
+            "the same for reinforceable memories, if they decay at a different rate"),
     Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
             "true: being found resets a memory's decay"),
     Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no,
@@ -395,9 +395,9 @@ SETTINGS = (
     Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole_number(1, 999_999_999),
             "maximum number of records in a files:/// store, per namespace"),
     Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
-            "URL of the store that larger ones move to, if not SQLite beside the files"),
+            "URL of the store that larger namespaces move to, if not SQLite beside the files"),
     Setting("compact", "MEMORY_COMPACT", False, _yes_or_no,
-            "true: SQLite keeps vectors in 5 bits a number, not 8; memory reembed converts a "
+            "true: SQLite keeps vectors in 5 bits per number, not 8; memory reembed converts a "
             "store"),
     Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole_number(1, validate.MAX_LIMIT),
             "number of turns in a context", harmless=True),
@@ -450,17 +450,17 @@ SETTINGS = (
             "order of memories: relevance considers their age and use, similarity ignores "
             "them, formula multiplies all three"),
     Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
-            "freshness of a decaying memory is 1 / (1 + this * days)"),
+            "freshness of a decaying memory is 1 / (1 + this * days); stable ones don't age"),
     Setting("freshness_min", "FRESHNESS_MIN", 0.95, _share,
-            "lower bound of the factor of a score for age; 1 ignores age"),
+            "lower bound of a score's factor for age (recency); 1 ignores age"),
     Setting("freshness_fresh", "FRESHNESS_FRESH", 0.8, _share,
             "lowest freshness at which a memory that was read is fresh"),
     Setting("freshness_stale", "FRESHNESS_STALE", 0.5, _share,
             "freshness below which a memory that was never read is stale"),
     Setting("access_boost_rate", "ACCESS_BOOST_RATE", 0.002, _number(0, 1000),
-            "increase of the factor of a score for use, per read"),
+            "increase of a score's factor for use per read"),
     Setting("access_boost_max", "ACCESS_BOOST_MAX", 1.02, _number(1, 1000),
-            "upper bound of the factor of a score for use; 1 ignores use"),
+            "upper bound of a score's factor for use; 1 ignores use"),
     Setting("relevance_threshold_fresh", "RELEVANCE_THRESHOLD_FRESH", 0.70, _share,
             "lowest calibrated similarity of a fresh memory that shares no word with the query"),
     Setting("relevance_threshold_normal", "RELEVANCE_THRESHOLD_NORMAL", 0.75, _share,

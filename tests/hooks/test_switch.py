@@ -85,7 +85,7 @@ def test_capture_projects_selects_folders(folder: Path) -> None:
 
 def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPTURE_PROJECTS", "work")
-    with pytest.raises(ConfigError, match="whole paths"):
+    with pytest.raises(ConfigError, match="full paths"):
         load_config()
     monkeypatch.setenv("CAPTURE_PROJECTS", "~/work/*,!secret")
     assert load_config().capture_projects == "~/work/*,!secret"
