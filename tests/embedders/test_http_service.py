@@ -496,7 +496,7 @@ def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
     time = Time()
     with pytest.raises(
         EmbedderUnavailable,
-        match=r"limits the rate of requests \\(429\): slow down; it asks to wait 60 seconds$",
+        match=r"limits the rate of requests \(429\): slow down; it asks to wait 60 seconds$",
     ):
         opened(server, time=time).embed_query("text")
     assert time.pauses == []
