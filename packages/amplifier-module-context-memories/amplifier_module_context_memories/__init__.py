@@ -1,5 +1,5 @@
-"""Amplifier module, the context manager: `memories.integrations.amplifier` mounts it,
-docs/amplifier.md tells of it.
+"""Amplifier module for the context manager of `memories.integrations.amplifier`; see
+docs/amplifier.md.
 """
 
 from memories.integrations.amplifier import mount_context as mount

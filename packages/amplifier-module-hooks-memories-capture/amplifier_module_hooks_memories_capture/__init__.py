@@ -1,5 +1,5 @@
-"""Amplifier module, capture: `memories.integrations.amplifier` mounts it, docs/amplifier.md tells
-of it.
+"""Amplifier module for the capture hooks of `memories.integrations.amplifier`; see
+docs/amplifier.md.
 """
 
 from memories.integrations.amplifier import mount_capture as mount

@@ -1,5 +1,5 @@
-"""Amplifier module, the tool `memory`: `memories.integrations.amplifier` mounts it,
-docs/amplifier.md tells of it.
+"""Amplifier module for the tool `memory` of `memories.integrations.amplifier`; see
+docs/amplifier.md.
 """
 
 from memories.integrations.amplifier import mount_tool as mount

@@ -182,7 +182,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path
-        # contents are stored in one Unicode form, so the original text is kept next to them
+        # content is normalized to one Unicode form, so the original text is stored next to it
         data = json.dumps({"text": text}, ensure_ascii=False)
         self._memories.create_many([Draft(content, _TAGS, key=path, data=data)], force=True)
 

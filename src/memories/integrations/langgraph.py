@@ -43,7 +43,7 @@ _TAG = "langgraph."
 _UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
-_MORE = 4  # how many times more hits to fetch if a filter may drop some
+_MORE = 4  # how many times as many hits to fetch if a filter may drop some
 
 
 class MemoriesStore(BaseStore):
@@ -137,7 +137,7 @@ class MemoriesStore(BaseStore):
             data = json.dumps(op.value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(
-                f'the value of "{validate.shown(op.key)}" can\'t be kept as JSON ({exc})'
+                f'the value of "{validate.shown(op.key)}" can\'t be stored as JSON ({exc})'
             ) from exc
         text = ""
         if op.index is not False:

@@ -112,9 +112,7 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
 
 
 def _is_stored_unchanged(content: object) -> bool:
-    """Return whether a stored turn returns this text unchanged, although contents are stored in one
-    Unicode form.
-    """
+    """Return whether content stays as it is when it is normalized and stored."""
     if not isinstance(content, str) or not any(map(str.isalnum, content)):
         return False
     try:

@@ -1,7 +1,7 @@
 """The server as one ASGI application: guard, API, MCP and sign-in; `serve` runs it in a process.
 
-MCP over HTTP at `/mcp` runs the tools of `memory mcp` for the sender of each request. Importing its
-SDK takes half a second. A thread does it, while the server answers all other requests.
+MCP over HTTP at `/mcp` runs the tools of `memory mcp` for the sender of each request. Importing the
+SDK takes half a second, so a thread imports it while the server already answers other requests.
 """
 
 import asyncio
@@ -199,9 +199,9 @@ class Options(NamedTuple):
         store: Used instead of the store in the settings; it is not closed.
         embedder: The model of `store`; None searches by words only.
         writers: Stores new memories in transactions that several requests share; by default, each
-            request has its own.
+            request has its own transaction.
         routes: Additional routes, such as those of the page.
-        secure: Whether browsers reach the server over TLS only.
+        secure: Whether browsers reach the server only over TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
         public_url: The URL at which remote clients reach the server; its host is accepted too.
     """

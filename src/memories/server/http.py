@@ -37,9 +37,10 @@ from memories.stores.records import Collection, Filter
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
-MOST_REQUESTS = 256  # requests that are being answered concurrently
-MOST_CONNECTIONS = 512  # one more connection closes the oldest one that waits for its client
-_MOST_JOINED = 65_536  # bytes
+MOST_REQUESTS = 256  # maximum number of requests answered concurrently
+# beyond this, a new connection closes the oldest one that is waiting for its client
+MOST_CONNECTIONS = 512
+_MOST_JOINED = 65_536  # maximum bytes held back until the end of an iteration
 
 
 class _Joined:
@@ -110,7 +111,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(431, f"the request's head is larger than {MAX_HEAD} bytes")
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start reading a head."""
         super().on_message_begin()
         if not self._in_head:
             self._begin()
@@ -157,7 +158,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _is_full(self) -> bool:
         """Return whether too many requests are being answered.
 
-        Counting the tasks first is faster.
+        The number of tasks is checked first, because that is faster.
         """
         if len(self.tasks) < MOST_REQUESTS:
             return False
@@ -193,7 +194,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-_GRACE_SECONDS = 3  # seconds for requests to finish, and again for the writes that wait
+_GRACE_SECONDS = 3  # seconds for open requests to finish, and the same again for queued writes
 READY_SECONDS = 1.0  # seconds for which the answer of `/ready` is reused
 
 
@@ -205,7 +206,7 @@ class Process(Served, Protocol):
 
 
 class Web:
-    """HTTP, as a part of a server's process."""
+    """The part of a server's process that serves HTTP."""
 
     def __init__(self, process: Process, options: ServeOptions, address: socket.socket) -> None:
         """Build the application.
@@ -216,7 +217,7 @@ class Web:
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
-        # systemd may have opened another address
+        # systemd may have opened a different address
         self.check(process.config, host, loopback=is_loopback(host))
         self.url = _url(options, host, port)
         # a name that the guard accepts
@@ -273,10 +274,15 @@ class Web:
             Gauge(
                 "memories_writes_total",
                 "counter",
-                "Writes that shared transactions.",
+                "Writes committed by the write queue.",
                 writers.writes,
             ),
-            Gauge("memories_commits_total", "counter", "Those transactions.", writers.commits),
+            Gauge(
+                "memories_commits_total",
+                "counter",
+                "Transactions of the write queue.",
+                writers.commits,
+            ),
             Gauge("memories_commands_total", "counter", "Commands answered.", commands),
             Gauge("memories_ready", "gauge", "Whether the store answers.", float(is_ready)),
         )
@@ -335,7 +341,7 @@ class Web:
         age = time.monotonic() - self._looked_at
         if looking is None or (looking.done() and age >= READY_SECONDS):
             looking = self._looking = asyncio.create_task(self._find_problem())
-        # one client that disconnects must not cancel the check for the others
+        # a client that disconnects must not cancel the check for the others
         return await asyncio.shield(looking)
 
     async def _find_problem(self) -> str:
@@ -372,8 +378,8 @@ class _Server(uvicorn.Server):
     writers: Writers
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for requests. First end those that would stay open forever, and after some time stop
-        the write queue.
+        """End the requests that would stay open forever, and wait for the others. After a grace
+        period, stop the write queue too.
         """
         self.end_streams()
         self.end_transactions()

@@ -1,4 +1,4 @@
-"""The server's process, from start to end."""
+"""Runs the server's process, from start to end."""
 
 import contextlib
 import os
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # seconds between two checks of the store's file
 SIGNAL_SECONDS = 1.0  # maximum seconds until a signal is handled
 RESTART = 75  # exit code that asks a supervisor to restart the server
-_HANDOVER_SECONDS = 10.0  # seconds for an ending server to complete its waiting writes
+_HANDOVER_SECONDS = 10.0  # seconds for a stopping server to complete its queued writes
 _IDLE = "idle"
-ALREADY = "a server of this store is already running"
+ALREADY = "a server for this store is already running"
 
 
 def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[], None]) -> int:
@@ -45,7 +45,7 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
         preload: Imports the modules that commands need.
 
     Raises:
-        ConfigError: The settings or options are not allowed.
+        ConfigError: The settings or options are invalid.
         OSError: The address is not available.
     """
     web: type[Web] | None = None
@@ -72,8 +72,8 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
 
 
 def _listen(stack: contextlib.ExitStack, config: Config, options: ServeOptions) -> Listening:
-    """Listen for the command. A server for the command only, such as hooks start, gives way to one
-    with HTTP.
+    """Listen for commands. A server without HTTP, such as one that a hook started, gives way to a
+    server with HTTP.
 
     Raises:
         AlreadyRunning: Another process serves the store.
@@ -151,27 +151,31 @@ class Process:
         return identity == self._seen
 
     def end(self, why: str) -> None:
-        """End the process after the running requests."""
+        """End the process once its running requests have finished.
+
+        Args:
+            why: The reason, for the log.
+        """
         if not self._why:
             self._why = why
             self._stop()
 
     def run(self, web: "type[Web] | None", address: socket.socket | None) -> int:
-        """Serve until a signal or `end`; return the exit code."""
+        """Serve until a signal arrives or `end` is called; return the exit code."""
         signals: list[int] = []
 
         def stop(number: int, _: object) -> None:
             signals.append(number)
             self._stop()
 
-        os.chdir("/")  # so that the folder of the start can be removed
+        os.chdir("/")  # so that the folder in which the server was started can be removed
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         if web is None or address is None:
             self._ready("")
             while not self._ending.wait(SIGNAL_SECONDS):
-                # the wait below handles a signal that arrives just before a wait begins
+                # a signal that arrives just before a wait is handled after it, so waits are short
                 pass
         else:
             serving = web(self, self._options, address)
@@ -214,7 +218,7 @@ class Process:
             if not self.fits():
                 self.end("the store was removed or replaced")
             if _file_identity(self._sockets.path) != self._socket_identity:
-                self.end("its socket was removed")  # or its folder was, so no client can reach it
+                self.end("its socket was removed")  # no client can reach the server any more
             quiet_seconds = time.monotonic() - max(self.last_at, self.warm.last_at)
             is_busy = self.warm.busy or self.writers.waiting
             idle_seconds = self._options.idle_seconds

@@ -21,7 +21,7 @@ class ServeOptions(NamedTuple):
     Attributes:
         host: The address for HTTP.
         port: The port for HTTP; 0 for any free one.
-        http: Whether to serve HTTP, or only the command.
+        http: Whether to serve HTTP, and not only commands.
         names: Host names that browsers and proxies may use for the server.
         tls: The certificate file and its key file; empty without TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
@@ -47,8 +47,8 @@ class Listening(NamedTuple):
     """A server's Unix sockets, while it holds the lock.
 
     Attributes:
-        path: The path of the socket for the command.
-        command: The socket for the command.
+        path: The path of the socket for commands.
+        command: The socket for commands.
         web: The socket for HTTP.
     """
 
@@ -102,8 +102,8 @@ def listen(config: Config) -> Iterator[Listening]:
 
 @contextlib.contextmanager
 def _listen_at(path: str) -> Iterator[socket.socket]:
-    """Listen at a path. The socket is bound under another name and then renamed, so that it always
-    answers.
+    """Listen on a socket at a path. The socket is bound under a temporary name and then renamed, so
+    that a client never finds one that doesn't answer.
     """
     scratch = f"{path}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,9 +2,9 @@
 code.
 
 `memories.warm.client` is the other side and describes the messages. A command reads `sys.stdin`,
-`os.environ` and relative paths as in its own process. `install_stand_ins` replaces the first two
-with objects that look up the caller. Each thread has its own working folder if the system supports
-that.
+`os.environ` and relative paths as in its own process: `install_stand_ins` replaces the standard
+streams and `os.environ` with objects that look up the caller, and each thread has its own working
+folder if the system supports that.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ _folder_lock = threading.Lock()
 
 
 class Direct(BaseException):
-    """The command needs its own process; nothing was changed. This is not an `Exception`, so no
-    command can handle it.
+    """Raised when a command must run in its own process; nothing was changed. It is not an
+    `Exception`, so that no command catches it.
     """
 
 
@@ -53,13 +53,14 @@ class Caller(NamedTuple):
     """The process that sent a command.
 
     Attributes:
-        environment: The variables that were sent.
-        is_carried: Returns whether clients send a variable; all others are the server's.
+        environment: The environment variables that were sent.
+        is_carried: Returns whether clients send a variable. If they don't, the server's own value
+            applies.
         terminals: Whether each of the three standard streams is a terminal.
         input: Standard input; None if it was not sent.
         folder: The working folder.
-        umask: The permissions that new files don't get.
-        written: The output, in pieces with each one's stream number.
+        umask: The file mode creation mask, see umask(2).
+        written: The output so far: pairs of stream number and data.
     """
 
     environment: dict[str, str]
@@ -75,8 +76,8 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def install_stand_ins() -> None:
-    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that use the
-    caller's, if there is a caller.
+    """Replace `sys.stdin`, `sys.stdout`, `sys.stderr` and `os.environ` with objects that stand in
+    for the caller's while there is a caller.
     """
     sys.stdin = _Input(0, sys.stdin)
     sys.stdout, sys.stderr = _Output(1, sys.stdout), _Output(2, sys.stderr)
@@ -209,7 +210,9 @@ class _Environment(MutableMapping[str, str]):
         return name in self._of(str(name))
 
     def _of(self, name: str) -> Mapping[str, str]:
-        """Return the caller's variables; or the server's, if clients don't send this variable."""
+        """Return the environment that has a variable: the caller's if clients send the variable,
+        else the server's.
+        """
         caller = _caller.get()
         own: Mapping[str, str] = self._own
         return own if caller is None or not caller.is_carried(name) else caller.environment
@@ -245,7 +248,7 @@ class _Environment(MutableMapping[str, str]):
 
 _THREADS = 16
 _MOST_OPEN = 256
-_MOST_LINE = 4 << 20  # bytes of arguments and variables; more than the system allows a process
+_MOST_LINE = 4 << 20  # bytes of arguments and variables; more than a process can be started with
 _READ_SECONDS = 10.0
 _DOT_SECONDS = 1.0
 _MAX_INPUT = 64 << 20
@@ -366,7 +369,7 @@ class Warm:
                 self._drop(connection)
 
     def _tick(self) -> None:
-        """Send a sign of life to clients whose command is still running."""
+        """Send a heartbeat to clients whose command is still running."""
         while not self._closed or self._open:
             time.sleep(_DOT_SECONDS)
             with self._lock:
@@ -468,7 +471,7 @@ class Warm:
             code, changed = 1, ""
             text = "".join(traceback.format_exception(exc))
             written.append((2, text.encode("utf-8", "backslashreplace")))
-        self._served.fits()  # now, in case the command created the file
+        self._served.fits()  # to remember the store's file if the command created it
         return _encode(code, changed, written)
 
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
@@ -484,7 +487,7 @@ class Warm:
                 embedder=served.embedder or "none",
                 config=config,
                 channel="hook" if arguments[0] == HOOK else "cli",
-                # now, because the writing thread has another working folder
+                # resolved here, because the thread that writes has a different working folder
                 place=here(config, Path.cwd()),
             ).at_home()
             memories.writers = served.writers

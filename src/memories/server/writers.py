@@ -1,11 +1,12 @@
-"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction.
+"""Group commit: writes wait in a queue, and one thread commits many of them in one transaction.
 
 A disk flush takes as long for one write as for a hundred, so the writes that arrive during a commit
 go into the next transaction. Each write is acknowledged after its commit. A refused write fails
 without affecting the others.
 
 New memories are added to the store together, at the end of the transaction or before the next read.
-If one of them fails at that point, all are undone and repeated, each in its own savepoint.
+If that fails for one of them, the transaction is rolled back and repeated with each write in its
+own savepoint.
 """
 
 import contextlib
@@ -28,10 +29,11 @@ from memories.stores.logged import LoggedStore, collect_reports
 from memories.stores.wrapper import BatchedStore
 from memories.write.create import Batch, Created
 
-MOST_WAITING = 2_000
+MOST_WAITING = 2_000  # maximum number of writes in the queue
+# limits of one transaction: writes, bytes of text, and seconds, because other processes wait for it
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
-_SECONDS = 0.1  # seconds of work in one transaction, because other processes wait for it
+_SECONDS = 0.1
 
 Result = TypeVar("Result")
 
@@ -48,7 +50,7 @@ class Ending(StoreBusy):
 
 
 class _Submitted(NamedTuple):
-    """A create that no thread waits for; its event is recorded when it ends."""
+    """A create that no thread waits for; its event is recorded when it completes."""
 
     memories: Memories
     drafts: Sequence[Draft]
@@ -66,7 +68,7 @@ class _Write(NamedTuple):
     store: Store
     context: contextvars.Context
     future: "Future[Any]"
-    prepared: Batch | None  # the drafts, if `run` is their `write`
+    prepared: Batch | None  # the new memories, if `run` stores them
     submitted: _Submitted | None = None
 
     @classmethod
@@ -92,10 +94,11 @@ class _Part(NamedTuple):
     reports: Sequence[Callable[[], None]]
 
     def report(self, flushed: set[Path]) -> "list[tuple[_Write, Any]]":
-        """Report the changes, and count reads; return each write's result or error.
+        """Report the changes, and save access counts; return each write's result or error.
 
         Args:
-            flushed: The homes whose reads have been counted; all belong to one store.
+            flushed: The homes whose access counts have been saved since the commit; others are
+                added.
         """
         try:
             for report in self.reports:
@@ -107,7 +110,7 @@ class _Part(NamedTuple):
                 if memories.config.home not in flushed:
                     memories.flush_accesses()
                     flushed.add(memories.config.home)
-        except Exception as exc:  # noqa: BLE001 - each write raises it, as one alone does after its commit
+        except Exception as exc:  # noqa: BLE001 - raised by each write, as by a write that was not queued
             return self._results(exc)
         return self._results(None)
 
@@ -133,8 +136,8 @@ class _Apart(Exception):
 
 
 class Writers:
-    """A store's write queue, and the thread that makes the writes; any number of threads may use
-    it.
+    """A store's write queue, and the thread that commits it. Any number of threads may submit
+    writes.
     """
 
     def __init__(self, store: Store, fits: Callable[[], bool] = lambda: True) -> None:
@@ -185,7 +188,7 @@ class Writers:
     def submit(
         self, memories: Memories, draft: Draft, force: bool, redact: bool
     ) -> "Future[list[Created]]":
-        """Submit a draft as `create` would store it; return a future for its result immediately."""
+        """Queue a draft that `create` would wait for; return a future for its result."""
         submitted = _Submitted(memories, [draft], time.perf_counter())
         try:
             [prepared] = memories.prepare(submitted.drafts, force=force, redact=redact)
@@ -223,8 +226,8 @@ class Writers:
         return write.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Complete the waiting writes and accept no more; refuse those not begun in time. Return
-        whether all were made.
+        """Accept no more writes, and complete the queued ones; refuse those that have not begun in
+        time. Return whether all were completed.
         """
         with self._entering:  # so that no write can follow the end marker
             if not self._closed:
@@ -264,9 +267,9 @@ class Writers:
         return writes, False
 
     def _commit(self, writes: Sequence[_Write]) -> None:
-        """Make writes in one transaction or, if that takes long, in several."""
-        # Writes that share an entry in the log are consecutive; a client that waits for one sends
-        # no second one.
+        """Commit writes in one transaction or, if that takes too long, in several."""
+        # Sorting by store makes writes that share a log entry consecutive. It reorders no client's
+        # writes, because a client waits for one before it sends the next.
         remaining = sorted(writes, key=lambda write: id(write.store))
         together = all(write.prepared is not None for write in remaining)
         while remaining:
@@ -287,8 +290,7 @@ class Writers:
             _answer([result for part in parts for result in part.report(flushed)])
 
     def _make(self, writes: Sequence[_Write], *, together: bool) -> "list[_Part]":
-        """Make as many writes as time allows in one transaction; return them after the commit,
-        grouped by store.
+        """Commit as many writes as time allows in one transaction; return them grouped by store.
 
         Args:
             writes: The writes.
@@ -329,7 +331,7 @@ class Writers:
         return parts
 
     def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
-        """Make a write through a batch; a refused write is removed from it."""
+        """Run a write against a batch; a refused write is removed from the batch."""
         assert write.prepared is not None
         before = batch.mark()
         try:
@@ -340,7 +342,7 @@ class Writers:
             return _Outcome(write, None, exc)
 
     def _run(self, write: _Write) -> "_Outcome":
-        """Make one write in its own savepoint; a refused write rolls back only its savepoint.
+        """Run one write in its own savepoint; a refused write rolls back only its savepoint.
 
         Raises:
             StoreError: The store failed, and the entire transaction with it.

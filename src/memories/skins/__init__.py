@@ -1,1 +1,1 @@
-"""Former import paths of `memories.integrations`; they go with the next release."""
+"""Former import paths of `memories.integrations`; they will be removed in the next release."""

@@ -83,7 +83,7 @@ def test_what_is_stored_cannot_pass_for_ours(call: Call) -> None:
         ({"operation": ["search"]}, "operation must be one of"),
         ({"operation": "search"}, "search needs query"),
         ({"operation": "search", "query": ""}, "search needs query"),
-        ({"operation": "search", "query": 7}, "query must be a text"),
+        ({"operation": "search", "query": 7}, "query must be text"),
         ({"operation": "search", "query": "x", "limit": 0}, f"from 1 to {MAX_RESULTS}"),
         ({"operation": "search", "query": "x", "limit": True}, f"from 1 to {MAX_RESULTS}"),
         (

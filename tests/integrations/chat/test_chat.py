@@ -462,7 +462,7 @@ def test_the_command_reads_a_pipe(kimi: FakeKimi, tmp_path: Path) -> None:
     assert json.loads(said[4])["content"] == "My dog is Rex"
     assert said[-1] == "I don't know."
     assert "is cleared" in out
-    assert "was empty already" in out
+    assert "was already empty" in out
     assert "there is no command /none" in err
     assert running.returncode == 1
     log = [json.loads(line) for line in (tmp_path / "data" / "chat.log").read_text().splitlines()]

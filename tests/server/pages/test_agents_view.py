@@ -133,7 +133,7 @@ def test_a_folder_decides_project_namespace_and_whether_memory_is_on(
         ("host=emacs", 400, "there is no agent"),
         ("message=%2Fcompact", 200, "Commands of the agent"),
         ("message=memory+off", 200, "switches memory on or off"),
-        ("as_of=2026-01-01", 200, "is not stored"),
+        ("as_of=2026-01-01", 200, "is not recorded"),
     ],
 )
 def test_what_recalls_nothing_says_why(

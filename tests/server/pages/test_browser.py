@@ -195,7 +195,7 @@ def test_the_review_queue_by_keyboard_and_in_batches(site: Site, opened: Open) -
     page.locator("article").nth(2).wait_for(state="detached")
     page.check("#everything")
     page.click("text=Reject chosen")
-    page.get_by_text("Nothing waits").first.wait_for()
+    page.get_by_text("Nothing is waiting").first.wait_for()
     assert len(site.memories.list().memories) == 2
     assert site.memories.status().pending_count == 0
 
@@ -260,7 +260,7 @@ def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> 
     site.memories.create("The kettle is by the door", pending=True)
     page = opened("/review")
     page.click("button:text-is('Reject')")
-    page.get_by_text("Nothing waits").first.wait_for()
+    page.get_by_text("Nothing is waiting").first.wait_for()
     page.click("#told button")
     page.locator("article", has_text="kettle").wait_for()
     assert site.memories.status().pending_count == 1
@@ -268,7 +268,7 @@ def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> 
     page.locator("article").nth(1).wait_for()
     page.check("#everything")
     page.click("text=Reject chosen")
-    page.get_by_text("Nothing waits").first.wait_for()
+    page.get_by_text("Nothing is waiting").first.wait_for()
     page.click("#told button")
     page.locator("article").nth(1).wait_for()
     assert site.memories.status().pending_count == 2
@@ -567,7 +567,7 @@ def test_without_scripts_no_button_is_shown_that_needs_one(site: Site, opened: O
         assert (
             page.locator("main button:visible, main input[type=checkbox]:visible").count() == 0
         ), path
-        assert page.get_by_text("needs a script").is_visible()
+        assert page.get_by_text("needs JavaScript").is_visible()
     page.goto(site.url)
     assert page.locator("#find button").is_visible()
 

@@ -52,7 +52,9 @@ def test_a_repetition_is_named_and_can_be_stored_anyway(site: Site, opened: Open
     page.keyboard.press("n")
     page.fill("#create textarea", "The kettle is red")
     page.click("#create button:text-is('Store')")
-    page.locator("#create-answer", has_text="nearly the same: “The kettle is <b>red”").wait_for()
+    page.locator(
+        "#create-answer", has_text="nearly the same thing: “The kettle is <b>red”"
+    ).wait_for()
     page.click("text=Store it anyway")
     page.locator("article", has_text="kettle").wait_for()
     assert contents(site) == ["The kettle is red"]
@@ -196,7 +198,7 @@ def test_the_keys_of_a_fast_reader_are_all_heard(site: Site, opened: Open) -> No
         "for (const key of 'aara') document.body.dispatchEvent("
         "new KeyboardEvent('keydown', {key, bubbles: true}))"
     )
-    page.get_by_text("Nothing waits").first.wait_for()
+    page.get_by_text("Nothing is waiting").first.wait_for()
     assert len(contents(site)) == 3
     for waiting in (1, 2, 3, 4):
         page.keyboard.press("u")

@@ -243,8 +243,8 @@ def test_what_became_of_it_is_told(site: Site, own: httpx.Client) -> None:
         memories.create("None at all", supersedes=one)
 
     changes: dict[str, Callable[[], object]] = {
-        "It says the same today.": lambda: memories.restore(one, version=2),
-        "Today it has other tags.": lambda: memories.update(one, tags={"type": "decision"}),
+        "It says the same thing today.": lambda: memories.restore(one, version=2),
+        "Today it has different tags.": lambda: memories.update(one, tags={"type": "decision"}),
         "Today it is deleted.": lambda: memories.delete(one),
         "Today another memory has replaced it.": replace,
     }
@@ -289,9 +289,9 @@ def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: s
     assert one
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
     assert "1 memories 2 turns of conversations" in health
-    assert "at earlier times are not stored" in health
+    assert "Earlier states of the store" in health
     assert "Health as it is now" in health
-    assert "decisions are about the present" in review
+    assert "only the present is shown" in review
     assert "harbour" not in review
     assert "Review (" not in asking.get(f"/?{THEN}").text
     assert "(1)" in asking.get("/").text.partition("<main")[0]
@@ -340,7 +340,9 @@ def test_filters_are_told_and_can_be_left_out(asking: httpx.Client, one: str) ->
     assert one
     page = asking.get(f"/?tag=type%3Dfact&trust=agent&{THEN}")
     links = [
-        html.unescape(target) for target, name in _LINK.findall(page.text) if "Leave out" in name
+        html.unescape(target)
+        for target, name in _LINK.findall(page.text)
+        if "Remove the filter" in name
     ]
     assert links == [f"?trust=agent&{THEN}", f"?tag=type%3Dfact&{THEN}"]
     assert "Only" in text_of(page)

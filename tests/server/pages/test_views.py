@@ -159,7 +159,7 @@ def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.C
         site.memories.add_turns(f"talk {number}", [TurnDraft("hello")])
     shown = asking.get("/").text
     assert shown.count('aria-label="conversation') == 30
-    assert ">More conversations of these days</a>" in shown
+    assert ">More conversations from these days</a>" in shown
 
 
 def test_words_are_marked_where_they_stand() -> None:
@@ -221,7 +221,7 @@ def test_the_review_shows_current_memories_that_say_the_same_or_differ(
     port = site.memories.create("The port is 9090 <b>")
     site.memories.create("Deploys happen on Fridays.")
     page = asking.get("/review").text
-    same, differs = page.index(">says the same</span>"), page.index(">differs</span>")
+    same, differs = page.index(">says the same thing</span>"), page.index(">differs</span>")
     assert "Deploys happen on Fridays.</a>" in page[same:differs]
     assert f'/memories/{port.id}">The port is 9090 &lt;b&gt;</a>' in page[differs:]
 
@@ -238,7 +238,7 @@ def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.
 def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
     site.memories.create("One thing")
     assert (
-        "<b>2099-01-01</b> is not over: this is how it is so far."
+        "<b>2099-01-01</b> is not over yet: this is how it is so far."
         in asking.get("/?as_of=2099-01-01").text
     )
 

@@ -1,1 +1,1 @@
-"""The files of multilingual-e5-small for Memories: `EMBEDDER=e5` reads them."""
+"""The files of the model multilingual-e5-small, which Memories reads if `EMBEDDER=e5`."""

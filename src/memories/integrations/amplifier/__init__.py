@@ -2,7 +2,7 @@
 functions.
 
 `await mount(coordinator, config)` mounts a module and returns a function that unmounts it.
-`amplifier_core` is installed in that situation; nothing else imports it.
+`amplifier_core` is installed wherever that happens; nothing else imports it.
 """
 
 import logging

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from memories.context.tokens import estimate_tokens
 
 Message = Mapping[str, Any]
-# share of the budget that is used after a compaction, so that the next messages need none
+# share of the budget that is used after a compaction, so that the next one is not needed soon
 TARGET = 0.7
 RECENT_RESULTS = 5  # number of the newest tool results whose text is kept as long as possible
 SHORTENED = 250  # characters of a shortened tool result that are kept
@@ -26,13 +26,13 @@ NOTICE = {
     "content": "To save room, earlier messages of this conversation are left out here, or old tool "
     "results shortened.",
 }
-_WORTH_IT = 50  # characters that shortening must save
+_WORTH_IT = 50  # minimum number of characters that shortening must save
 _PER_MESSAGE = 4  # tokens for a message in addition to its content
 
 
 class Cut(NamedTuple):
-    """The part of the conversation that a view leaves out; it only grows, so that a session's
-    requests start alike.
+    """The part of the conversation that a view leaves out. It only grows, so that a session's
+    requests keep the same beginning for long.
 
     Attributes:
         start: The index of the first included message.
@@ -196,7 +196,9 @@ def _is_from_hook(message: Message) -> bool:
 
 
 def _shorten(message: Message) -> Message:
-    """Return a tool result cut to the beginning of its text; other messages stay unchanged."""
+    """Return a tool result truncated to the beginning of its text; return other messages as they
+    are.
+    """
     if not _answers(message):
         return message
     content = message.get("content")
@@ -225,7 +227,7 @@ def _cut(text: str) -> str:
 
 
 _log = logging.getLogger(__name__)
-# maximum tokens of a request if neither the provider nor the configuration sets a limit
+# maximum number of tokens in a request if neither the provider nor the configuration sets a limit
 MAX_TOKENS = 200_000
 MARGIN = 4_096  # tokens kept free, as in Amplifier's own context managers
 OUTPUT_SHARE = 0.5  # share of the maximum output length that is kept free

@@ -1,5 +1,5 @@
-"""The chat agent of `memory chat`, with LangGraph, Kimi, sessions on disk, and facts about the user
-as JSON lines.
+"""The chat agent of `memory chat`: built on LangGraph and Kimi, with sessions in SQLite and facts
+about the user as JSON lines.
 """
 
 from importlib.util import find_spec

@@ -1,9 +1,10 @@
 """The chat's graph, and one turn through it. Importing this loads LangGraph and the model's
 classes: 1.5 seconds.
 
-A turn is written to the session step by step and counts when it has ended. If it was interrupted,
-the chat finishes it at the next start; if it failed or was stopped, the chat drops it. So a session
-never contains half a turn, which the model's API would refuse in every later request.
+The steps of a turn are written to the session one by one, but the turn counts only when it is
+complete. An interrupted turn is finished at the next start; a failed or stopped turn is dropped. So
+a session never contains half a turn, because of which the model's API would refuse every later
+request.
 """
 
 import json
@@ -38,7 +39,7 @@ RULES = """\
 You are a helpful assistant in a terminal. Answer briefly and in plain text.
 With the tool memory_upsert you can store one fact about the user in a turn. Store only what will \
 still matter in other conversations: durable facts, preferences and constraints that the user \
-stated. Skip requests that pass, small talk, guesses, and what is known already. If you are not \
+stated. Skip passing requests, small talk, guesses, and what is already known. If you are not \
 sure, do not store."""
 MAX_STEPS = 12
 _REQUESTS = 3  # model requests for one answer: the first, and two retries
@@ -70,7 +71,7 @@ class Agent:
             settings: The chat's settings.
             session: Stores the conversation.
             memory: Stores facts.
-            recall: Returns the facts for a message, as the model is shown them.
+            recall: Returns the facts that the model is shown for a message.
         """
         self._session, self._memory, self._recall = session, memory, recall
         self._stop = threading.Event()
@@ -123,16 +124,14 @@ class Agent:
         self._run(None, show, self._before_turn())
 
     def _before_turn(self) -> str | None:
-        """Return the id of the last state outside a turn."""
+        """Return the id of the last state before the interrupted turn; None if there is none."""
         for state in self._graph.get_state_history(self._session.config):
             if not state.tasks:
                 return str(state.config["configurable"]["checkpoint_id"])
         return None
 
     def settle(self) -> None:
-        """Wait for a stopped turn, which may still wait for a piece of its answer, and drop its
-        writes.
-        """
+        """Wait for a stopped turn, which may still be waiting for the model; drop its writes."""
         if self._stopped is not None:
             turn, before = self._stopped
             turn.join()
@@ -176,7 +175,7 @@ class Agent:
             pieces.put(exc)
 
     def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
-        """Call the model. Facts about the user precede the conversation, and are never stored in
+        """Call the model. Facts about the user precede the conversation but are never stored in
         it.
         """
         messages = reversed(state["messages"])

@@ -28,7 +28,7 @@ _MAX_BODY = 10_000_000
 
 
 def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the next message: content, or a call of the tool `memory_upsert`."""
+    """Return the next message: content, or a call to the tool `memory_upsert`."""
     if messages[-1]["role"] == "tool":
         stored = json.loads(messages[-1]["content"]).get("stored")
         return {"content": "I will remember that." if stored else "I could not store that."}
@@ -67,7 +67,7 @@ def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | 
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     if last.get("role") not in ("user", "tool"):
-        return 400, "Invalid request: messages must end with a message of the user or of a tool"
+        return 400, "Invalid request: the last message must be from the user or a tool"
     wrong = _wrong_calls(body["messages"])
     return None if wrong is None else (400, wrong)
 
@@ -315,7 +315,7 @@ def _run(
         lines = file.read_text().splitlines() if file.exists() else []
         count = len([json.loads(line) for line in lines])
         if not low <= count <= high:
-            wrong.append(f"{count} facts of {user} are stored, not {low} to {high}")
+            wrong.append(f"{count} facts about {user} are stored, not {low} to {high}")
     if not (root / "data" / FILE).stat().st_size:
         wrong.append("the session file is empty")
     for problem in wrong:

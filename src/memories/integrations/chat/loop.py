@@ -47,7 +47,7 @@ class Chat:
         """
         self._settings = settings
         self._memory = LongTerm(settings.data / "memory", settings.user_id, redactor)
-        self._is_interactive = sys.stdin.isatty()  # whether a person types, not a script
+        self._is_interactive = sys.stdin.isatty()  # a person is typing; the input isn't a pipe
         self._failed = self._resumed = False
         self._agent: Agent | None = None
         self._session: ShortTerm | None = None
@@ -157,7 +157,7 @@ class Chat:
             if self._agent is not None:
                 self._agent.settle()
             is_cleared = self._open_session().clear()
-            _say(f"The session {thread} {'is cleared' if is_cleared else 'was empty already'}.")
+            _say(f"The session {thread} {'is cleared' if is_cleared else 'was already empty'}.")
         if memory:
             user = self._settings.user_id
             if self._memory.clear():
@@ -172,7 +172,7 @@ class Chat:
             return
         target = Path(path).expanduser()
         if target.exists():
-            self._fail(f"{_escape(path)} exists; name a new file")
+            self._fail(f"{_escape(path)} already exists; name a new file")
             return
         with disk.replacing(target) as stream:
             stream.write(lines.encode())

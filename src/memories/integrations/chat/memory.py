@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FILE = "checkpoints.sqlite"
 _BUSY_MS = 30_000
-_SAFE = (3, 51, 3)  # earlier versions could lose a write when the log was reset
+_SAFE = (3, 51, 3)  # earlier versions of SQLite can lose a write when the log is reset
 
 
 class ShortTerm:
@@ -85,7 +85,7 @@ class ShortTerm:
         )
 
     def drop_after(self, checkpoint_id: str | None) -> None:
-        """Delete all states after one of them; all states if that is None."""
+        """Delete all states after a checkpoint; all states if it is None."""
         self._delete("checkpoint_id > :last", last=checkpoint_id or "")
 
     def clear(self) -> bool:
@@ -143,7 +143,7 @@ def _sqlite() -> Any:
     return module
 
 
-KNOWN = 3  # number of facts that a model is shown
+KNOWN = 3  # number of facts that the model is shown
 MAX_CHARACTERS = 1_000  # maximum length of a fact
 KINDS = ("fact", "preference", "constraint")
 _REQUIRED = ("id", "user_id", "content", "kind", "created_at", "updated_at")
@@ -341,7 +341,7 @@ _MAX_QUERY = 4_000
 
 
 def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact]]:
-    """Return a function that finds the facts for a message: the last ones, or a search's hits."""
+    """Return a function that finds the facts for a message: the latest ones, or a search's hits."""
     if settings.recall == "recency":
 
         def recall_latest(_: str) -> list[Fact]:

@@ -1,4 +1,4 @@
-"""The chat's settings: the environment overrides the root's `.env`, or another file."""
+"""The chat's settings, from a `.env` file and from the environment, which takes precedence."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`python -m memories.integrations.hermes`: puts the plugin into Hermes's home."""
+"""`python -m memories.integrations.hermes`: installs the plugin in Hermes's home."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ FILES = {"plugin.yaml": "plugin.yaml", "plugin.txt": "__init__.py"}
 
 
 def install(hermes_home: Path) -> Path:
-    """Write the plugin's two files below Hermes's home; return their folder."""
+    """Write the plugin's two files to a folder in Hermes's home; return the folder."""
     folder = hermes_home / "plugins" / NAME
     folder.mkdir(parents=True, exist_ok=True)
     for source, target in FILES.items():

@@ -77,18 +77,18 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         """Return True: the memory needs no service and no key."""
         return True
 
-    # --- life ---
+    # --- lifecycle ---
 
     def initialize(self, session_id: str, **kwargs: Any) -> None:
         """Open the memory of a session.
 
         Args:
             session_id: The session.
-            **kwargs: Hermes's facts; `hermes_home`, `platform`, `user_id` and `agent_context` are
-                used.
+            **kwargs: What Hermes says about the session; only `hermes_home`, `platform`, `user_id`
+                and `agent_context` are used.
 
         Raises:
-            MemoriesError: A setting is wrong.
+            MemoriesError: A setting is invalid.
         """
         self.shutdown()
         self._session = session_id
@@ -147,7 +147,10 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
             self._captured.add_turns(self._session_name(session_id), drafts)
 
     def on_pre_compress(self, messages: list[dict[str, Any]]) -> str:  # noqa: ARG002
-        """Forget what the session has been shown: the compression removes it from its context."""
+        """Forget which memories the session was shown; compression removes them from its context.
+
+        So they may be recalled again. Nothing is added to the summary.
+        """
         if self._config is not None:
             session.note(str(self._config.home), self._session_name(""), **{session.RESET: True})
         return ""
@@ -155,7 +158,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     def on_memory_write(
         self, action: str, target: str, content: str, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Store what Hermes's own memory tool adds, too."""
+        """Also store what Hermes's own memory tool adds."""
         del metadata
         if self._memories is not None and action == "add" and content.strip():
             self._memories.create(content, tags={"type": _TYPES.get(target, "fact")})
@@ -216,7 +219,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         (Path(hermes_home) / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
     def backup_paths(self) -> list[str]:
-        """Return the home of the memories, which is outside Hermes's home."""
+        """Return the folder of the memories, which is outside Hermes's home."""
         return [str(load_config({}).home)]
 
 

@@ -11,9 +11,9 @@ _COMMAND = 'const COMMAND = ["memoriae"]'
 
 
 def install(state: Path) -> Path:
-    """Write the plugin below OpenClaw's state folder; return the plugin's folder.
+    """Write the plugin to a folder in OpenClaw's state folder; return the plugin's folder.
 
-    The plugin runs the command of this environment.
+    The plugin runs the command that is installed in this environment.
     """
     folder = state / "local-plugins" / NAME
     folder.mkdir(parents=True, exist_ok=True)

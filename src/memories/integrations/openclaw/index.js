@@ -1,6 +1,6 @@
-// Gives OpenClaw the memory: the block of a session, what each message needs, and two tools. With
-// the option `capture`, messages are recorded. Without the command, or if it is slow, OpenClaw goes
-// on as if the plugin were not there.
+// Gives OpenClaw a memory: the session block, what each message needs, and two tools. With the
+// option `capture`, messages are recorded. If the command is missing or slow, OpenClaw continues as
+// if the plugin were not installed.
 import { execFile } from "node:child_process"
 
 const COMMAND = ["memoriae"] // the installer writes the command of its own environment
@@ -32,7 +32,7 @@ async function hook(event, fields, capture) {
   }
 }
 
-/** Returns whether a session is its owner's: not that of a group, another person or a subagent. */
+/** Returns whether a session belongs to the owner, not to a group, another person or a subagent. */
 function isOwn(sessionKey, everySession) {
   if (/:(subagent|cron|hook):/.test(sessionKey)) return false
   return everySession || !/:(group|channel|direct|thread):/.test(sessionKey)

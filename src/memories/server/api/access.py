@@ -30,7 +30,7 @@ SESSION_SECONDS = 12 * 3600
 SCOPES = {"read": 1, "write": 2, "admin": 3, "unredacted": 3}
 _LEVELS = {level: name for name, level in tokens.LEVELS.items()}
 _FLUSH_SECONDS = 60.0
-RATE, BURST = 200.0, 1_000.0  # requests per second for one token, and the burst that is allowed
+RATE, BURST = 200.0, 1_000.0  # requests per second for each token, and the allowed burst
 _MAX_BUCKETS = 10_000
 _BEARER = "bearer "
 _logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ Verify = Callable[[str], Principal | None]
 
 class Access:
     """Identifies senders by the token or the cookie of a request. Changes to the token file take
-    effect at once.
+    effect immediately.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Access:
                 to every port of a host.
             verify: Identifies the sender by a token that we did not issue, such as one from an
                 OAuth server; it may block.
-            challenge: Added to `WWW-Authenticate` for clients without a token; it names the place
-                to get one.
+            challenge: Added to `WWW-Authenticate` for clients without a token; it says where to get
+                one.
         """
         self.cookie = f"memories_{port}"
         self._home, self._verify, self._challenge = home, verify, challenge
@@ -345,7 +345,7 @@ _LEEWAY_SECONDS = 30
 # shortest time between two requests for the issuer's keys, however many unknown tokens arrive
 _AGAIN_SECONDS = 30.0
 _SILENT_SECONDS = 5.0  # the same, while the issuer does not answer
-_KEPT_SECONDS = 3600.0
+_KEPT_SECONDS = 3600.0  # how long the issuer's keys are used before they are fetched again
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
 _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")

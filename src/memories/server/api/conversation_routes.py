@@ -43,7 +43,7 @@ _TURN: Fields = {
             "again."
         ),
     ),
-    "tags": Field("tags", "Free pairs."),
+    "tags": Field("tags", "Arbitrary pairs."),
 }
 _REDACT = Field("flag", "Redact secrets; true by default.")
 _DRY_RUN = Field("flag", "Erase nothing; only report how much would be erased.")
@@ -75,7 +75,7 @@ def name(call: Call) -> Any:
 
 
 def turns(call: Call) -> Any:
-    """Return a conversation's last turns, or its turns from start on."""
+    """Return the last turns of a conversation or, with start, its turns from that index onwards."""
     arguments = dict(call.arguments)
     conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:
@@ -117,7 +117,7 @@ def forget(call: Call) -> Any:
 
 
 def waiting(call: Call) -> Any:
-    """Return the turns that wait to be stored."""
+    """Return the turns that are waiting to be stored."""
     return conversation_shapes.turns(
         call.memories.waiting_turns(call.arguments.get("conversation"))
     )
@@ -152,7 +152,7 @@ def build_context(call: Call) -> Any:
 
 
 def scratchpad(call: Call) -> Any:
-    """Return the start of a session: its memories, pinned ones first.
+    """Return the memories that a session starts with, pinned ones first.
 
     Only managers of the entire store see its path.
     """
@@ -206,7 +206,7 @@ ROUTES = (
         "Conversation",
         {
             "title": Field("text", "Its title; empty to remove it."),
-            "user": Field("text", "The user who takes part; empty to remove the user."),
+            "user": Field("text", "The user in the conversation; empty to remove it."),
             "tags": Field("tags", "Tags to add or change."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "redact": _REDACT,
@@ -256,7 +256,7 @@ ROUTES = (
             "conversation": Field("text", "The conversation that the message belongs to."),
             "budget": Field("whole", "The maximum number of tokens in the prompt."),
             "include_suspicious": Field(
-                "flag", "Include texts that look like instructions to a model, with a mark."
+                "flag", "Include texts that look like instructions to a model, and mark them."
             ),
             "include_tool_turns": Field("flag", "Include turns with the roles tool and system."),
             "include_corrected": Field(

@@ -92,10 +92,10 @@ class FileClaims:
         with filesystem_errors(file):
             os.close(os.open(file, CREATING | os.O_RDWR, 0o600))
             for path in file.parent.glob(f"{glob.escape(file.name)}.*"):
-                # Deletes the lock file of a process that was killed.
+                # This deletes the lock file if its process was killed.
                 self._is_alive(path.suffix[1:])
-            # Lock the file before it gets its name; otherwise another process takes it for a dead
-            # process's file.
+            # Lock the file before it gets its name; otherwise another process might take its
+            # process for dead.
             unnamed = file.with_name(f"{file.name}-{self._holder}")
             self._life = os.open(unnamed, CREATING | os.O_RDWR, 0o600)
             fcntl.flock(self._life, fcntl.LOCK_EX)

@@ -129,7 +129,7 @@ ROUTES = (
         retag,
         "Affected",
         {
-            "where": Field("text", "Which memories; all memories in the namespace by default."),
+            "where": Field("text", "Only memories that match this expression; by default all."),
             "tags": Field("tags", "Tags to set."),
             "remove_tags": Field("texts", "Keys of tags to remove."),
             "rename_tags": Field(
@@ -157,7 +157,7 @@ ROUTES = (
         "/api/move",
         move,
         "Moved",
-        {"to": Field("text", "The other namespace; it requires admin too.", required=True)},
+        {"to": Field("text", "The target namespace, which requires admin too.", required=True)},
         {"ids": Field("texts", "The ids of the memories.", required=True)},
         scope="admin",
         kind="write",
@@ -168,7 +168,7 @@ ROUTES = (
         rollback,
         "Affected",
         {
-            "to": Field("text", "The time; a date means its first moment.", required=True),
+            "to": Field("text", "The time; a date means the start of that day.", required=True),
             "where": Field("text", "Only memories that match this expression."),
             **_MANY,
         },

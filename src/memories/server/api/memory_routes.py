@@ -150,13 +150,13 @@ DRAFT: Fields = {
     "supersedes": Field("text", "The id of a memory that this one replaces."),
     "confidence": Field("number", "The writer's confidence, from 0 to 1."),
     "source": Field("text", "The conversation, or the turn, that the memory was made from."),
-    "pending": Field("flag", "Whether the memory waits for review."),
+    "pending": Field("flag", "Make the memory wait for review."),
     "anchors": Field("texts", "What makes it true: path, FILE::SYMBOL, FILE::LITERAL, URL …"),
-    "valid_until": Field("text", "Until when it holds: a date means its end."),
-    "recheck": Field("text", "After which time span it should be confirmed, such as 90d."),
+    "valid_until": Field("text", "The time until which it is true; a date means that day's end."),
+    "recheck": Field("text", "How long until it should be confirmed again, such as 90d."),
 }
 CHANGE: Fields = {
-    "content": Field("text", "The new text; unchanged by default."),
+    "content": Field("text", "The new text; by default, the text stays the same."),
     "tags": Field("tags", "Tags to add or change."),
     "remove_tags": Field("texts", "Keys of tags to remove."),
     "decay": DRAFT["decay"],
@@ -165,8 +165,8 @@ CHANGE: Fields = {
         "text", "The id of a memory that this one does not correct after all; both stay current."
     ),
     "anchors": Field("texts", "New anchors, in place of the old ones; an empty list removes them."),
-    "valid_until": Field("text", "New time until which it holds; empty for no end."),
-    "recheck": Field("text", "New time span after which to confirm it; empty for never."),
+    "valid_until": Field("text", "The new time until which it is true; empty for no end."),
+    "recheck": Field("text", "How long until it should be confirmed again; empty for never."),
     "redact": Field("flag", "Redact secrets; true by default."),
 }
 WRITING: Fields = {
@@ -227,7 +227,7 @@ def get(call: Call) -> Answer:
 def create_many(call: Call) -> Answer:
     """Store many memories at once.
 
-    Some hundreds share a transaction; a refused memory does not affect the others.
+    Several hundred share a transaction; a refused memory does not affect the others.
     """
     drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
@@ -329,7 +329,7 @@ def _changed_meanwhile(detail: str) -> Refused:
 
 
 def update(call: Call) -> Answer:
-    """Add a version with new text or tags. If-Match: only if that is the current version."""
+    """Add a version with new text or tags; with If-Match, only if that version is current."""
     if _is_updated(call):
         return memory_answer(call.own.get(call.id))
     arguments = dict(call.arguments)
@@ -379,14 +379,14 @@ def reinforce(call: Call) -> Any:
 
 
 def confirm(call: Call) -> Answer:
-    """Say that a memory is still true, by a version with the same text."""
+    """Confirm that a memory is still true by adding a version with the same text."""
     arguments = {name: value for name, value in call.arguments.items() if name != "id"}
     confirm = partial(call.memories.truth.confirm, call.id, **arguments)
     return memory_answer(_change_once(call, "confirm", confirm))
 
 
 def pin(call: Call) -> Answer:
-    """Keep a memory in its namespace's scratchpad."""
+    """Pin a memory to its namespace's scratchpad."""
     return memory_answer(call.memories.pin(call.id))
 
 

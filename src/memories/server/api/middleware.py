@@ -1,4 +1,4 @@
-"""ASGI middleware: a guard that checks each request before its route, the request log and the
+"""ASGI middleware: a guard that checks each request before it is routed, the request log and the
 request counts.
 """
 
@@ -95,7 +95,8 @@ class Metrics:
 
 class _Lines:
     """Writes lines to standard error, once per iteration of the event loop, since each write lets
-    other threads run. At a terminal it writes none: they would cover the link to the page.
+    other threads run. At a terminal it writes none, because they would push the link to the page
+    out of sight.
     """
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 499  # until an answer begins: the client disconnected
+        start, status = time.perf_counter(), 499  # the client disconnected, unless an answer begins
         entries: dict[str, Any] = {}
         scope[LOG] = entries
 
@@ -173,8 +174,8 @@ def _labels(values: Mapping[str, str]) -> str:
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_048_576
 MAX_IMPORT = 268_435_456
-MAX_STORE = 67_108_864  # a batch of records with their vectors
-BODY_SECONDS = 10.0  # seconds: for an entire body; for a streamed one, for each chunk
+MAX_STORE = 67_108_864  # enough for a batch of records with their vectors
+BODY_SECONDS = 10.0  # maximum seconds for a body or, if it is streamed, for each chunk
 SAFE = frozenset({"GET", "HEAD"})
 READS = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs".split()
@@ -277,8 +278,8 @@ def _too_large(limit: int) -> Refused:
 
 
 class Guard:
-    """Passes on the requests that our clients may send, limits the size and duration of bodies, and
-    adds headers to every answer.
+    """Passes valid requests on, limits the size and duration of bodies, and adds headers to every
+    answer.
 
     The guard covers the pages, the API and MCP. It leaves the path percent-encoded, so that a `/`
     in an id does not separate segments. `access` checks rights.
@@ -334,9 +335,7 @@ def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0].decode("latin-1")
     if not _PATH.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
-        raise Refused(
-            400, "the path contains characters that no path here contains; percent-encode it"
-        )
+        raise Refused(400, "the path contains characters that are not allowed; percent-encode them")
     return path
 
 

@@ -208,7 +208,7 @@ _ERRORS = {
 }
 _HEADERS = {
     "Idempotency-Key": "A retry with the same key gets the same answer and is not applied again.",
-    "If-Match": "Only if the memory's ETag is still this one.",
+    "If-Match": "Change the memory only if this is still its ETag.",
 }
 _TAKES_IF_MATCH = (
     "PATCH /api/memories/{id}",

@@ -19,8 +19,8 @@ from memories.guard.redactor import redact
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The HTTP status for each error, and the command's exit code for it; the first matching class
-# counts. 500 is only for bugs.
+# The HTTP status for each error, and the command's exit code for it. The first matching class
+# applies. 500 is only for bugs.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
     (errors.ConfigError, 503, 2),

@@ -190,8 +190,8 @@ class _Inner(Exception):
 class Records:
     """The stores that remote clients use, one for each vector space, and their open transactions.
 
-    Every change updates the scratchpads in the server's home. A removal updates them before it
-    happens.
+    Every change updates the scratchpads in the server's home; a removal updates them before the
+    records are removed.
     """
 
     def __init__(self, server: Server) -> None:
@@ -240,8 +240,8 @@ class Records:
     def answer(self, who: Principal, request: _StoreRequest) -> bytes:
         """Handle a request; return the answer's JSON.
 
-        A client sends a request again after a broken connection, perhaps before the first one is
-        carried out. The second one then waits for the answer to the first.
+        After a broken connection, a client sends its request again, perhaps before the first one
+        has been handled. The second request then waits for the answer to the first.
         """
         if request.method not in _WRITES | _STEPS:
             return self._carry_out(who, request)

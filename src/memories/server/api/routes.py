@@ -1,5 +1,7 @@
-"""The table of routes, each one verb of `Memories`. Starlette's routes, OpenAPI and the tests are
-generated from it.
+"""A route of the API: its parameters, and how a request is read, authorized and answered.
+
+Each route calls one verb of `Memories`. Starlette's routes, the OpenAPI document and tests are
+generated from the tables `ROUTES` in the modules of routes.
 """
 
 import asyncio
@@ -185,15 +187,14 @@ _CONTENT = ("steps", "conversation_id")  # members that are objects may contain 
 
 
 class Call(NamedTuple):
-    """A request after it was read and authorized.
+    """A request that has been read and authorized.
 
     Attributes:
         arguments: The validated values from path, query and body.
-        shared: Whether the namespace shared is read too.
+        shared: Whether the namespace `shared` is read too.
         key: Its idempotency key.
         begun_at: When the first request with this key began.
-        again: Whether an earlier attempt may have run, because a server was stopped in the middle
-            of it.
+        again: Whether an earlier attempt may have changed something before its server stopped.
     """
 
     server: Server
@@ -213,7 +214,7 @@ class Call(NamedTuple):
 
     @property
     def own(self) -> Memories:
-        """The `Memories` without the namespace `shared`, which may have other memories with the
+        """The `Memories` without the namespace `shared`, which may contain other memories with the
         same ids.
         """
         return self.server.handles.of(self.who, self.memories.namespace, shared=False)
@@ -225,7 +226,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer with more than JSON and status 200."""
+    """An answer that isn't just JSON with status 200."""
 
     shape: Any
     status: int = 200
@@ -255,7 +256,7 @@ class Route(NamedTuple):
             `admin` for the entire store, and `signed` accepts any token.
         kind: The limit that the request counts against; see `Server.limits`.
         statuses: The statuses of answers with this schema.
-        submit: Handler that does not wait for the result. It is used if the server supports it and
+        submit: Handler that doesn't wait for the result; used if the server has a write queue and
             the request has no idempotency key.
     """
 
@@ -310,7 +311,7 @@ def write_route(
 
 
 def endpoint(route: Route) -> Named:
-    """Return a route as Starlette calls it."""
+    """Return the Starlette route that answers requests for a route."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -352,9 +353,7 @@ async def _answer(route: Route, request: Request) -> Response:
 
 
 async def _await_later(server: Server, submit: Callable[[], Later]) -> Answer:
-    """Submit in a thread, and return the answer; this wakes the event loop only once, at the
-    end.
-    """
+    """Submit in a thread, and return the answer. The event loop is woken only once, at the end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()
 
@@ -479,7 +478,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return an answer with the damage reported since a mark."""
+    """Return an answer that includes the damage found since a mark."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)

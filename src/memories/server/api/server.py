@@ -74,10 +74,10 @@ class Handles:
         ).at_home()
         if writer is not None:
             return memories.of_client(writer, "")
-        return memories.judge_in(remembered_root)  # only the owner learns what files contain
+        return memories.judge_in(remembered_root)  # only the owner may learn what files contain
 
     def open(self, config: Config, *, shared: bool) -> Memories:
-        """Return the memory of the namespace in other settings, for hooks.
+        """Return the memory that a hook with other settings would use.
 
         Args:
             config: The settings; their store must be the server's.
@@ -165,7 +165,7 @@ _AT_ONCE = {
     "transfer": 1,
     "store": 64,
 }
-# several, so that a slow model's vectors for many requests are ready for the same transaction
+# many threads, so that even with a slow model, many drafts are ready for the same transaction
 _PREPARERS = 32
 
 
@@ -178,7 +178,7 @@ class Server:
         writers: The queue for new memories; None to store each request's in its own transaction.
         preparers: The threads that prepare submitted drafts.
         closing: Set when streams must end.
-        once: The used idempotency keys.
+        once: The idempotency keys that have been used.
         feed: Wakes the streams.
     """
 
@@ -189,7 +189,7 @@ class Server:
     ) -> None:
         self.config, self.access, self.handles, self.writers = config, access, handles, writers
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
-        # The table is in a store that servers on several machines share.
+        # A store that servers on several machines share contains the table of requests itself.
         shared_claims = getattr(handles.store, "claims", None)
         self.once = Once(shared_claims or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)

@@ -94,7 +94,7 @@ def _silent(*_: object) -> None:
 async def export_lines(call: Call) -> Response:
     """Stream all memories and turns as JSON lines.
 
-    They are written to a temporary file first, so that a slow reader does not block writers.
+    The lines are written to a temporary file first, so that a slow reader does not block writers.
     """
     names: tuple[str, ...] | None = call.readable
     if call.arguments.get("all_namespaces"):
@@ -142,7 +142,7 @@ async def export_lines(call: Call) -> Response:
 async def import_lines(call: Call) -> Response:
     """Import an export; records that are not provably yours wait for review.
 
-    All of it is read into a temporary file and checked before any record is stored.
+    The export is read into a temporary file and checked before any record is stored.
     """
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
         async for piece in call.request.stream():
@@ -169,7 +169,7 @@ def _store(
     """Check an export and store it; return the result, and the import's id if its records wait for
     review.
 
-    A token belongs to a program. Only on the page can a person decide to trust a file.
+    A token belongs to a program; only on the page can a person decide to trust a file.
     """
     config, into = call.server.config, call.arguments.get("as")
     terms = Terms(
@@ -194,7 +194,7 @@ def _store(
 
 
 def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
-    """Return the namespaces of an export to import.
+    """Return the namespaces to import from an export.
 
     None means all: either the records move to one namespace, or the sender manages the store.
 
@@ -217,7 +217,8 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
     return (call.memories.namespace,)
 
 
-# changes to send after a reconnection; beyond that, the client must read everything again
+# maximum number of missed changes to send after a reconnection; if there are more, the client must
+# read everything again
 MAX_MISSED = 1_000
 
 Seen = dict[str, int]  # the number of the last entry that was sent, for each namespace
@@ -256,7 +257,7 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
     for event in first:
         yield event
     while not server.closing.is_set():
-        news = feed.news  # taken before reading, so that a change in between starts the next round
+        news = feed.news  # taken first, so that a change while reading starts the next round
         events = await _to_thread(server, _new_events, call, seen)
         if not events and anyio.current_time() - sent_at >= PING_SECONDS:
             events = [": ping\n\n"]
@@ -350,7 +351,7 @@ def _event(name: str, seen: Seen, data: Any) -> str:
 
 
 def _parse(text: str, now: Seen) -> Seen:
-    """Parse `Last-Event-ID`, the client's position. Namespaces that it does not name begin now."""
+    """Parse `Last-Event-ID`, the client's position; namespaces that it doesn't name start now."""
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")
@@ -389,7 +390,7 @@ ROUTES = (
         "/api/backup",
         backup,
         "BackedUp",
-        body={"keep": Field("whole", "Keep only this number of the newest backups.")},
+        body={"keep": Field("whole", "Keep only this many of the newest backups.")},
         scope="store",
         kind="transfer",
     ),

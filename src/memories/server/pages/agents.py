@@ -22,15 +22,15 @@ from memories.languages.text import query_terms
 from memories.models import Memory
 from memories.server.pages.request import PageRequest, View
 from memories.server.pages.results import describe_meaning, describe_words
-from memories.server.pages.views import of_now, title_of
+from memories.server.pages.views import explain_present, title_of
 
 if TYPE_CHECKING:
     from memories.connect.status import Connection
     from memories.hooks.recall import Situation
     from memories.memories import Memories
 
-_MAX_MESSAGE = 4_000  # characters; an address should not be longer
-_PROJECTS = 100  # projects offered for completion
+_MAX_MESSAGE = 4_000  # maximum characters, since the message is part of the address
+_PROJECTS = 100  # maximum number of projects offered for completion
 _IN_BLOCK = {
     "pinned": "Pinned: it always comes first.",
     "preference": "A preference: these come before newer memories.",
@@ -40,13 +40,13 @@ _IN_BLOCK = {
     "session": "The note of an earlier session in this project.",
 }
 _LEFT_OUT = {
-    "beyond": "Others come before it, and there are not more places.",
+    "beyond": "Others come before it, and there are no more places.",
     "suspicious": "It may give orders to a model.",
     "untrusted": "It was captured or imported, and nobody has accepted it.",
     "captured": "It was captured, and nobody has accepted it.",
     "one_writer": "Other memories by the same agent fill its share.",
     "recall_off": "You marked it as not useful: agents see it only when they search.",
-    "no_room": "The text had no room for it, or a conversation shown here says the same.",
+    "no_room": "The text had no room for it, or a conversation shown here says the same thing.",
     "in_context": "The session block already shows it.",
     "corrected": "A newer memory corrects it and takes its place.",
     "below": "The message probably doesn't need it.",
@@ -87,15 +87,15 @@ class Chosen(NamedTuple):
             return ""
         try:
             return str(Path(self.project).expanduser().absolute())
-        except RuntimeError:  # the home of another user, who is unknown here
+        except RuntimeError:  # the home of a user that this machine doesn't know
             return ""
 
 
 def agents(memories: "Memories", request: PageRequest) -> View:
     """Show what an agent sees and, to the owner of the server, the machine's agents and hooks."""
     if request.as_of:
-        why = "What hooks gave an agent at an earlier time is not stored."
-        return of_now(request, "Agents", why)
+        why = "What hooks gave an agent in the past is not recorded."
+        return explain_present(request, "Agents", why)
     chosen = _read_choice(request)
     situation = _find_situation(memories, request, chosen)
     seen = preview(situation, chosen.folder, chosen.message, request.open_memories)
@@ -136,7 +136,7 @@ def _read_choice(request: PageRequest) -> Chosen:
 
 
 def _find_situation(memories: "Memories", request: PageRequest, chosen: Chosen) -> "Situation":
-    """Return the settings and the project of a hook as a reader chose them.
+    """Return a hook's settings and project, as the reader chose them.
 
     Raises:
         InvalidInput: The settings of the folder name another store.
@@ -186,7 +186,7 @@ def _shape_turn(quoted: QuotedTurn, terms: Sequence[str]) -> dict[str, Any]:
         "content": turn.text,
     }
     if quoted.relevance is None:
-        return shape | {"why": ["It stands beside a turn that the message needs."]}
+        return shape | {"why": ["It is next to a turn that the message needs."]}
     why = [describe_words(turn.text, terms)]
     return shape | {"why": why, "chance": _chance(quoted.relevance)}
 
@@ -230,7 +230,9 @@ def _chance(log_odds: float) -> float:
 
 
 def _captured_today(memories: "Memories") -> dict[str, Any]:
-    """Return today's proposals, and the conversations with turns of today, in UTC."""
+    """Return the number of today's proposals, and the conversations with turns from today, in
+    UTC.
+    """
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     page = memories.list_conversations(since=f"{day}T00:00:00Z", limit=6)
     return {
@@ -274,7 +276,7 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
 
 
 def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the last runs of hooks, with their names for readers."""
+    """Return the last runs of each host's hooks, named for readers."""
     runs_of: dict[str, list[dict[str, Any]]] = {}
     for run in runs.describe_runs(home):
         name = _HOOKS.get(run["event"], run["event"])

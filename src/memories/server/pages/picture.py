@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
 
-MAX_MEMORIES = 3_000  # the newest ones; more would not be visible in one picture
+MAX_MEMORIES = 3_000  # the newest ones; one picture could not show more
 _PAGE = 1_000
 _ROWS, _COLUMNS, _TICKS = 10, 60, 6
 _MAX_ARROWS = 80
@@ -36,7 +36,7 @@ class Dot(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A project: its place, its name, and the number of its memories."""
+    """A project: its position, its name, and the number of its memories."""
 
     y: float
     name: str
@@ -133,7 +133,9 @@ def _project_of(memory: "Memory") -> str:
 
 
 def _choose_rows(shown: "Iterable[Memory]") -> list[str]:
-    """Return the rows: the projects with the most memories, the others together, and none."""
+    """Return the names of the rows: the projects with the most memories, then one row for all
+    other projects, and one for memories without a project.
+    """
     counts = Counter(_project_of(memory) for memory in shown)
     has_none = counts.pop(_NONE, 0) > 0
     names = [name for name, _ in counts.most_common(_ROWS)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
 
-MAX_NUMBER = 200  # maximum entries on a page
+MAX_NUMBER = 200  # maximum number of entries on a page
 _IN_EVERY_LINK = ("as_of", "namespace")
 
 
@@ -169,7 +169,7 @@ class PageRequest(NamedTuple):
 
     @property
     def as_of(self) -> str | None:
-        """The time that is shown, as the verbs take it."""
+        """The time that is shown, as the methods of `Memories` accept it."""
         return self.text("as_of") or None
 
     def address(self, path: str, name: str = "", **query: str | int | None) -> str:
@@ -229,10 +229,10 @@ class View(NamedTuple):
     status: int = 200
 
 
-HEIGHT = 40  # size of a plot, in its own units; bars are 8 wide, at intervals of 10
+HEIGHT = 40  # height of a plot, in its own units; bars are 8 wide and 10 apart
 
 _MAX_BARS = 100
-_MAX_CHARACTERS, _MAX_LINES = 600, 12  # characters of a text in a list
+_MAX_CHARACTERS, _MAX_LINES = 600, 12  # limits of a text in a list
 
 
 class Bar(NamedTuple):
@@ -305,7 +305,7 @@ def short_project(name: str) -> str:
 
 
 def excerpt(text: str, start: int = 0) -> str:
-    """Return a text for a list; a long one is cut to the part around a position."""
+    """Return a text for a list; a long one is truncated to the part around a position."""
     begin = 0
     if start >= _MAX_CHARACTERS // 2 and len(text) > _MAX_CHARACTERS:
         begin = start - _MAX_CHARACTERS // 4
@@ -333,8 +333,8 @@ def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[st
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group counts into equal spans without gaps, oldest first, named by their last day; few days
-    stay single.
+    """Group counts into equal spans without gaps, oldest first, each named by its last day. Up to
+    100 days are not grouped.
 
     Args:
         days: Counts by day, such as `2026-05-31`.

@@ -19,7 +19,7 @@ FACETS = ("type", "project", "agent", "kind", "trust")
 PAGE = 30
 _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _WORD = re.compile(r"\w+")
-_MIN_STEM = 4  # characters of a search word that also marks longer words
+_MIN_STEM = 4  # minimum length of a search word that also marks words that start with it
 _MEANINGS = ((0.9, "very strong"), (0.75, "strong"), (0.5, "fair"), (0.0, "weak"))
 _NUMBERS = {  # parts of the score that a reader may want to know exactly
     "words": "weight of the shared words",
@@ -121,14 +121,14 @@ def _words(terms: Sequence[str]) -> set[str]:
 
 
 def _around(text: str, terms: Sequence[str]) -> str:
-    """Return a text; a long one is cut to the part around the first word of the search."""
+    """Return a text; a long one is truncated to the part around the first search word."""
     lower = text.lower()
     places = [place for place in map(lower.find, _words(terms)) if place >= 0]
     return excerpt(text, min(places, default=0))
 
 
 def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return a text in pieces, each with whether it is a word of the search."""
+    """Split a text into pieces; return each with whether it is a search word."""
     words = _words(terms)
     stems = tuple(word for word in words if len(word) >= _MIN_STEM)
     pieces: list[tuple[str, bool]] = []

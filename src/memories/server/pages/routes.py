@@ -142,7 +142,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
-        # Checked before anything is read.
+        # Taken before anything else is read, so that the page notices every later change.
         seen = position(server, readable_namespaces(namespace, shared=shared))
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
@@ -164,7 +164,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         )
     if as_json:
         return json_response(view.data, view.status, HEADERS)
-    changes = page_request.call(CHANGES) if view.status < 400 else ""  # an error does not change
+    changes = page_request.call(CHANGES) if view.status < 400 else ""  # errors are not updated
     return _html(view, page_request, changes=changes, **about)
 
 

@@ -31,7 +31,7 @@ _PAGE = 30
 
 
 def home(memories: "Memories", request: PageRequest) -> View:
-    """Show the results of a search, or without a question everything by day, newest first."""
+    """Show the results of a search or, without a question, everything by day, newest first."""
     view = show_results(memories, request) if request.text("q") else _timeline(memories, request)
     filters = {"narrowed": list(_narrowing(request))}
     day = _shown_day(memories, request, view.more.get("written"))
@@ -78,7 +78,7 @@ def _conversations(
     memories: "Memories", request: PageRequest, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
     """Return the conversations from the same period as the memories shown, and the address of a
-    list of more.
+    list with more.
     """
     ends = request.text("before") or request.text("until")
     span = {}
@@ -138,7 +138,7 @@ _TURNS = 100
 
 
 def memory(memories: "Memories", request: PageRequest) -> View:
-    """Show a memory: its text, versions with their changes, newest first, corrections, source."""
+    """Show a memory: its text, its versions with their changes, its corrections and its source."""
     past = _history(memories, request)
     data = _shape(memories, past, request.as_of)
     changes = compare.compare_versions([version.content for version in past.versions])
@@ -198,7 +198,7 @@ def _visible_since(memories: "Memories", history: "History") -> str | None:
 
 
 def _today(then: "History", now: "History") -> dict[str, str]:
-    """Describe what became of a memory since a time, with its present text if that differs."""
+    """Describe what has become of a memory since then, with its present text if that differs."""
     was, last = then.versions[-1], now.versions[-1]
     if now.pending:
         return {"sentence": "Today it waits for review."}
@@ -209,8 +209,8 @@ def _today(then: "History", now: "History") -> dict[str, str]:
     if last.content != was.content:
         return {"sentence": "Today it says:", "content": last.content}
     if last.tags != was.tags:
-        return {"sentence": "Today it has other tags."}
-    return {"sentence": "It says the same today."}
+        return {"sentence": "Today it has different tags."}
+    return {"sentence": "It says the same thing today."}
 
 
 def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
@@ -306,8 +306,10 @@ _REVIEW_PAGE = 50
 def review(memories: "Memories", request: PageRequest) -> View:
     """List the memories that wait for review, newest first, with those that resemble each."""
     if request.as_of:
-        why = "When a memory stopped waiting is not stored, and decisions are about the present."
-        return of_now(request, "Review", why)
+        why = (
+            "The store doesn't record when a memory stopped waiting, so only the present is shown."
+        )
+        return explain_present(request, "Review", why)
     page = memories.review.page(
         limit=request.limit(_REVIEW_PAGE),
         cursor=request.cursor,
@@ -379,8 +381,8 @@ def health(memories: "Memories", request: PageRequest) -> View:
                 memory_count += namespace.memory_count
                 turn_count += namespace.turn_count
         figures = [("memories", f"{memory_count:,}"), ("turns of conversations", f"{turn_count:,}")]
-        why = "The state of the store and its statistics at earlier times are not stored."
-        return of_now(request, "Health", why, figures)
+        why = "Earlier states of the store and its earlier statistics are not recorded."
+        return explain_present(request, "Health", why, figures)
     status = memories.status()
     stats = memories.stats(since=request.text("since") or None)
     figures = [
@@ -407,16 +409,16 @@ def health(memories: "Memories", request: PageRequest) -> View:
     return View("health.html", shape if request.manages else shapes.without_place(shape), more)
 
 
-def of_now(
+def explain_present(
     request: PageRequest, title: str, why: str, figures: Sequence[tuple[str, str]] = ()
 ) -> View:
-    """Note that a view shows only the present, not the day that other pages show.
+    """Return a page that says why a view shows only the present, although a past day was chosen.
 
     Raises:
-        InvalidInput: The request wants JSON; the API refuses a time there as well.
+        InvalidInput: The request asks for JSON, where the API accepts no time either.
     """
     if request.text("format") == "json":
-        raise InvalidInput("as_of can't be used here, because this shows only the present")
+        raise InvalidInput("as_of can't be used here, because this page shows only the present")
     return View("now.html", {}, {"title": title, "why": why, "figures": figures})
 
 

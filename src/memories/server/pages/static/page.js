@@ -1,4 +1,4 @@
-// What the page does beyond being read: every action is a call of the HTTP API, named by the element that starts it.
+// The actions of the page: each is a call to the HTTP API, named by the element that starts it.
 // Texts of memories enter the document only as text, or as HTML that the server has escaped.
 "use strict";
 
@@ -8,9 +8,9 @@ const at = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const typing = (target) => target.closest("input, textarea, select, dialog[open]") !== null;
 
-// --- what happened, and its undo ---------------------------------------------------------------------------------
+// --- messages, and undo ------------------------------------------------------------------------------------------
 let hiding = 0;
-const undos = []; // what u takes back, the last one first
+const undos = []; // functions that undo actions; the key u runs the last one
 function undoLast() {
   told.hidden = true;
   undos.pop()?.();
@@ -47,7 +47,7 @@ async function call(method, url, body, headers = {}) {
   try {
     answer = await fetch(address, options);
   } catch {
-    throw new Error("The server did not answer. What was not confirmed may not have been saved.");
+    throw new Error("The server did not answer, so the change may not have been saved.");
   }
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) {
@@ -59,15 +59,14 @@ async function call(method, url, body, headers = {}) {
   return said;
 }
 
-// --- parts of the page are fetched again as HTML and put in place of what is there ----------------------------------
-// Nothing that somebody is doing is lost by it: the focus, boxes that are ticked, details that are open, a text that
-// is being written.
+// --- refreshing: parts of the page are fetched again as HTML and replaced ------------------------------------------
+// The reader loses nothing: the focus, ticked boxes, open details and a text in progress are kept.
 let asked = 0;
 async function refresh(url = location.href) {
   const number = ++asked;
   const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "text/html" } }).catch(() => null);
-  if (number !== asked) return; // a later question has been asked meanwhile
-  if (!answer) return tell("The server did not answer. What you see may be old.");
+  if (number !== asked) return; // a later refresh has started in the meantime
+  if (!answer) return tell("The server did not answer. This page may be out of date.");
   if (answer.redirected) return location.assign(answer.url); // the sign-in has ended
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (number !== asked) return;
@@ -77,9 +76,9 @@ async function refresh(url = location.href) {
     const other = page.getElementById(part.id);
     if (other && !part.contains(document.activeElement.closest("textarea, input:not([type=checkbox])"))) replace(part, other);
   }
-  const links = all(".top a", page); // which keep the day that is looked at
+  const links = all(".top a", page); // they keep the day that is shown
   all(".top a").forEach((link, index) => link.setAttribute("href", links[index]?.getAttribute("href") ?? link.href));
-  const form = at("#edit[hidden]"); // one that nobody writes in shows what is there now, and its version
+  const form = at("#edit[hidden]"); // a closed form gets the current text and version
   const fresh = page.getElementById("edit");
   if (form && fresh) form.replaceChildren(...fresh.childNodes);
   enliven();
@@ -109,7 +108,7 @@ function replace(part, other) {
     else part.prepend(each);
   }
   const found = item && card(item, part);
-  if (found?.contains(focus)) focus.focus({ preventScroll: true }); // the card was kept, for somebody writes in it
+  if (found?.contains(focus)) focus.focus({ preventScroll: true }); // the card was kept, because a text in it is being edited
   else if (inside) {
     const within = found || part;
     const same = (key && at(`[data-key="${key}"]`, within)) || all(focus.tagName, within).find(alike(focus));
@@ -144,16 +143,16 @@ async function act(element, body) {
   decided?.classList.toggle("gone", isDecision);
   try {
     const said = await call(method, url, body ?? JSON.parse(element.dataset.body || "{}"), etag ? { "If-Match": etag } : {});
-    if (etag && said.version) element.dataset.etag = `"${said.version}"`; // the next edit is of this one
+    if (etag && said.version) element.dataset.etag = `"${said.version}"`; // the next edit is based on this version
     if (then) {
       location.assign(then);
       return true;
     }
-    if (element.matches("form") && !etag) element.reset(); // what was written in it has been sent
+    if (element.matches("form") && !etag) element.reset(); // its text has been sent
     for (const form of decided ? all("form", decided) : []) form.hidden = true;
     if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
-    const next = decided && selected !== null && card(selected, document); // who works by keyboard goes on from there
+    const next = decided && selected !== null && card(selected, document); // keyboard users continue from there
     next?.focus?.({ preventScroll: true });
     const back = undo && (async () => {
       try {
@@ -167,7 +166,7 @@ async function act(element, body) {
   } catch (error) {
     const stale = error.status === 412;
     decided?.classList.remove("gone");
-    tell(stale ? "It was changed elsewhere meanwhile; nothing was saved. Your text is still here: reload to see theirs." : error.message);
+    tell(stale ? "It was changed elsewhere in the meantime; nothing was saved. Your text is still here; reload to see the other version." : error.message);
     return false;
   } finally {
     element.disabled = false;
@@ -186,7 +185,7 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// A form sends its fields as one JSON object; data-as tells how a field is read that is no text.
+// A form sends its fields as one JSON object; data-as says how to read a field that isn't plain text.
 const reading = {
   list: (field) => [field.value],
   tags: (field) => Object.fromEntries(field.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
@@ -200,7 +199,7 @@ function fields(form) {
   for (const field of form.elements) {
     if (field.name) body[field.name] = field.dataset.as ? reading[field.dataset.as](field) : field.value;
   }
-  if (form.dataset.removed) { // tags that were there and are no longer
+  if (form.dataset.removed) { // the tags before the edit
     body.remove_tags = JSON.parse(form.dataset.removed).filter((key) => !(key in body.tags));
   }
   return form.dataset.rename ? { rename_tags: { [form.dataset.rename]: form.dataset.prefix + body.to } } : body;
@@ -238,9 +237,9 @@ search?.addEventListener("input", (event) => {
   }, 120);
 });
 
-// --- the day that is shown: a slider over the plot, where a script runs ----------------------------------------------
+// --- the day that is shown: a slider over the plot -------------------------------------------------------------------
 const wide = matchMedia("(min-width: 46rem)");
-let facetsOpen = false; // on a phone they are behind a button
+let facetsOpen = false; // on a phone, the facets are behind a button
 function enliven() {
   const slider = at("input[data-days]");
   if (slider) {
@@ -279,8 +278,8 @@ if (feed && "BroadcastChannel" in window) {
       if (!new URL(location.href).searchParams.has("as_of") && !document.hidden) refresh();
     }, Math.max(250, last + 1000 - Date.now()));
   };
-  const mine = document.body.dataset.seen; // what this page shows; what was written since, the stream does not tell
-  let told = ""; // the last that the stream told, in the tab that holds it
+  const mine = document.body.dataset.seen; // this page's position; the stream does not repeat older changes
+  let told = ""; // the stream's last position, in the tab that holds the stream
   channel.onmessage = ({ data }) => {
     if (data.seen === undefined) changed();
     else if (told && data.seen !== told) channel.postMessage({});
@@ -293,7 +292,7 @@ if (feed && "BroadcastChannel" in window) {
     for (const name of ["change", "reset"]) {
       source.addEventListener(name, (event) => { told = event.lastEventId; pass(); });
     }
-    source.onerror = () => { // a browser tries again by itself unless it was refused
+    source.onerror = () => { // a browser reconnects by itself unless it was refused
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { open(); pass(); }, 30000);
     };
   };
@@ -304,13 +303,13 @@ if (feed && "BroadcastChannel" in window) {
 }
 
 // --- keyboard: / search, j and k move, a accept, r reject, e edit, s skip, x choose, u undo, n new, ? help ------------------
-// What is chosen is a memory, not a place: others may come and go above it while one reads.
+// The selection is a memory, not a position, because others may appear and disappear above it.
 let selected = null;
 let order = [];
 function choose(step) {
   const cards = all("[data-item]");
   const ids = cards.map((each) => each.dataset.item);
-  if (selected !== null && !ids.includes(selected)) { // it is gone: the one that came next, or the last one
+  if (selected !== null && !ids.includes(selected)) { // it is gone: select the next one, or the last
     selected = order.slice(order.indexOf(selected)).find((id) => ids.includes(id)) ?? ids.at(-1) ?? null;
   }
   order = ids;
@@ -327,13 +326,13 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
   let chosen = selected === null ? null : card(selected, document);
   const press = (name) => {
-    if (!chosen && at("#queue")) { // the review begins with the first one
+    if (!chosen && at("#queue")) { // the review begins with the first memory
       choose(1);
       chosen = selected === null ? null : card(selected, document);
     }
     if (chosen) at(`[data-key="${name}"]`, chosen)?.click();
   };
-  const decide = (name) => { // without waiting for the answer, the next key is about the next one
+  const decide = (name) => { // the next key applies to the next memory, even before the answer arrives
     press(name);
     if (chosen) choose(1);
   };
@@ -366,7 +365,7 @@ document.addEventListener("click", async (event) => {
   button.dataset.body = JSON.stringify({ ids });
   button.dataset.do = button.dataset.batch;
   const { each, back } = button.dataset;
-  if (back) { // puts all of them back as they were when the page was made
+  if (back) { // restores all of them to their state when the page was rendered
     const undos = ids.map((id) => JSON.parse(at("[data-undo-body]", card(id, document)).dataset.undoBody));
     button.dataset.undo = "POST /api/rollback";
     button.dataset.undoBody = JSON.stringify({ to: undos[0].to, where: undos.map((each) => each.where).join(" or ") });
@@ -377,7 +376,7 @@ document.addEventListener("click", async (event) => {
 });
 document.addEventListener("change", (event) => {
   if (event.target.id !== "everything") return;
-  for (const box of all("input[name=choose]:not([data-suspicious])")) box.checked = event.target.checked; // those one by one
+  for (const box of all("input[name=choose]:not([data-suspicious])")) box.checked = event.target.checked; // suspicious ones only one by one
   all("input[name=choose]")[0]?.dispatchEvent(new Event("change", { bubbles: true }));
 });
 
@@ -396,7 +395,7 @@ scheme?.addEventListener("click", () => {
 paint();
 for (const button of all("#scheme, #sign-out")) button.hidden = false;
 
-// --- signing in: the token comes behind the # of the address, which no server sees ------------------------------------
+// --- signing in: the token follows the # of the address, which browsers don't send -------------------------------------
 const login = at("form#login");
 login?.addEventListener("submit", async (event) => {
   event.preventDefault();

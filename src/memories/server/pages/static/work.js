@@ -1,8 +1,8 @@
-// What one does with memories from any page: open a card, choose several and change them, write a new one, run a command.
-// It uses the functions of page.js, which the browser has run before.
+// Actions that every page has: open a card, change several memories, write a new one, run a command.
+// The functions of page.js are already loaded.
 "use strict";
 
-// --- a whole card opens what it is about -------------------------------------------------------------------------------
+// --- a click anywhere on a card opens it -------------------------------------------------------------------------------
 const active = "a, button, input, select, textarea, label, summary, details, form";
 document.addEventListener("click", (event) => {
   const whole = event.target.closest?.(".card.whole");
@@ -10,7 +10,7 @@ document.addEventListener("click", (event) => {
   at("a[data-key=open]", whole)?.click();
 });
 
-// --- dialogs: data-dialog names the one that a button opens -------------------------------------------------------------
+// --- dialogs: data-dialog names the dialog that a button opens ----------------------------------------------------------
 async function offer(id, url, read) {
   const list = document.getElementById(id);
   if (!list || list.children.length) return;
@@ -36,7 +36,7 @@ document.addEventListener("click", (event) => {
   const opener = event.target.closest?.("[data-dialog]");
   if (opener) show(opener.dataset.dialog);
   if (event.target.closest?.("[data-dismiss]")) event.target.closest("dialog").close();
-  if (event.target.matches?.("dialog")) event.target.close(); // beside it
+  if (event.target.matches?.("dialog")) event.target.close(); // a click outside the dialog
 });
 
 function answered(name) {
@@ -63,7 +63,7 @@ function count() {
 addEventListener("memories:shown", count);
 document.addEventListener("change", (event) => { if (event.target.name === "choose") count(); });
 
-const AT_ONCE = 80; // ids that one expression can hold
+const AT_ONCE = 80; // maximum number of ids in one expression
 async function change(ids, path, body, verb) {
   const backs = [];
   let changed = 0;
@@ -81,7 +81,7 @@ async function change(ids, path, body, verb) {
   for (const box of all("input[name=choose]:checked")) box.checked = false;
   await refresh();
   const rest = ids.length - changed;
-  const note = rest ? ` ${rest} were so already, or belong to another namespace.` : "";
+  const note = rest ? ` ${rest} needed no change, or belong to another namespace.` : "";
   tell(`${changed} ${verb}.${note}`, backs.length ? async () => {
     try {
       for (const back of backs.reverse()) await call("POST", "/api/rollback", back);
@@ -149,13 +149,13 @@ async function store(force) {
         tell("Undone.");
       } catch (error) { tell(error.message); }
     });
-    let text = answer.stored ? "Stored." : "It was there already.";
+    let text = answer.stored ? "Stored." : "It was already stored.";
     if (answer.corrects) text = "Stored; it corrects an older memory.";
-    if (answer.redacted?.length) text += ` Taken out of it: ${answer.redacted.join(", ")}.`;
+    if (answer.redacted?.length) text += ` Redacted: ${answer.redacted.join(", ")}.`;
     tell(text, undo);
   } catch (error) {
     const same = error.body?.duplicates ?? [];
-    note.textContent = same.length ? `This says nearly the same: “${same[0].content}”` : error.message;
+    note.textContent = same.length ? `This says nearly the same thing: “${same[0].content}”` : error.message;
     note.hidden = false;
     insist.hidden = !same.length;
   }
