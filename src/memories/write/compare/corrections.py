@@ -25,6 +25,7 @@ from memories.write.compare.vocabulary import (
     CUES,
     DATES,
     ENUMERATED,
+    KINDS,
     LEADING,
     MANY,
     NEGATIONS,
@@ -325,7 +326,7 @@ def _is_other_value(change: _Change) -> bool:
         return False
     if _preposition_senses(change.removed) != _preposition_senses(change.added):
         return False
-    if _changes_direction(change):
+    if _changes_direction(change) or _changes_kind(change):
         return False
     if change.head[verb].shown == ":" and any(map(_verb, changed)):
         return False  # a colon is followed by a sentence rather than a value
@@ -344,6 +345,42 @@ def _changes_direction(change: _Change) -> bool:
     if ("and" in removed) != ("and" in added):
         return _TOWARDS.issuperset(removed) or _TOWARDS.issuperset(added)
     return {removed[0], added[0]} == {"to", "from"} and min(len(removed), len(added)) > 1
+
+
+def _changes_kind(change: _Change) -> bool:
+    """Return whether the texts give values of different kinds, which may both be true: CI runs on
+    node 22, CI runs on Linux; Ann works at nine, Ann works at Acme.
+    """
+    removed, added = _find_kinds(change.removed), _find_kinds(change.added)
+    if removed and added:
+        return removed.isdisjoint(added)
+    # Without a preposition, the words before the value say what it is: the database is Redis 7.
+    if not any(map(_is_soft, (change.head[-1], change.removed[0], change.added[0]))):
+        return False
+    shapes = {_find_shape(change.removed), _find_shape(change.added)}
+    return shapes in ({"value", "name"}, {"numbered", "name"}, {"numbered", "noun"})
+
+
+def _find_kinds(words: Sequence[Word]) -> set[str]:
+    """Return the kinds of the values that are known, such as operating systems."""
+    parts = [part for word in words for part in word.shown.lower().split()]
+    return {KINDS[part] for part in parts if part in KINDS}
+
+
+def _find_shape(words: Sequence[Word]) -> str:
+    """Return whether words are a `value` such as a date, a `numbered` thing, a `name` or a `noun`;
+    empty if they are several of these.
+    """
+    weighty = [word for word in words if not _is_soft(word)]
+    values = [word for word in weighty if is_value(word) or word.key.removesuffix("s") in DATES]
+    if len(values) < len(weighty):
+        if values:
+            is_numbered = weighty[-1:] == values and weighty[-1].key.isdigit()
+            return "numbered" if is_numbered else ""
+        if all(word.key.isalpha() for word in weighty):
+            return "name" if weighty[0].shown[:1].isupper() else "noun"
+        return ""
+    return "value" if weighty else ""
 
 
 def _is_role(change: _Change) -> bool:

@@ -110,6 +110,7 @@ SWITCHING = _words("switching")
 PEOPLE = _words("people")
 ENUMERATED = _words("enumerated")
 CUES = _words("cues")
+KINDS = _group_of_each("kinds")
 COMMON_VERBS = (
     SINGLE
     | PLACED
