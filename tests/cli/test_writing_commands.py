@@ -295,6 +295,15 @@ def test_a_correction_is_stored_and_names_similar_memories(memory: Command) -> N
     assert "--supersedes ID" in other["hint"]
 
 
+def test_deleting_a_correction_names_the_memory_that_is_current_again(memory: Command) -> None:
+    ports = [memory("create", f"The API listens on port {n}.").json["id"] for n in (1, 2, 3, 4)]
+    note = f"memory {ports[2]}, which the deleted one corrected, is current again"
+    assert memory("delete", ports[3]).json == {"id": ports[3], "deleted": True, "note": note}
+    assert "note" not in memory("delete", ports[1]).json  # port 3 now corrects port 1
+    shown = memory("delete", ports[2], "--format", "text").out
+    assert f"Memory {ports[0]}, which the deleted one corrected, is current again.\n" in shown
+
+
 def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Command) -> None:
     older = memory("create", "The API listens on port 8080.").json["id"]
     newer = memory("create", "The API listens on port 9090.").json["id"]

@@ -145,6 +145,14 @@ def test_a_deleted_correction_corrects_again_when_it_is_restored(memories: Memor
     assert links(memories, ids[1]) == (ids[0], None)
 
 
+def test_a_restored_correction_does_not_correct_a_changed_text(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    memories.delete(ids[1])
+    memories.update(ids[0], "The office is in Rome.")
+    memories.restore(ids[1])
+    assert links(memories, ids[0]) == (None, None)
+
+
 def test_a_reworded_correction_stays_one(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW)]
     memories.update(ids[1], "The API listens on port 9091.")
@@ -160,6 +168,25 @@ def test_not_corrects_removes_an_existing_link_only(memories: Memories) -> None:
     assert links(memories, ids[0]) == (None, None)
     with pytest.raises(RequestError, match="it corrects none"):
         memories.update(ids[1], not_corrects=ids[0])
+
+
+def test_a_removed_link_does_not_come_back(memories: Memories) -> None:
+    older, newer = (create(memories, text) for text in (OLD, NEW))
+    before = memories._clock()
+    memories.update(newer, tags={"source": "wiki"})
+    memories.update(newer, not_corrects=older)
+    assert memories.truth.tidy(dry_run=True) == []
+    memories.update(newer, "The API listens on port 9091.")
+    assert memories.truth.tidy(dry_run=True) == []
+    undone = memories.rollback(before)
+    assert memories.get(newer).content == NEW
+    assert links(memories, newer) == (None, None)
+    assert undone.undo_to is not None
+    memories.rollback(undone.undo_to)
+    memories.delete(newer)
+    memories.restore(newer)
+    assert links(memories, newer) == (None, None)
+    assert memories.truth.tidy(dry_run=True) == []
 
 
 def test_as_of_ignores_later_corrections(memories: Memories) -> None:
@@ -404,6 +431,15 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
         ("Robot arm 3 welds the left door.", "Robot arm 4 welds the left door."),
         ("Gate terminal 3 dispenses 12 tokens.", "Gate terminal 4 dispenses 12 tokens."),
         ("We use Gradle for the build.", "We use Gradle for the tests."),
+        ("CI runs on node 22.", "CI runs on Linux."),
+        ("CI runs on Linux.", "CI runs on GitHub Actions."),
+        ("CI runs on Linux.", "CI runs on every push."),
+        ("CI runs on node 22.", "CI runs on our own machines."),
+        ("CI läuft auf Node 22.", "CI läuft auf Linux."),
+        ("The office is in Berlin.", "The office is in building 4."),
+        ("The meeting is on Zoom.", "The meeting is on Monday."),
+        ("Ann works at 9.", "Ann works at Acme."),
+        ("The build uses Java 17 for tests.", "The build uses Gradle for tests."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
@@ -430,6 +466,12 @@ ANNOUNCED = [
     ("Gates never open.", "Gates open.", True),
     ("Open.", "Not open.", False),
     ("Ann always pays.", "Ann pays.", True),
+    ("CI runs on node 22.", "CI runs on node 20.", True),
+    ("CI runs on Windows.", "CI runs on Linux.", True),
+    ("The server runs on Ubuntu.", "The server runs on Debian 12.", True),
+    ("The office is in Rome.", "The office is in Bonn.", True),
+    ("The database is MySQL.", "The database is Postgres 16.", True),
+    ("The store opens at noon.", "The store opens at 9.", True),
 ]
 
 

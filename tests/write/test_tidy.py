@@ -123,6 +123,44 @@ def test_a_reported_change_in_other_words_is_found_and_parallel_facts_are_not(
     assert suggestion.text.startswith('Mark as corrected: "The panel of the management')
 
 
+@pytest.fixture
+def linked(memories: Memories) -> tuple[str, str]:
+    """An older and a newer memory in other words, whose link a person accepted."""
+    older = create(memories, "The panel of the management is in Looker")
+    newer = create(memories, "The management no longer uses Looker: its panel is now in Metabase")
+    [(_, proposal)] = memories.truth.tidy()
+    memories.review.accept([proposal])
+    return older, newer
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("change", ["edit", "retag", "restore", "restore both", "rollback"])
+def test_an_accepted_link_outlives_other_changes(
+    memories: Memories, linked: tuple[str, str], now: list[datetime], change: str, which: int
+) -> None:
+    older, newer = linked
+    changed = linked[which]
+    now[0] += timedelta(minutes=5)
+    before = now[0]
+    now[0] += timedelta(minutes=5)
+    if change == "edit":
+        memories.update(changed, memories.get(changed).content + " for good")
+    elif change == "retag":
+        memories.tag_where("content ~ panel", tags={"source": "wiki"})
+    elif change == "rollback":
+        memories.update(changed, memories.get(changed).content + " for good")
+        memories.rollback(before)
+    else:
+        memories.delete(changed)
+        if change == "restore both":
+            memories.delete(linked[1 - which])
+            memories.restore(linked[1 - which])
+        memories.restore(changed)
+    now[0] += timedelta(minutes=5)
+    assert memories.get(newer).corrects == older
+    assert memories.get(older).corrected_by == newer
+
+
 def test_what_nobody_reads_in_a_year_is_proposed(memories: Memories, now: list[datetime]) -> None:
     create(memories, "The office plant is a ficus")
     create(memories, "Ann prefers tea", tags={"type": "preference"})

@@ -174,7 +174,14 @@ def _similar(record: "Similar", characters: int | None) -> dict[str, Any]:
 
 def delete_result(record: "Memory") -> dict[str, Any]:
     """Return the result of a delete."""
-    return {"id": record.id, "deleted": True}
+    return {"id": record.id, "deleted": True, **without_none({"note": deletion_note(record)})}
+
+
+def deletion_note(record: "Memory") -> str | None:
+    """Return which memory is current again after its correction was deleted; None if none is."""
+    if record.corrects is None or record.corrected_by is not None:
+        return None
+    return f"memory {record.corrects}, which the deleted one corrected, is current again"
 
 
 def reinforce_result(record: "Memory") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memories.answers.fields import MEMORY
-from memories.answers.shapes import hint_left, hint_of, search_note, summarize
+from memories.answers.shapes import deletion_note, hint_left, hint_of, search_note, summarize
 from memories.cli.output import (
     BOLD,
     DIM,
@@ -160,9 +160,10 @@ def _similarity(record: "Similar", remark: str) -> str:
 
 def delete_result(record: Memory) -> str:
     """Return the result of a delete."""
-    return (
-        f"Deleted: {shorten(record.content, 9)}\nTo bring it back: memory restore {safe(record.id)}"
-    )
+    lines = [f"Deleted: {shorten(record.content, 9)}"]
+    if note := deletion_note(record):
+        lines.append(safe(f"{note[0].upper()}{note[1:]}."))
+    return "\n".join([*lines, f"To bring it back: memory restore {safe(record.id)}"])
 
 
 def forget_result(forgotten: "Forgotten") -> str:

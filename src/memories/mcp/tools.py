@@ -416,7 +416,8 @@ class Tools:
     def delete_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Forget a memory: it is no longer found. restore_memory undoes it."""
         memory = self._written_by(caller).delete(id)
-        return _change_result(memory, deleted=True, hint=HINT_DELETED)
+        note = shapes.deletion_note(memory)
+        return _change_result(memory, deleted=True, hint=HINT_DELETED, note=note)
 
     def restore_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Bring back a memory that was deleted, or replaced by another one."""

@@ -11,12 +11,15 @@ from memories.settings import HalfLife
 from memories.stores.records import Collection, Patch, Record, Ref
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields of a correction; see `write.links`
+NOT_CORRECTED = "not_corrected"  # field: the ids of memories to which its link was removed
 _RESTORED = " (restored)"  # suffix of `ended_by` of a restored version
 _SCOPE = "\x1f"  # between project and key, neither of which can contain a control character
 # Fields for the proof that a memory cites; see `anchors`.
 ANCHORS = ("anchors", "anchored_at", "valid_until", "recheck_days")
 _ANCHOR_SEPARATOR = "\n"
-_COPIED_FIELDS = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
+_COPIED_FIELDS = (
+    "decay", "confidence", "source", "supersedes", *LINK, NOT_CORRECTED, "first_at",
+)  # fmt: skip
 
 
 # --- writing ---

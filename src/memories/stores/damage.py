@@ -312,6 +312,7 @@ _FIELD_RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "corrects": (_is_id, "an id"),
     "corrected_by": (_is_id, "an id"),
     "corrected_at": (_is_time, "a time in milliseconds"),
+    "not_corrected": (_is_text, "text"),
     "suspicious": (_is_text, "text"),
     "redacted": (_is_text, "text"),
     "rolled_back_to": (_is_time, "a time in milliseconds"),

@@ -13,7 +13,7 @@ from memories.stores.chain import reinforcements_of
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
-from memories.write.links import relink, unlink, without_links
+from memories.write.links import leave_chains, restore_links, without_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -81,9 +81,9 @@ def move(
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
         for record in new:
             if record.ended_at is None:
-                relink(store, _renamed(record, into), record.fields)
+                restore_links(store, _renamed(record, into), record)
         live = [record for record in versions if record.ended_at is None]
-        unlink(store, live)
+        leave_chains(store, live)
         store.patch([end_version(record, now, "delete") for record in live])
     store.remove([*(record.ref for record in versions), *reinforcements])
     return MovedMemories(groups, namespace, into, len(versions))

@@ -18,7 +18,13 @@ from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring, fields_of
-from memories.write.links import relink, remove_ended_links, remove_link, unlink, without_links
+from memories.write.links import (
+    drop_outdated_links,
+    leave_chains,
+    remove_link,
+    restore_links,
+    without_links,
+)
 from memories.write.suspicion import mark_record
 
 MOST_PINNED = 50
@@ -115,7 +121,7 @@ def update(
         )
         _refuse_taken_key(lookup, latest, new)
         if is_new_text or new.labels.get("project") != latest.labels.get("project"):
-            new = remove_ended_links(lookup.store, new)
+            new = drop_outdated_links(lookup.store, latest, new)
         if text != expected:
             vectors = _embed(embedder, text)
         return _append(lookup.store, latest, new, vectors)
@@ -253,7 +259,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
-        unlink(lookup.store, [latest])
+        leave_chains(lookup.store, [latest])
         patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
     return latest._replace(ended_at=patch.ended_at, ended_by="delete")
@@ -328,7 +334,8 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
         new = without_links(versions.next_version(latest, "restore", now, fresh=False))
         if latest.text != deleted.text:
             vectors = _embed(embedder, latest.text)
-        return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
+        restored = _append(lookup.store, latest, new, vectors)
+        return restore_links(lookup.store, restored, latest)
 
 
 def restore_version(
@@ -359,7 +366,8 @@ def restore_version(
             fields=fields,
         )
         _refuse_taken_key(lookup, latest, new)
-        return _append(lookup.store, latest, remove_ended_links(lookup.store, new), vectors)
+        new = drop_outdated_links(lookup.store, latest, new)
+        return _append(lookup.store, latest, new, vectors)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:

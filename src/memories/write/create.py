@@ -28,7 +28,7 @@ from memories.read import versions
 from memories.stores.logged import append_stamped, batch_appends, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
-from memories.write.links import link_correction, remove_ended_links
+from memories.write.links import drop_outdated_links, link_correction
 from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -292,7 +292,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     )
     record = stamp_origin(writer.store, mark_record(record))
     writer.retire(superseded, memory_id, created_at)
-    record = link_correction(writer.store, record, comparison.corrected, retired=superseded)
+    record = link_correction(writer.store, record, comparison.corrected, superseded=superseded)
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = writer.find_replaceable(draft, comparison)
     return _report_created(writer, record, similar_to)
@@ -325,7 +325,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_origin(writer.store, mark_record(record))
-    record = remove_ended_links(writer.store, record)
+    record = drop_outdated_links(writer.store, latest, record)
     writer.store.patch([versions.end_version(latest, record.created_at, "update")])
     append_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     return _report_created(writer, record)

@@ -18,7 +18,7 @@ from memories.read.turns import refs_of
 from memories.stores.chain import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
-from memories.write.links import unlink
+from memories.write.links import leave_chains
 from memories.write.many import Affected, Tally, in_batches, select
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its namespace and its group."""
     assert where.group is not None
     with store.transaction():  # so that no other memory keeps a link to its id
-        unlink(store, store.scan(where, limit=1, newest_first=True))
+        leave_chains(store, store.scan(where, limit=1, newest_first=True))
     reinforcements = reinforcements_of(where.namespaces, where.group)
 
     def find() -> list[Ref]:
@@ -223,7 +223,7 @@ def _erase(store: Store, records: Sequence[Record]) -> tuple[str, ...]:
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
-        unlink(store, memories)
+        leave_chains(store, memories)
         keep_about(store, _refs_of_all(store, turns))
     also_in: tuple[str, ...] = ()
     refs = _refs_of_all(store, records)

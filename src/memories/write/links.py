@@ -1,16 +1,19 @@
 """Links between memories and the memories that they correct, kept up to date when either changes.
 
+A link is made in three ways: `create` links a new memory to one that `compare.corrections` says it
+corrects; a person accepts a proposal of `memory tidy`; or an old text that had been corrected is
+stated again (`link_restated`).
+
 Both sides store the link: the newer memory in `corrects`, the older one in `corrected_by` and
 `corrected_at`. Only current memories are linked. A memory that ends keeps its own side, so that it
 can be linked again if it is restored.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from memories.core.times import to_millis
-from memories.read.versions import LINK
+from memories.read.versions import LINK, NOT_CORRECTED
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
@@ -18,39 +21,43 @@ from memories.stores.records import Collection, Filter, Patch, Record
 def link_correction(
     store: Store,
     newer: Record,
-    rivals: Sequence[Record],
+    corrected: Sequence[Record],
     *,
-    retired: Record | None = None,
+    superseded: Record | None = None,
     at: datetime | None = None,
 ) -> Record:
     """Link a memory that is about to become current to the newest one that it corrects.
 
+    If port 8080 was corrected by port 9090, and port 7070 supersedes port 9090, then port 7070
+    takes over its link to port 8080. It doesn't if port 9090 had itself been corrected.
+
     Args:
         store: The store of the older memory, which is marked.
         newer: The memory.
-        rivals: Current memories that it corrects, as they were before `retired` ended.
-        retired: The memory that it replaces: it may correct what that one corrected.
+        corrected: Current memories that it corrects, as they were before `superseded` ended.
+        superseded: The memory that it replaces.
         at: When it becomes current; by default, when it was written.
 
     Returns:
         The memory with its link.
     """
-    is_retired_linked = retired is not None and "corrected_by" in retired.fields
-    former = None if retired is None or is_retired_linked else retired.ref.group
+    predecessor = None
+    if superseded is not None and "corrected_by" not in superseded.fields:
+        predecessor = superseded.ref.group
     free = [
-        rival
-        for rival in rivals
-        if rival.fields.get("corrected_by") in (None, former)
-        and rival.created_at <= newer.created_at
+        record
+        for record in corrected
+        if record.fields.get("corrected_by") in (None, predecessor)
+        and record.created_at <= newer.created_at
     ]
     if not free:
         return newer
-    older = max(free, key=lambda rival: rival.created_at)
+    older = max(free, key=lambda record: record.created_at)
     store.patch([_corrected_patch(older, newer, at)])
     return newer._replace(fields={**newer.fields, "corrects": older.ref.group})
 
 
-def unlink(store: Store, records: Iterable[Record]) -> None:
+def leave_chains(store: Store, records: Iterable[Record]) -> None:
     """Take memories that are about to end out of their chains, linking the neighbours of each.
 
     Args:
@@ -81,23 +88,27 @@ def without_links(record: Record) -> Record:
     return _without(record, LINK) if _has_link(record) else record
 
 
-def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
-    """Restore the earlier links of a memory that was added without links, where they still hold.
+def restore_links(store: Store, record: Record, former: Record) -> Record:
+    """Restore the links of a memory that was added without them, where they still hold.
 
     Args:
         store: Its store, in a transaction.
         record: The memory.
-        former: The fields of a version with links.
+        former: An earlier version of it, which has the links.
 
     Returns:
         The memory with its links.
     """
-    older = _find_live(store, record, former.get("corrects"))
-    newer = _find_live(store, record, former.get("corrected_by"))
-    if older is not None and not _still_corrects(record, older):
-        older = None
-    if newer is not None and not _still_corrects(newer, record):
-        newer = None
+    older = _find_live(store, record, former.fields.get("corrects"))
+    if older is not None:
+        earlier = _find_at_end(store, older, former)
+        if not _still_corrects(record, older, former, earlier):
+            older = None
+    newer = _find_live(store, record, former.fields.get("corrected_by"))
+    if newer is not None:
+        earlier = _find_at_end(store, newer, former)
+        if not _still_corrects(newer, record, earlier, former):
+            newer = None
     is_between = (
         older is not None
         and newer is not None
@@ -113,34 +124,51 @@ def relink(store: Store, record: Record, former: Mapping[str, Any]) -> Record:
     return record
 
 
+def _find_at_end(store: Store, neighbour: Record, former: Record) -> Record:
+    """Return the version that a linked memory had when another one ended; the current one if that
+    has not ended.
+    """
+    if former.ended_at is None:
+        return neighbour
+    where = Filter(
+        Collection.MEMORY, (neighbour.ref.namespace,), state="any", group=neighbour.ref.group,
+        until=former.ended_at,
+    )  # fmt: skip
+    return find_first(store, where, newest_first=True) or neighbour
+
+
 def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
-    """Remove a memory's link to one that it corrects; return it without the link, or None if there
-    is no such link.
+    """Remove a memory's link to one that it corrects, for good.
+
+    Returns:
+        The memory without the link; None if there is no such link.
     """
     if record.fields.get("corrects") != older_id:
         return None
     older, _ = _neighbours(store, record)
     if older is not None:
         store.patch([_clear(older, "corrected_by", "corrected_at")])
-    store.patch([_clear(record, "corrects")])
-    return _without(record, {"corrects"})
+    not_corrected = " ".join((*record.names(NOT_CORRECTED), older_id))
+    store.patch([_patch(record, corrects=None, **{NOT_CORRECTED: not_corrected})])
+    record = _without(record, {"corrects"})
+    return record._replace(fields={**record.fields, NOT_CORRECTED: not_corrected})
 
 
-def remove_ended_links(store: Store, record: Record) -> Record:
+def drop_outdated_links(store: Store, latest: Record, new: Record) -> Record:
     """Return the next version of a memory without the links that no longer hold for its new text or
     project.
     """
-    if not _has_link(record):
-        return record
-    older, newer = _neighbours(store, record)
-    ended: set[str] = set()
-    if older is not None and not _still_corrects(record, older):
+    if not _has_link(new):
+        return new
+    older, newer = _neighbours(store, new)
+    outdated: set[str] = set()
+    if older is not None and not _still_corrects(new, older, latest, older):
         store.patch([_clear(older, "corrected_by", "corrected_at")])
-        ended |= {"corrects"}
-    if newer is not None and not _still_corrects(newer, record):
+        outdated |= {"corrects"}
+    if newer is not None and not _still_corrects(newer, new, newer, latest):
         store.patch([_clear(newer, "corrects")])
-        ended |= {"corrected_by", "corrected_at"}
-    return _without(record, ended)
+        outdated |= {"corrected_by", "corrected_at"}
+    return _without(new, outdated)
 
 
 def find_last_correction(store: Store, record: Record) -> Record | None:
@@ -169,7 +197,7 @@ def link_restated(store: Store, latest: Record, new: Record, correction: Record)
         new: Its next version.
         correction: The last memory of the chain that corrects it.
     """
-    unlink(store, [latest])
+    leave_chains(store, [latest])
     store.patch([_corrected_patch(correction, new)])
     new = _without(new, LINK)
     return new._replace(fields={**new.fields, "corrects": correction.ref.group})
@@ -188,11 +216,25 @@ def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | N
     return older, newer
 
 
-def _still_corrects(newer: Record, older: Record) -> bool:
+def _still_corrects(
+    newer: Record, older: Record, newer_before: Record, older_before: Record
+) -> bool:
+    """Return whether a link still holds for two memories, given their versions when it held.
+
+    A change of a text ends only links that the words show. A link between texts in other words was
+    accepted by a person, and remains.
+    """
+    if newer.labels.get("project") != older.labels.get("project"):
+        return False
+    if older.ref.group in newer.names(NOT_CORRECTED):
+        return False
+    if (newer.text, older.text) == (newer_before.text, older_before.text):
+        return True
     from memories.write.compare.corrections import corrects  # reads word lists; few changes need it
 
-    is_same_project = newer.labels.get("project") == older.labels.get("project")
-    return is_same_project and corrects(newer.text, older.text, None, threshold=1.0)
+    return corrects(newer.text, older.text, None, threshold=1.0) or not corrects(
+        newer_before.text, older_before.text, None, threshold=1.0
+    )
 
 
 def _find_live(store: Store, beside: Record, group: str | None) -> Record | None:

@@ -22,7 +22,7 @@ from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.chain import chain_of
 from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
-from memories.write.links import relink, unlink, without_links
+from memories.write.links import leave_chains, restore_links, without_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -163,7 +163,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
             continue
         with store.transaction():
             for records in _read_again(store, selector, batch):
-                unlink(store, records)
+                leave_chains(store, records)
                 store.patch([versions.end_version(record, at, "delete") for record in records])
                 tally.add_all("delete", records)
     return tally.result(dry_run=dry_run, at=at)
@@ -288,11 +288,11 @@ def _write_versions(
         patches.append(versions.end_version(latest, new.created_at, "update"))
         records.append(without_links(new)._replace(vectors=vectors.get(latest.ref)))
     store = lookup.store
-    unlink(store, [latest for latest, _ in writable])
+    leave_chains(store, [latest for latest, _ in writable])
     store.patch(patches)
     store.append(records)
     for latest, new in writable:
-        relink(store, without_links(new), latest.fields)
+        restore_links(store, without_links(new), latest)
 
 
 def vectors_of(

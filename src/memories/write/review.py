@@ -22,7 +22,7 @@ from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
-from memories.write.links import link_correction, remove_ended_links
+from memories.write.links import drop_outdated_links, link_correction
 from memories.write.suspicion import mark_record
 from memories.write.writer import Comparison, Similar, Writer
 
@@ -383,7 +383,7 @@ class Review:
         )
         new = stamp_origin(store, mark_record(new))
         self._end(record, "update")
-        new = link_correction(store, new, comparison.corrected, retired=superseded)
+        new = link_correction(store, new, comparison.corrected, superseded=superseded)
         store.append([new._replace(vectors=vectors)])
         return new
 
@@ -391,7 +391,7 @@ class Review:
         self, record: Record, comparison: Comparison, superseded: Record | None
     ) -> Record:
         store, now = self._lookup.store, self._writer.now
-        new = link_correction(store, record, comparison.corrected, retired=superseded, at=now)
+        new = link_correction(store, record, comparison.corrected, superseded=superseded, at=now)
         acceptance = self._acceptance_fields()
         links = {name: new.fields.get(name) for name in versions.LINK}
         patch = Patch(record.ref, None, None, acceptance | links)
@@ -410,7 +410,7 @@ class Review:
         new = versions.next_version(
             latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
         )
-        new = remove_ended_links(store, new)
+        new = drop_outdated_links(store, latest, new)
         store.patch([versions.end_version(latest, new.created_at, "update")])
         if draft.content == record.text:
             tags = tags_of(record.labels)

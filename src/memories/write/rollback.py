@@ -22,7 +22,7 @@ from memories.read.selector import Selector
 from memories.stores import chain
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import relink, unlink
+from memories.write.links import leave_chains, restore_links
 from memories.write.many import (
     BATCH,
     CLOCKS,
@@ -50,6 +50,7 @@ _OF_A_VERSION = (
     "rolled_back_to",
     "reinforced_at",
     *versions.LINK,
+    versions.NOT_CORRECTED,
 )
 
 
@@ -265,7 +266,9 @@ class Rollback(NamedTuple):
                 new[group] = self._new_version(change, vectors)
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
-        unlink(store, [change.latest for change in changes.values() if change.action in _ENDING])
+        leave_chains(
+            store, [change.latest for change in changes.values() if change.action in _ENDING]
+        )
         for patches_of_page in by_count(patches, PAGE):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):
@@ -274,8 +277,8 @@ class Rollback(NamedTuple):
             if change.action in ("restore", "update"):
                 # Keep the links of the current version, else those that it had then.
                 then_fields = {} if change.then is None else change.then.fields
-                former = {**then_fields, **change.latest.fields}
-                relink(store, new[group]._replace(vectors=None), former)
+                former = change.latest._replace(fields={**then_fields, **change.latest.fields})
+                restore_links(store, new[group]._replace(vectors=None), former)
             tally.add(change.action, change.latest, change.reason)
 
     def _find_change_now(self, group: str) -> Change | None:
@@ -329,6 +332,8 @@ class Rollback(NamedTuple):
         written_at = max(self.at, latest.created_at, latest.ended_at or latest.created_at)
         fields = self._carried_fields(then)
         fields |= {"operation": "rollback", "rolled_back_to": to_millis(self.to)}
+        if versions.NOT_CORRECTED in latest.fields:
+            fields[versions.NOT_CORRECTED] = latest.fields[versions.NOT_CORRECTED]
         is_pending = change.action == "pend"
         if is_pending:
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}

@@ -32,7 +32,7 @@ from memories.read.turns import to_turn
 from memories.stores.logged import append_stamped, stamp_origin
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record
-from memories.write.links import link_correction, unlink
+from memories.write.links import leave_chains, link_correction
 from memories.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def apply(writer: Writer, record: Record) -> str | None:
     if live is None or live.ref.position != action["version"]:
         return str(action["id"])
     if action["do"] == "delete":
-        unlink(writer.store, [live])
+        leave_chains(writer.store, [live])
         writer.store.patch([versions.end_version(live, writer.now, "delete")])
         return live.ref.group
     older = find_first(writer.store, where._replace(group=action["corrects"]))
@@ -288,8 +288,13 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
                 evidence = f"memory {older[0]} says the same"
                 yield _deletion("same", 0.95, memory, evidence)
             elif record.fields.get("corrects") is None:
-                replaced = comparison.corrected or _find_reworded(writer, record, comparison.rivals)
-                yield from _find_contradictions(memory, replaced)
+                corrected: Sequence[Record] = comparison.corrected
+                if not corrected:
+                    corrected = _find_reworded(writer, record, comparison.rivals)
+                refused = record.names(versions.NOT_CORRECTED)
+                yield from _find_contradictions(
+                    memory, [older for older in corrected if older.ref.group not in refused]
+                )
 
 
 def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:

@@ -15,7 +15,7 @@ from memories.read.subjects import REPLACES, score_replacement
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.anchoring import Anchoring
-from memories.write.links import unlink
+from memories.write.links import leave_chains
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -130,7 +130,7 @@ class Writer(NamedTuple):
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End the memory, if any, that another one replaces."""
         if superseded is not None:
-            unlink(self.store, [superseded])
+            leave_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
 
