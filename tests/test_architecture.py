@@ -40,7 +40,7 @@ ORDER = {
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days gloss text < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
-    "memories.anchors": "tree < literals symbols < grammar < checks discover < judge",
+    "memories.anchors": "tree < contents < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
     "memories.stores": """records claims < damage words chain < protocol columns < wrapper wire quota <
         logged < sqlite postgres documents http < chroma qdrant files""",
@@ -54,7 +54,7 @@ ORDER = {
     "memories.embedders": "protocol < fake minilm service < e5",
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
-    "memories.search": "filters relevance < ranking < candidates noise < surroundings results < search",
+    "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare queue accesses < suspicion waiting links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates "

@@ -70,9 +70,9 @@ GENERAL = (
 
 # Patterns that are made of a name or a row of a table, by where: what to try in their place.
 COMPUTED = {
-    "anchors/literals.py: contains": "words of a memory, tried on a file of at most 1 MB",
-    "anchors/literals.py: names_before": "words of a memory, tried on a file of at most 1 MB",
-    "anchors/symbols.py: _defines_part": "of symbols.txt, tried on a file of at most 1 MB",
+    "anchors/contents.py: contains_literal": "words of a memory, tried on a file of at most 1 MB",
+    "anchors/contents.py: names_before": "words of a memory, tried on a file of at most 1 MB",
+    "anchors/contents.py: _defines_part": "of symbols.txt, tried on a file of at most 1 MB",
     "config.py: save_setting": "of the name of a setting, tried on the user's config.toml",
     "languages/__init__.py: _change_words": "of languages/*.txt",
     "languages/dates.py: _patterns": "_READERS",

@@ -173,13 +173,6 @@ def _whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _share(text: str) -> float:
-    try:
-        return validate.unit(float(text), "it")
-    except ValueError:
-        raise ValueError("must be a number from 0 to 1") from None
-
-
 def _to_float(text: str) -> float:
     """Return a number, or NaN, which is outside any range."""
     try:
@@ -188,14 +181,18 @@ def _to_float(text: str) -> float:
         return math.nan
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
+def _number(low: float, high: float, unit: str = "") -> Callable[[str], float]:
     def parse(text: str) -> float:
         number = _to_float(text)
         if not low <= number <= high:
-            raise ValueError(f"must be a number from {low:g} to {high:g}")
+            raise ValueError(f"must be a number{unit} from {low:g} to {high:g}")
         return number
 
     return parse
+
+
+_share = _number(0, 1)
+_seconds = _number(0.1, 600, " of seconds")
 
 
 def _hours(text: str) -> float:
@@ -203,13 +200,6 @@ def _hours(text: str) -> float:
     if not 0 < hours < 1e9:
         raise ValueError("must be a number of hours greater than 0")
     return hours
-
-
-def _seconds(text: str) -> float:
-    seconds = _to_float(text)
-    if not 0.1 <= seconds <= 600:
-        raise ValueError("must be a number of seconds from 0.1 to 600")
-    return seconds
 
 
 def _yes_or_no(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memories.anchors import literals, symbols
+from memories.anchors import contents
 
 DEFINED = {
     "a.py": [
@@ -60,25 +60,25 @@ MENTIONED = {
     ("path", "line"), [(path, line) for path, lines in DEFINED.items() for line in lines]
 )
 def test_a_definition_is_found(path: str, line: str) -> None:
-    assert symbols.defines(path, f"first\n{line}\nlast\n", "lock_order")
+    assert contents.defines_symbol(path, f"first\n{line}\nlast\n", "lock_order")
 
 
 @pytest.mark.parametrize(
     ("path", "line"), [(path, line) for path, lines in MENTIONED.items() for line in lines]
 )
 def test_a_mention_is_no_definition(path: str, line: str) -> None:
-    assert not symbols.defines(path, f"first\n{line}\nlast\n", "lock_order")
+    assert not contents.defines_symbol(path, f"first\n{line}\nlast\n", "lock_order")
 
 
 def test_a_method_needs_its_class() -> None:
     text = "class Cart:\n    def total(self): ...\n"
-    assert symbols.defines("a.py", text, "Cart.total")
-    assert not symbols.defines("a.py", text, "Basket.total")
+    assert contents.defines_symbol("a.py", text, "Cart.total")
+    assert not contents.defines_symbol("a.py", text, "Basket.total")
 
 
 def test_the_language_of_other_files_is_unknown() -> None:
-    assert not symbols.knows_language("docker-compose.yml")
-    assert not symbols.knows_language("Makefile")
+    assert not contents.knows_language("docker-compose.yml")
+    assert not contents.knows_language("Makefile")
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_the_language_of_other_files_is_unknown() -> None:
     ],
 )
 def test_a_literal_is_whole_words_in_order(text: str, literal: str, expected: bool) -> None:
-    assert literals.contains(text, literal) is expected
+    assert contents.contains_literal(text, literal) is expected

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from memories.embedders import e5, embed_query, open_embedder
-from memories.embedders.e5 import _NAME, E5, MAX_WINDOWS, Unigram
+from memories.embedders.e5 import _NAME, E5, Unigram
+from memories.embedders.minilm import MAX_WINDOWS, OVERLAP
 from memories.errors import ConfigError, EmbedderError
 
 if TYPE_CHECKING:
@@ -106,9 +107,8 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(
     monkeypatch.setattr(e5._Loaded, "embed_ids", embed_ids)
     around = 4  # the beginning, "passage", ":" and the end
     assert model.embed("word " * e5.WINDOW_TOKENS)[:, 0].tolist() == [e5.WINDOW_TOKENS + around]
-    overlap = e5.WINDOW_TOKENS - e5.WINDOW_STEP
     two = model.embed("word " * (e5.WINDOW_TOKENS + 1))
-    assert two[:, 0].tolist() == [e5.WINDOW_TOKENS + around, overlap + 1 + around]
+    assert two[:, 0].tolist() == [e5.WINDOW_TOKENS + around, OVERLAP + 1 + around]
     asked.clear()
     assert len(model.embed("word " * 50_000)) == MAX_WINDOWS == 32
     assert {len(ids) for ids in asked} == {e5.WINDOW_TOKENS + around}

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from memories.anchors import grammar, literals, symbols
+from memories.anchors import contents, grammar
 from memories.anchors.grammar import CHECKED, PATH, SYMBOL, Anchor, RootOf
 from memories.anchors.tree import Budget, Look, WorkingTree
 from memories.core.times import from_millis, to_millis
@@ -220,8 +220,8 @@ def _read_and_check(
     if look.why:
         return look, None
     if anchor.kind == SYMBOL:
-        return look, symbols.defines(anchor.target, text, anchor.name, budget)
-    return look, literals.contains(text, anchor.name, budget)
+        return look, contents.defines_symbol(anchor.target, text, anchor.name, budget)
+    return look, contents.contains_literal(text, anchor.name, budget)
 
 
 def _is_there(anchor: Anchor, look: Look) -> bool | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from memories.anchors import literals, symbols
+from memories.anchors import contents
 from memories.anchors.grammar import (
     LITERAL,
     MAX_TEXT,
@@ -104,7 +104,7 @@ def _find_names(text: str, paths: Iterable[Anchor]) -> _Names:
         elif len(name) > 2 and name.lower() not in _NO_NAMES:
             words.append(name)
     values = [match[0] for match in _VALUE.finditer(text)]
-    values += [name for name in quoted if len(literals.split_words(name)) == 1]
+    values += [name for name in quoted if len(contents.split_words(name)) == 1]
     values += [match[1] for match in _ASSIGNED.finditer(text)]
     code = [name.removesuffix("()") for name in code]
     return _Names(*(list(dict.fromkeys(names))[:_MAX_NAMES] for names in (code, words, values)))
@@ -119,7 +119,7 @@ def _anchors_in(path: str, content: str, names: _Names, budget: Budget) -> Itera
         candidates = [name for name in before if name != value]
         if budget.is_spent or not candidates or value not in content:
             continue
-        for name in literals.names_before(content, candidates, value):
+        for name in contents.names_before(content, candidates, value):
             used |= {name, value}
             yield Anchor(LITERAL, path, f"{name} {value}")
     others = [*names.code, *filter(_is_specific, names.values)]
@@ -138,9 +138,9 @@ def _anchor_of(path: str, content: str, name: str, budget: Budget) -> Anchor | N
         anchor = parse(f"{path}::{name}")
     except InvalidInput:
         return None
-    if anchor.kind == SYMBOL and symbols.defines(path, content, name, budget):
+    if anchor.kind == SYMBOL and contents.defines_symbol(path, content, name, budget):
         return anchor
-    if literals.contains(content, name, budget):
+    if contents.contains_literal(content, name, budget):
         return Anchor(LITERAL, path, name)
     return None
 

@@ -19,6 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 
+from memories.core.deadline import Deadline, MemoryTimeout
 from memories.core.disk import ForkGuard
 from memories.core.urls import is_loopback
 from memories.languages import is_unseen
@@ -355,23 +356,13 @@ def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
     Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
     the call runs in a thread, which is abandoned when the time is up.
     """
-    results: list[Value] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as exc:  # noqa: BLE001 - raised below
-            errors.append(exc)
-
-    thread = threading.Thread(target=run, daemon=True, name="memories-http")
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=True)
-    return results[0]
+    deadline = Deadline(seconds)
+    try:
+        return deadline.run(call)
+    except MemoryTimeout:
+        raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=True) from None
+    finally:
+        deadline.close()
 
 
 class Failed(Exception):

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.embedders.minilm import find_altered, open_model, windows
+from memories.embedders.minilm import embed_windows, find_altered, open_model
 from memories.errors import ConfigError, EmbedderError
 from memories.stores.records import Space
 
@@ -131,9 +131,6 @@ _WORD = re.compile(r"[^\W\d_]+")
 _LETTERS_A_PIECE = 2.5  # minimum average in a known word; random letters have fewer
 
 WINDOW_TOKENS = 250  # 254 or 255 with prefix and end; the model was made for 512
-WINDOW_STEP = 218  # windows overlap by 32 tokens, so that most sentences are whole in one window
-MAX_WINDOWS = 32
-_SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
 class _Loaded(NamedTuple):
@@ -211,17 +208,15 @@ class E5:
 
     def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
         model = self._load()  # before numpy is imported: it limits numpy's library to one thread
-        import numpy as np
-
         from memories.languages.text import cased_form
 
         first = list(model.tokenizer.ids(prefix))
-        all_ids = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
-        ids = list(islice(all_ids, len(first), len(first) + _SEEN_TOKENS))
-        cut = windows(ids, WINDOW_TOKENS, WINDOW_STEP)
-        # One window per run: dynamic int8 scales over everything in a run, and vectors must not
-        # depend on neighbours.
-        return np.concatenate([model.embed_ids([_BEGIN, *first, *window, _END]) for window in cut])
+        ids = islice(model.tokenizer.ids(f"{prefix} {cased_form(text)}"), len(first), None)
+
+        def run(window: list[int]) -> "NDArray[np.float32]":
+            return model.embed_ids([_BEGIN, *first, *window, _END])
+
+        return embed_windows(ids, WINDOW_TOKENS, run)
 
     def _load(self) -> _Loaded:
         with self._lock:

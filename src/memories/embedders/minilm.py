@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -109,9 +109,8 @@ _TOKENS = 30_522
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # 256 with [CLS] and [SEP], for which the model was made
-WINDOW_STEP = 222  # windows overlap by 32 tokens, so that most sentences are whole in one window
+OVERLAP = 32  # tokens that two windows share, so that most sentences are whole in one of them
 MAX_WINDOWS = 32  # about 7,000 tokens; of a longer text all words are still indexed
-_SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
 class MiniLM:
@@ -144,12 +143,12 @@ class MiniLM:
 
         from memories.languages.text import normal_form
 
-        ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
-        cut = windows(ids, WINDOW_TOKENS, WINDOW_STEP)
-        inputs = [np.array([[_CLS, *window, _SEP]], dtype=np.int64) for window in cut]
-        # One window per run: dynamic int8 scales over everything in a run, and vectors must not
-        # depend on neighbours.
-        return np.concatenate([session.run(None, {"input_ids": row})[0] for row in inputs])
+        def run(window: list[int]) -> "NDArray[np.float32]":
+            ids = np.array([[_CLS, *window, _SEP]], dtype=np.int64)
+            vectors: NDArray[np.float32] = session.run(None, {"input_ids": ids})[0]
+            return vectors
+
+        return embed_windows(tokenizer.ids(normal_form(text)), WINDOW_TOKENS, run)
 
     def familiarity(self, text: str) -> float:
         """Return the share of words that the vocabulary has whole or, if long, in two pieces."""
@@ -255,11 +254,25 @@ def find_altered(folder: Path, files: Mapping[str, str]) -> list[Path]:
     return [folder / name for name, expected in files.items() if differs(folder / name, expected)]
 
 
-def windows(ids: list[int], length: int, step: int) -> Iterable[list[int]]:
-    """Return windows of `length` ids, one every `step` ids; a short text, even an empty one, has a
-    single window.
+def embed_windows(
+    ids: Iterator[int], length: int, run: "Callable[[list[int]], NDArray[np.float32]]"
+) -> "NDArray[np.float32]":
+    """Return the vectors of a text's windows, shape (windows, dimension).
+
+    A short text, even an empty one, has a single window. Each window has a run of its own: dynamic
+    int8 scales over everything in a run, and vectors must not depend on neighbours.
+
+    Args:
+        ids: The ids of the text.
+        length: The number of ids in a window.
+        run: Returns the vector of a window, shape (1, dimension).
     """
-    return [ids[at : at + length] for at in range(0, max(1, len(ids) - length + step), step)]
+    import numpy as np
+
+    step = length - OVERLAP
+    seen = list(islice(ids, step * (MAX_WINDOWS - 1) + length))
+    starts = range(0, max(1, len(seen) - OVERLAP), step)
+    return np.concatenate([run(seen[at : at + length]) for at in starts])
 
 
 def _import_runtime(name: str) -> Any:

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from memories.embedders.protocol import Embedder
 from memories.languages.text import STOP_WORDS, coverage
-from memories.search.ranking import Features
+from memories.search.candidates import Gathered, Query
 from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
@@ -26,6 +25,7 @@ MAX_EXAMINED = 10  # number of candidates whose texts are examined
 # characters examined of each text; after these, only the surroundings of the query's words are
 _EXAMINED = 20_000
 _AROUND = 100  # characters examined before and after such a word
+_NO_BOUNDS = (0.0, 1.0)  # `floor` and `near_best` of a query that means something
 _MAX_COUNT = 20_000  # maximum number of records counted; more would hardly raise the floor
 
 
@@ -73,25 +73,50 @@ def noise_bounds(
         familiar: Whether the model knows most of the query's words.
     """
     if similarity >= floor:
-        return 0.0, 1.0
+        return _NO_BOUNDS
     if not familiar:
         return floor, 1.0
     return floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope
 
 
-def find_sense(
-    candidates: Sequence[Candidate],
-    features: Sequence[Features],
-    terms: Sequence[str],
-    calibration: tuple[float, float],
+def find_bounds(
+    store: Store, filters: Sequence[Filter], query: Query, gathered: Gathered
+) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the ranking rules; they bound only a doubtful query.
+
+    Args:
+        store: The searched store.
+        filters: The search's filters.
+        query: The query.
+        gathered: Its candidates, with their features.
+    """
+    embedder = query.embedder
+    if embedder is None:
+        return _NO_BOUNDS
+    space = embedder.space
+    sense = _find_sense(gathered, query.terms, space.calibration)
+    if sense.similarity is None or makes_sense(sense, space.calibration):
+        return _NO_BOUNDS
+    has_content = any(term not in STOP_WORDS for term in query.terms)
+    familiar = has_content and embedder.familiarity(query.text) > MIN_FAMILIARITY
+    if familiar and not space.familiar_noise:
+        return _NO_BOUNDS
+    # Counting takes time in a large store, so only doubtful queries come this far.
+    count = sum(store.count(where, at_most=_MAX_COUNT) for where in filters)
+    floor = noise_floor(space.noise_mean, space.noise_spread, count)
+    return noise_bounds(sense.similarity, floor, space.calibration[0], familiar=familiar)
+
+
+def _find_sense(
+    gathered: Gathered, terms: Sequence[str], calibration: tuple[float, float]
 ) -> Sense:
     """Look among the candidates for signs that a query means something."""
     pointed = False
     coverage = 0.0
-    for candidate_features in features:
-        evidence = candidate_features.evidence
-        pointed = pointed or bool(evidence.named) or candidate_features.on_date
-        coverage = max(coverage, evidence.window_words or 0.0)
+    for features in gathered.features:
+        pointed = pointed or bool(features.evidence.named) or features.on_date
+        coverage = max(coverage, features.evidence.window_words or 0.0)
+    candidates = gathered.candidates
     similarities = [
         candidate.similarity for candidate in candidates if candidate.similarity is not None
     ]
@@ -100,36 +125,6 @@ def find_sense(
         return sense
     # An assistant's words count less in the windows of turns, so examine the texts too.
     return sense._replace(coverage=max(coverage, _largest_coverage(candidates, terms)))
-
-
-def find_bounds(
-    store: Store,
-    filters: Sequence[Filter],
-    embedder: Embedder,
-    query: tuple[str, Sequence[str]],
-    similarity: float,
-) -> tuple[float, float]:
-    """Return `floor` and `near_best` from the rules for a query that may be meaningless here.
-
-    Counting the searched records takes time in a large store, so this happens only for doubtful
-    queries.
-
-    Args:
-        store: The searched store.
-        filters: The search's filters.
-        embedder: The embedder of the query's vector.
-        query: The query, and its terms.
-        similarity: The cosine of the best candidate.
-    """
-    text, terms = query
-    space = embedder.space
-    count = sum(store.count(where, at_most=_MAX_COUNT) for where in filters)
-    has_content = any(term not in STOP_WORDS for term in terms)
-    familiar = has_content and embedder.familiarity(text) > MIN_FAMILIARITY
-    if familiar and not space.familiar_noise:
-        return 0.0, 1.0
-    floor = noise_floor(space.noise_mean, space.noise_spread, count)
-    return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
 
 
 def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:

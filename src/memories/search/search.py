@@ -272,7 +272,7 @@ def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranke
     while True:
         memories = _gather_memories(store, search, memory_limit)
         gathered, all_match = _apply_predicates(search, memories, turns)
-        floor, near_best = _find_noise_bounds(store, search, gathered)
+        floor, near_best = noise.find_bounds(store, search.filters, search.query, gathered)
         ranked = rank(gathered.features, _rules(search, floor, near_best))
         if _count_hits(ranked) >= search.limit:
             return gathered, ranked
@@ -336,19 +336,6 @@ def _apply_predicates(search: Search, memories: Gathered, turns: Gathered) -> tu
             selected.candidates.append(candidate)
             selected.features.append(candidate_features)
     return selected, len(selected.candidates) == len(candidates)
-
-
-def _find_noise_bounds(store: Store, search: Search, gathered: Gathered) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules, which bound nothing for a meaningful query."""
-    query, embedder = search.query, search.query.embedder
-    if embedder is None:
-        return 0.0, 1.0
-    curve = embedder.space.calibration
-    sense = noise.find_sense(gathered.candidates, gathered.features, query.terms, curve)
-    if sense.similarity is None or noise.makes_sense(sense, curve):
-        return 0.0, 1.0
-    terms = (query.text, query.terms)
-    return noise.find_bounds(store, search.filters, embedder, terms, sense.similarity)
 
 
 def _rules(search: Search, floor: float, near_best: float) -> RankingRules:

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 
-MAX_WINDOWS = (
-    32  # maximum number of windows of a text; of a longer one, all words are still indexed
-)
+MAX_WINDOWS = 32  # maximum number of windows of a text; all words of a longer one are indexed
 MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
 # If search may use only words instead: the time limit of the only try, for up to this many texts.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
