@@ -54,7 +54,7 @@ def test_the_example_of_dotenv_matches_the_table_of_settings(tmp_path: Path) -> 
         "store",
         "sources",
         "identity",
-    }  # setting a host selects Chroma, as the file says; a name is one's own
+    }  # setting a host selects Chroma, and setting a namespace sets the identity
     assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
         name: value for name, value in unset._asdict().items() if name not in chroma
     }
@@ -212,7 +212,7 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", KEYS)
 def test_an_empty_key_counts_as_not_set(variable: str, tmp_path: Path) -> None:
-    """Other programs have theirs in these variables; an empty one must not stop ours."""
+    """Other programs use the same variables; an empty one must not stop ours."""
     trusted_dotenv(tmp_path, f"{variable}=below\n")
     assert (
         getattr(load_config(environment={variable: ""}, folder=tmp_path), variable.lower()).reveal()

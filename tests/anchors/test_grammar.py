@@ -1,4 +1,4 @@
-"""What is an anchor, and which anchors a memory keeps when its text changes."""
+"""The forms of anchors, and the anchors that a memory keeps when its text changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""No repository makes the program read outside it, wait, or say what a file contains."""
+"""No repository can make the program read outside it, wait, or reveal the content of a file."""
 
 import json
 import os
@@ -38,7 +38,7 @@ NAMES = (
     ".hidden",
     "c.rs",
 )
-# Judges the anchors of a repository, and prints each file that Python opens meanwhile.
+# Judges the anchors of a repository, and prints each file that Python opens while doing so.
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
@@ -83,13 +83,13 @@ def bind(place: Path) -> None:
 
 
 def sparse(place: Path) -> None:
-    """Create a file of a terabyte that takes no room."""
+    """Create a file of a terabyte that takes no space."""
     place.touch()
     os.truncate(place, 1 << 40)
 
 
 def unreadable(place: Path) -> None:
-    """Create a file that nobody may read."""
+    """Create a file that no user may read."""
     place.write_text("port: 5433")
     place.chmod(0)
 
@@ -126,7 +126,7 @@ def build(top: Path, outside: Path, chance: random.Random) -> list[str]:
 
 
 def anchors_of(paths: list[str], outside: Path, chance: random.Random) -> list[str]:
-    """Return anchors that try to learn something, well formed and not."""
+    """Return anchors that try to reveal something, well formed and malformed."""
     tries = [
         str(outside / "secret.txt"), "../outside/secret.txt", "a/../../outside/secret.txt",
         "/etc/passwd", "~/.ssh/id_rsa", "/proc/self/environ", "/dev/zero", "./" * 50 + "../x",
@@ -235,7 +235,7 @@ def test_no_file_makes_a_check_take_long(
     start = time.thread_time()
     [verdict] = judge.verdicts([Cited(anchors, {"project": "p"}, NOW)], NOW)
     assert verdict is not None and verdict.word in VERDICTS
-    assert time.thread_time() - start < 1.0  # 0.02, and what one step takes
+    assert time.thread_time() - start < 1.0  # 0.02, plus the time of one step
 
 
 def test_a_broken_cache_is_ignored(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Definitions are found in each language, and mentions are not taken for them."""
+"""Definitions are found in each language and told apart from mentions."""
 
 import pytest
 

@@ -21,7 +21,7 @@ SOON = 0.2  # seconds
 
 
 class Hanging(EngineBackend):
-    """Our engine; each call waits until it is released."""
+    """Our engine, in which each call waits until it is released."""
 
     def __init__(self, memories: Memories) -> None:
         super().__init__(memories)
@@ -57,9 +57,7 @@ def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
 
 
 def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """From now on no call is answered, and none is waited for: calls that are answered have time on
-    any machine.
-    """
+    """From now on, answer no call and wait for none: on any machine, answered calls have enough time."""
     hanging.release.clear()
     gateway._deadline.seconds = SOON
 
@@ -73,7 +71,7 @@ def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
 
 
 def history(gateway: MemoryGateway) -> list[tuple[str, bool]]:
-    """Return the text of each turn, and whether it still waits to be stored."""
+    """Return the text of each turn, and whether it is still waiting to be stored."""
     return [(turn["text"], "pending" in turn["metadata"]) for turn in gateway.tail_history("c", 10)]
 
 
@@ -104,7 +102,7 @@ def test_a_call_to_a_memory_that_hangs_times_out(
         call(gateway)
     with pytest.raises(ConnectionError, match="still has not answered an earlier call"):
         gateway.recall_memory("hello", 5, 0.5)
-    go_on(gateway, hanging)  # a call that was given up may not use the store that is closed next
+    go_on(gateway, hanging)  # an abandoned call must not use the store, which is closed next
 
 
 def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
@@ -173,9 +171,7 @@ def test_a_closed_deadline_leaves_no_thread() -> None:
 
 
 def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
-    """It has limits of its own; a hook, which has none to spare, counts both and says which was
-    late.
-    """
+    """The embedder has limits of its own; a hook, which has no time to spare, counts both and reports which was late."""
 
     def embed(release: threading.Event, seconds: float) -> bool:
         wait = WAIT.get()

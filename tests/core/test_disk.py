@@ -26,7 +26,7 @@ with try_lock(path, seconds) as held:
 
 
 def waiting(path: Path) -> int:
-    """Return how many locks of ranges are held on a file, one for each that waits."""
+    """Return how many range locks are held on a file, one for each waiter."""
     inode = f":{path.stat().st_ino} "
     counts = [-1, -2]
     while len(set(counts[-3:])) > 1:  # a line may be skipped while other processes lock and unlock
@@ -36,7 +36,7 @@ def waiting(path: Path) -> int:
 
 
 def start(path: Path, name: str, seconds: float = 300) -> subprocess.Popen[bytes]:
-    """Start a process that waits for a lock; return when it waits."""
+    """Start a process that waits for a lock; return once it is waiting."""
     before = waiting(path)
     running = subprocess.Popen([sys.executable, "-c", WAITER, str(path), name, str(seconds)])
     while waiting(path) <= before and running.poll() is None:
@@ -60,7 +60,7 @@ def test_waiters_get_the_lock_in_the_order_of_arrival(lock: Path) -> None:
     with try_lock(lock, 1) as held:
         assert held
         running = [start(lock, f"p{number}") for number in range(6)]
-    with try_lock(lock, 300):  # who held it last is behind those who wait
+    with try_lock(lock, 300):  # the last holder is behind the waiters
         order = lock.with_name("order").read_text().splitlines()
     assert [process.wait(300) for process in running] == [0] * 6
     assert order == [f"p{number} True" for number in range(6)]

@@ -1,6 +1,4 @@
-"""What is noted of operations: whole lines of figures, whoever else writes, and no operation fails
-for it.
-"""
+"""Events are whole lines of figures even if others write too, and no operation fails because of them."""
 
 import errno
 import json
@@ -82,7 +80,7 @@ def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     old = {path.name for path in home.iterdir()} - {events.FILE}
     assert old == {f"events.{number}.jsonl" for number in range(1, events.KEPT + 1)}
     results = [event["results"] for event in noted(home)]
-    assert results == list(range(results[0], 200))  # the oldest were dropped, and none between
+    assert results == list(range(results[0], 200))  # the oldest were dropped, and none in between
     assert [event["results"] for event in noted(home)][-1] == 199
     assert sum(path.stat().st_size for path in home.iterdir()) < (events.KEPT + 1) * 1_000
 

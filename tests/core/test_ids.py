@@ -1,4 +1,4 @@
-"""Ids are UUIDv7, in the order of creation, and are read as people shorten them."""
+"""Ids are UUIDv7 in the order of creation, and are recognized in shortened forms."""
 
 import os
 import uuid
@@ -49,7 +49,7 @@ def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
 def test_a_forked_child_makes_other_ids() -> None:
     before = new_id(NOW)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where there are threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads exist
         ours, its = os.pipe()
         child = os.fork()
     if child == 0:

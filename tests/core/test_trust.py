@@ -1,4 +1,4 @@
-"""What the `.env` of a folder may choose before and after its user has approved it."""
+"""The settings that a folder's `.env` may choose before and after its user has approved it."""
 
 import os
 import stat
@@ -197,7 +197,7 @@ def test_an_approval_is_for_one_path(folder: Path, tmp_path: Path) -> None:
 
 
 def test_no_dotenv_can_approve_itself(folder: Path) -> None:
-    """The environment, and not the file, says where the approvals are."""
+    """The environment, not the file, determines where the approvals are."""
     file = write(folder, {"MEMORY_HOME": str(folder), "MEMORY_NAMESPACE": "bob"})
     trust.approve(file, folder)
     assert (folder / "trusted.json").exists()
@@ -240,7 +240,9 @@ def test_a_file_that_others_may_write_chooses_nothing(
     lines: list[str] = []
     assert load(folder, lines).default_limit == 10
     assert warnings in lines[0]
-    trust.approve(file, registers({}))  # which is for its content, whoever may change it
+    trust.approve(
+        file, registers({})
+    )  # the approval is for the content, whoever may change the file
     assert load(folder).default_limit == 3
 
 
@@ -266,7 +268,9 @@ def test_a_very_large_file_costs_nothing_and_chooses_nothing(folder: Path) -> No
 @pytest.mark.parametrize("sign", ["é", "€", "😀"])
 def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign: str) -> None:
     file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
-    for inside in range(1, len(sign.encode())):  # so many bytes of the sign are within what is read
+    for inside in range(
+        1, len(sign.encode())
+    ):  # this many bytes of the character are within the part that is read
         file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - inside) + sign.encode())
         config = trust.read(file, registers({}))
         assert (config.values, config.doubt) == (
@@ -322,7 +326,7 @@ def test_a_home_that_others_may_write_is_refused(folder: Path, tmp_path: Path) -
     home.parent.chmod(0o777)
     with pytest.raises(ConfigError, match=r"parent can be written by everybody; run: chmod o-w"):
         load(folder, MEMORY_HOME=str(home))
-    home.parent.chmod(0o1777)  # as /tmp: nobody can replace what another user has there
+    home.parent.chmod(0o1777)  # like /tmp: users can't replace files of other users there
     load(folder, MEMORY_HOME=str(home))
     home.chmod(0o757)
     with pytest.raises(ConfigError, match=r"home can be written by everybody"):

@@ -1,6 +1,4 @@
-"""Embedders: the same text gives the same unit vector, whatever was embedded before or beside
-it.
-"""
+"""Embedders: the same text gives the same unit vector, regardless of the texts before it or with it."""
 
 import inspect
 import threading
@@ -86,7 +84,7 @@ def test_spelling_that_means_nothing_changes_nothing(model: MiniLM) -> None:
 
 
 class Windows:
-    """In place of the model: answers with the length of each window that it is asked for."""
+    """Replaces the model: returns the length of each window."""
 
     def run(
         self, _: None, given: dict[str, "np.ndarray[Any, Any]"]
@@ -97,7 +95,7 @@ class Windows:
 def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: MiniLM) -> None:
     counting = MiniLM()
     counting._loaded = (model._load()[0], Windows())
-    around = 2  # the signs for the beginning and the end
+    around = 2  # the tokens for the beginning and the end
     assert counting.embed("word " * 254)[:, 0].tolist() == [254 + around]
     assert counting.embed("word " * 255)[:, 0].tolist() == [254 + around, 33 + around]
     assert counting.embed("word " * 100_000)[:, 0].tolist() == [254 + around] * MAX_WINDOWS
@@ -156,7 +154,7 @@ def test_a_paraphrase_is_nearer_than_a_stranger(
 
 
 def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
-    """0.5 parts what is like a text from what is not, whatever cosines the model gives."""
+    """0.5 separates similar from dissimilar texts, whatever the model's cosines are."""
     text = "The database password is rotated every month"
     scale = embedder.space.calibration
     same, like, stranger = (

@@ -71,7 +71,7 @@ Behaviour = Callable[["Handler", dict[str, Any]], None]
 
 
 def vectors(body: dict[str, Any]) -> list[list[float]]:
-    """Return what the model behind the server makes of texts: three times as long as a unit."""
+    """Return the vectors of the model behind the server: three times unit length."""
     texts = body["texts"] if "texts" in body else body["input"]
     return [[3 * float(number) for number in FAKE.embed(text)[0]] for text in texts]
 
@@ -89,7 +89,7 @@ def spoken(path: str, made: list[Any]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as the next behaviour says, and properly where none is left."""
+    """Answers with the next behaviour, or properly if none is left."""
 
     protocol_version = "HTTP/1.1"
     server: "Server"
@@ -127,7 +127,7 @@ class Seen:
 
 
 class Server(ThreadingHTTPServer):
-    """A service of embeddings whose next answers a test chooses."""
+    """An embedding service whose next answers a test chooses."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -148,7 +148,7 @@ class Server(ThreadingHTTPServer):
 
 
 def proper(handler: Handler, body: dict[str, Any]) -> None:
-    """Answer with vectors, in the language of the service."""
+    """Answer with vectors in the format of the service."""
     handler.answer(200, json.dumps(spoken(handler.path, vectors(body))).encode())
 
 
@@ -165,7 +165,7 @@ def saying(body: bytes, **headers: str) -> Behaviour:
 
 
 def made(change: Callable[[list[list[Any]]], list[Any]]) -> Behaviour:
-    """Answer in the right shape, with vectors that were changed."""
+    """Answer in the right shape, but with changed vectors."""
     return lambda handler, body: handler.answer(
         200, json.dumps(spoken(handler.path, change(vectors(body)))).encode()
     )
@@ -215,7 +215,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of what is kept; no proxy of the machine is known."""
+    """The cache folder; no proxy of the machine is used."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -281,7 +281,7 @@ def test_each_service_is_asked_in_its_language(server: Server, name: str) -> Non
     assert np.allclose(question, FAKE.embed("apples?"), atol=1e-6)
     asked, questioned = server.seen
     assert (asked.path, asked.headers["Authorization"]) == (PATHS[name], f"Bearer {KEY}")
-    texts = ["red apples", "green pears"]  # the third is the first
+    texts = ["red apples", "green pears"]  # the third text equals the first
     expected: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "openai": (
             {"input": texts, "encoding_format": "float"},
@@ -412,7 +412,7 @@ def test_many_texts_go_in_batches(server: Server) -> None:
         np.allclose(made, FAKE.embed(text), atol=1e-6)
         for text, made in zip(texts, found, strict=True)
     )
-    assert len({seen.port for seen in server.seen}) == 1  # one connection serves them all
+    assert len({seen.port for seen in server.seen}) == 1  # all share one connection
 
 
 def test_a_request_is_not_larger_than_services_take(server: Server) -> None:
@@ -524,7 +524,7 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Beha
     }
     embedder = open_embedder("openai:tiny", settings(**config))
     assert isinstance(embedder, HTTPEmbedder)
-    # one try may take it all
+    # one try may take all of the time
     given_up = r"did not answer within 0\.\d+ seconds; (tried 2 times, )?try again later$"
     with pytest.raises(EmbedderUnavailable, match=given_up):
         embedder.embed_query("text")  # the server says nothing for minutes
@@ -556,7 +556,7 @@ def test_a_host_that_is_not_there(server: Server) -> None:
     with pytest.raises(
         EmbedderUnavailable, match=r"can't be reached|did not answer within 1 seconds"
     ):
-        embedder.embed("text")  # name servers may take their time; we don't
+        embedder.embed("text")  # name servers may be slow; we don't wait
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: Server) -> None:
@@ -642,7 +642,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
 def test_an_answer_that_can_not_be_used_stores_nothing(
     server: Server, tmp_path: Path, trouble: Behaviour, message: str, fallback: str
 ) -> None:
-    """It is no outage either, so words don't stand in for it."""
+    """It isn't an outage either, so words don't replace the vectors."""
     server.next.append(trouble)
     embedder = opened(server, embedder_fallback=fallback)
     with pytest.raises(EmbedderError, match=message) as caught:
@@ -979,7 +979,7 @@ def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
     assert file.stat().st_size <= 1_000_000
     data = file.read_bytes()
     assert b"apples" not in data
-    # Nor is a vector readable without its text: what is zero, as most of this one is, doesn't show.
+    # Nor is a vector readable without its text: zeros, which most of this one are, don't show.
     rows = [data[at : at + 16 + 4 * 64] for at in range(0, len(data), 16 + 4 * 64)]
     assert all(row.count(0) < 20 for row in rows if any(row))
     assert sum(any(row) for row in rows) == 3
@@ -1098,9 +1098,7 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
 
 
 def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> None:
-    """A large request has more time; what has no use for words is as patient as without a
-    fallback.
-    """
+    """A large request gets more time; callers that can't use words are as patient as without a fallback."""
     seen: list[Patience] = []
 
     class Failing(ServiceClient):

@@ -45,7 +45,7 @@ SOURCES = {
     ".toml",
 }
 FOLDERS = [*map(sysconfig.get_path, ("purelib", "stdlib")), "/usr/share", "/usr/lib/python3"]
-# Where writing systems lie, so that random text is not mostly unassigned or Chinese.
+# The code points of scripts, so that random text is not mostly unassigned or Chinese.
 BLOCKS = (
     "20-7e 20-7e 0-ff a0-24f 250-36f 300-36f 370-5ff 600-8ff 900-dff e00-109f 10a0-11ff 1200-1fff "
     "2000-206f 2000-2fff "
@@ -69,7 +69,7 @@ def theirs() -> Tokenizer:
 
 
 def assert_same(ours: WordPiece, theirs: Tokenizer, lines: Iterable[str]) -> int:
-    """Compare all lines; return how many there were."""
+    """Compare all lines; return their number."""
     count, rest = 0, iter(lines)
     while batch := list(itertools.islice(rest, 1000)):
         for line, expected in zip(
@@ -81,9 +81,7 @@ def assert_same(ours: WordPiece, theirs: Tokenizer, lines: Iterable[str]) -> int
 
 
 def random_lines(seed: int) -> Iterator[str]:
-    """Make up lines without end: of one or several blocks, with words of all lengths, with pieces
-    of the vocabulary.
-    """
+    """Yield random lines without end: of one or several blocks, with words of all lengths, with pieces of the vocabulary."""
     rng = random.Random(seed)
     blocks = [
         range(int(first, 16), int(last, 16) + 1)

@@ -91,7 +91,7 @@ def lines(seed: int = 3) -> Iterator[str]:
 
 
 def _of_the_library() -> Iterator[str]:
-    """Yield lines of the standard library that speak of passwords and the like."""
+    """Yield lines of the standard library that mention passwords and the like."""
     folder = Path(ast.__file__).parent
     spoken = ("password", "token", "secret", "cookie", "auth", "key")
     for name in (

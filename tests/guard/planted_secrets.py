@@ -1,6 +1,5 @@
 # ruff: noqa: RUF100, E501, ISC004 - one line of a text stays on one line
-"""Secrets that are built here, from a published prefix and seeded random text: none stands in the
-repository.
+"""Secrets that are built here, from a published prefix and seeded random text: the repository contains none.
 
 `PLANTED` are 30 kinds in 4 surroundings each. `HELD_OUT` are other formats, and the same in other
 surroundings: no rule was adjusted to them. `benign` are lines without a secret.
@@ -30,7 +29,7 @@ def after(prefix: str, length: int, letters: str = BOTH) -> Make:
 
 
 def password(rng: random.Random, length: int = 14) -> str:
-    """At least one of each class, none of them a sign that ends a word in a shell or in JSON."""
+    """Return a password with a character of each class; none ends a word in a shell or in JSON."""
     drawn = [
         rng.choice(part)
         for part in (string.ascii_lowercase, string.ascii_uppercase, string.digits, "!#%*+?@")
@@ -92,7 +91,7 @@ def new_uuid(rng: random.Random) -> str:
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
-# A token that its own form tells; each stands in four of these.
+# Tokens recognized by their form; each is put into four of these texts.
 TOKENS: dict[str, Make] = {
     "aws key": after("AKIA", 16, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
     "github": after("ghp_", 36),
@@ -129,7 +128,7 @@ AROUND = (
     "X-Api-Key: {}",
 )
 
-# What is told by where it stands: the secret, and four lines with it.
+# Secrets recognized by their context: the secret, and four lines with it.
 PLACED: dict[str, tuple[Make, tuple[str, ...]]] = {
     "aws secret": (
         lambda rng: text(rng, 40, f"{BOTH}+/"),
@@ -171,7 +170,7 @@ PLACED: dict[str, tuple[Make, tuple[str, ...]]] = {
 
 
 def planted(seed: int = 11) -> Iterator[tuple[str, str, str]]:
-    """Yield 120 times a kind, a secret and a text that holds it."""
+    """Yield a kind, a secret and a text with the secret, 120 times."""
     rng = random.Random(seed)
     for kind, make in TOKENS.items():
         for around in AROUND:
@@ -242,7 +241,7 @@ HELD_PLACED: dict[str, tuple[Make, tuple[str, ...]]] = {
 
 
 def held_out(seed: int = 23) -> Iterator[tuple[str, str, str]]:
-    """Yield a kind, a secret and a text, of what no rule was adjusted to."""
+    """Yield a kind, a secret and a text to which no rule was adjusted."""
     rng = random.Random(seed)
     for kind, make in (HELD_TOKENS | TOKENS).items():
         for around in HELD_AROUND:
@@ -257,9 +256,7 @@ def held_out(seed: int = 23) -> Iterator[tuple[str, str, str]]:
 
 
 def left(secret: str, redacted: str) -> bool:
-    """Return whether a piece of twelve characters of a secret is still there, or all of a shorter
-    one.
-    """
+    """Return whether twelve consecutive characters of a secret are left, or a whole shorter one."""
     plain = secret.replace(" ", "") if secret[:4].isdigit() or secret[:2] == "DE" else secret
     spread = redacted.replace(" ", "") if plain != secret else redacted
     most = min(12, len(plain))

@@ -25,7 +25,7 @@ from memories.errors import ConfigError
 
 
 class Answer(NamedTuple):
-    """What a run of the command left behind."""
+    """The result of running the command."""
 
     returncode: int
     stdout: str
@@ -42,7 +42,7 @@ def secret() -> str:
 
 
 def held(folder: Path, planted: str) -> list[str]:
-    """Return the files of a folder that hold a piece of a secret."""
+    """Return the files of a folder that contain a piece of a secret."""
     pieces = [planted[at : at + 12].encode() for at in range(4, len(planted) - 11)]
     return [
         str(path)
@@ -195,7 +195,7 @@ def test_what_was_taken_out_is_told_of_each_version(memories: Memories) -> None:
 def logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[[], str]]:
-    """What is written to standard error, the log included."""
+    """The text written to standard error, including the log."""
     logger = logging.getLogger("memories")
     before = logger.handlers[:], logger.level, logger.propagate
     monkeypatch.setenv("LOG_LEVEL", "DEBUG")
@@ -246,7 +246,7 @@ def test_what_waits_in_the_queue_has_no_secret(home: Path, logged: Callable[[], 
 
 
 def run(*arguments: str, given: str = "") -> Answer:
-    """Run the command in this process; return its status, and what it wrote to both streams."""
+    """Run the command in this process; return its status and the text on both streams."""
     with CliRunner().isolation(input=given, env={"EMBEDDER": "fake"}) as (out, err, _):
         code = front_door.ask(list(arguments))
         sys.stdout.flush()

@@ -1,6 +1,4 @@
-"""Who wrote what: told by the program that stores it, kept beside the tags, and nothing that a
-writer sets.
-"""
+"""Origins: the storing program sets them, keeps them beside the tags, and no writer can choose them."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""What is taken out of texts, and what is left in them."""
+"""The redactor removes secrets from texts and leaves everything else."""
 
 import itertools
 import random
@@ -36,7 +36,7 @@ BETWEEN = "of the old account in the first office which we had until last year a
 
 
 def token(seed: int = 1) -> str:
-    """Return a token that a redactor must take out."""
+    """Return a token that a redactor must remove."""
     return "ghp_" + corpus.text(random.Random(seed), 36)
 
 
@@ -127,7 +127,7 @@ def test_a_text_without_a_secret_is_the_same_object() -> None:
 
 
 def test_a_text_up_to_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A longer one is refused afterwards, unread."""
+    """A longer text is refused later, unread."""
     text = f"a token: {token()}"
     monkeypatch.setattr(redactor, "MAX_CHARACTERS", len(text))
     assert Redactor().text(text).text == "a token: [redacted:github_token]"
@@ -203,11 +203,11 @@ def test_a_text_that_is_only_private_is_refused() -> None:
 @pytest.mark.parametrize(
     ("body", "left"),
     [
-        ("aB3" * 8, ""),  # 24 characters are the least of a key
+        ("aB3" * 8, ""),  # the minimum of a key is 24 characters
         ("aB3" * 7 + "aB", None),
         ("aB3" * 5 + "\n" + "aB3" * 8, None),  # 16 of its first line
         ("aB3" * 5 + "a\n" + "aB3" * 8, ""),
-        ("aB3" * 8 + "\n" + "a" * 16, ""),  # and of each that is no more than a word
+        ("aB3" * 8 + "\n" + "a" * 16, ""),  # and in each line that is only a word
         ("aB3" * 8 + "\n" + "a" * 15, "\n" + "a" * 15),
         ("aB3" * 8 + "\nabc=", ""),
         ("aB3" * 8 + "\na1c", ""),
@@ -242,7 +242,7 @@ HOSTILE = (
 
 
 def cost(text: str) -> float:
-    """Return the least processor time of two that a text takes."""
+    """Return the lesser of two processor times that a text takes."""
     taken = []
     for _ in range(2):
         began = time.thread_time()
@@ -256,11 +256,11 @@ def cost(text: str) -> float:
 @pytest.mark.thorough
 def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
     short, long = ((piece * 32_000)[:length] for length in (4_000, 32_000))
-    redact(short)  # compiles what is needed
+    redact(short)  # compiles the rules
     growth = cost(long) / max(cost(short), 0.001)
     assert growth < 28, (
         f"eight times the length took {growth:.0f} times as long"
-    )  # a square would be 64
+    )  # quadratic time would be 64
 
 
 def test_every_repetition_has_a_limit() -> None:

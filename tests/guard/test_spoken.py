@@ -1,6 +1,4 @@
-"""Secrets that sentences name are taken out in every language, and sentences that name none
-stay.
-"""
+"""Secrets named in sentences are removed in every language; sentences without a secret stay."""
 
 import random
 import string
@@ -50,7 +48,7 @@ def secret(rng: random.Random, kind: str) -> str:
 
 
 def said() -> Iterator[tuple[str, str, str]]:
-    """Yield a language, a secret, and a sentence with it, a few times with other secrets."""
+    """Yield a language, a secret and a sentence with it, several times with different secrets."""
     rng = random.Random(7)
     for code, line in rows("spoken_secrets.txt") * 3:
         kind = next(kind for kind in ("password", "pin", "key") if f"{{{kind}}}" in line)

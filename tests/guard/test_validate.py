@@ -1,6 +1,4 @@
-"""What is accepted, in which form it is kept, and the limits; the sentences of refusals are in
-cli/test_bad_input.
-"""
+"""Accepted values, their stored forms, and the limits; for error messages see cli/test_bad_input."""
 
 import pytest
 

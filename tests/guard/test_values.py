@@ -1,6 +1,4 @@
-"""How long and how mixed a value has to be before it is taken for a secret: both sides of each
-bound.
-"""
+"""How long and how mixed a value must be to count as a secret: both sides of each bound."""
 
 import base64
 from collections.abc import Callable

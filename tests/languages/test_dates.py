@@ -1,4 +1,4 @@
-"""Dates in questions: which days are meant, and how close a time is to them."""
+"""Dates in questions: the days that they mean, and how close a time is to them."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -27,7 +27,7 @@ YEARS = (2023, 2025)
 
 
 def spans_of(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> list[str]:
-    """Return the spans of a text as `first/last`, or as the day if that is all."""
+    """Return the spans of a text as `first/last`, or as one day if both are equal."""
     return [
         f"{first}" if first == last else f"{first}/{last}"
         for first, last in spans(text, now, years)
@@ -35,7 +35,7 @@ def spans_of(text: str, now: datetime = NOW, years: Sequence[int] = YEARS) -> li
 
 
 def only(text: str, now: datetime = NOW) -> str:
-    """Return the one span of a text, or all if there is not one."""
+    """Return the only span of a text, or all if there are several or none."""
     return ", ".join(spans_of(text, now))
 
 
@@ -199,7 +199,7 @@ def test_an_iso_time_means_its_day() -> None:
 
 
 def test_any_number_like_a_year_is_one() -> None:
-    """A limit that is accepted: `1999 dollars` costs a year nothing but a little closeness."""
+    """A known limit: `1999 dollars` counts as a year, which only adds a little closeness."""
     assert spans_of("who paid 1999 dollars?") == ["1999-01-01/1999-12-31"]
 
 
@@ -265,9 +265,7 @@ def test_every_text_has_spans_that_can_be_compared(
 
 
 def test_letters_that_fold_to_i_and_s_work() -> None:
-    """A Turkish keyboard writes APRİL; `re.IGNORECASE` takes its İ for an i, and `lower` does
-    not.
-    """
+    """A Turkish keyboard writes APRİL; `re.IGNORECASE` treats its İ as an i, and `lower` does not."""
     texts = ["APRİL 3", "in auguſt", "last ſunday", "fİve days ago"]
     assert failures_of([(text, []) for text in texts], spans_of) == []
 
@@ -301,7 +299,7 @@ def test_the_wider_a_span_the_further_it_reaches() -> None:
 
 
 def test_at_its_reach_a_time_counts_a_quarter() -> None:
-    """With the width of the day itself it is a little more."""
+    """The width of the day itself adds a little."""
     width = WIDTH_SHARE * 8
     assert close(DAY - timedelta(DAYS_BEFORE + width), (DAY, DAY + timedelta(7))) == pytest.approx(
         0.25
@@ -355,7 +353,11 @@ def test_overlap_follows_the_formula() -> None:
         ((DAY, DAY), (DAY, DAY), 1.0),
         ((DAY, DAY), MAY, 1.0),
         ((DAY, DAY), YEAR, 1.0),
-        (WEEK, (DAY, DAY), 1.0),  # of a day or two more than what is meant, a week is short
+        (
+            WEEK,
+            (DAY, DAY),
+            1.0,
+        ),  # a week is narrow if it is only a day or two wider than the span meant
         (MAY, (DAY, DAY), (1 + 7) / 31),
         (YEAR, MAY, (31 + 7) / 365),
         ((DAY, DAY), (date(2023, 5, 14), date(2023, 5, 14)), (1 + 4 / 2.25) ** -2),

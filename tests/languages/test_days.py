@@ -99,9 +99,7 @@ CODES = tuple(code for code, _ in SAYINGS)
 
 
 def misread(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, object, object]]:
-    """Return the pairs (text, English) that do not name the same days, and what each of them
-    names.
-    """
+    """Return the pairs (text, English) that do not name the same days, with the days of each."""
     read = [
         (text, english, spans(text, NOW, [2025]), spans(english, NOW, [2025]))
         for text, english in pairs

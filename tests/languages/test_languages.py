@@ -1,4 +1,4 @@
-"""Which language a text is in, and what its words say."""
+"""The language of a text, and the senses of its words."""
 
 import importlib.util
 import json

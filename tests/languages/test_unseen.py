@@ -1,4 +1,4 @@
-"""No character that a reader can't see gets through, wherever a text is shown."""
+"""Invisible characters are removed or escaped wherever a text is shown."""
 
 import json
 import unicodedata

@@ -74,13 +74,13 @@ def evidence(found: Gathered) -> dict[str, Evidence]:
 
 
 class CountingEmbedder(FakeEmbedder):
-    """An embedder that notes the texts it embeds."""
+    """An embedder that records the texts it embeds."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """Note a text and embed it."""
+        """Record a text and embed it."""
         self.texts.append(text)
         return super().embed(text)
 
@@ -265,7 +265,7 @@ DAYS = (
 
 @pytest.fixture
 def diary(talk: Memories) -> Memories:
-    """The same said on four days, in an order that is not theirs."""
+    """The same message on four days, stored in a different order."""
     for number in (2, 0, 3, 1):
         talk.add_turns(f"day {number}", [at(DAYS[number], "We talked about the garden")])
     return talk
@@ -338,7 +338,7 @@ def test_a_day_alone_is_a_question(talk: Memories) -> None:
 def test_relative_days_in_a_turn_count_from_its_own_day(
     store: Store, embedder: Embedder | None, talk: Memories, asked: str, expected: list[str]
 ) -> None:
-    """All of it was said on one day, a Friday."""
+    """All messages are from one day, a Friday."""
     texts = (
         "We dug the garden yesterday",
         "We dug the garden last Saturday",
@@ -392,9 +392,7 @@ def test_closeness_is_by_day_in_utc(
 def test_days_are_in_the_askers_time_zone(
     store: Store, talk: Memories, hours: int, day: int, said: set[str]
 ) -> None:
-    """Said at 9 and at 20 o'clock in UTC on the 17th: half a world away one of them is on another
-    day.
-    """
+    """Messages from 9:00 and 20:00 UTC on the 17th: half a world away, one of them is from another day."""
     for text, hour in (("morning", 9), ("evening", 20)):
         talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
     asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
@@ -449,7 +447,7 @@ def test_the_most_promising_rows_are_read(
 def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
-    """Among many that share the words, it is not crowded out before its text is looked at."""
+    """Among many memories that share its words, it is not crowded out before its text is examined."""
     talk.add_turns(
         "a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)]
     )

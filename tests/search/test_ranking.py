@@ -44,7 +44,7 @@ def found(
 
 
 def said(**changes: Any) -> Features:
-    """A turn in surroundings that have nothing to do with the query."""
+    """A turn whose surroundings have nothing to do with the query."""
     return Features(turn(**changes))
 
 
@@ -56,7 +56,7 @@ def turn(**changes: Any) -> Evidence:
 
 
 def rules(**changes: Any) -> RankingRules:
-    """Return the usual rules with some changed."""
+    """Return the usual rules with these changes."""
     usual = {
         "weight": 3.0,
         "floor": 0.0,
@@ -69,7 +69,7 @@ def rules(**changes: Any) -> RankingRules:
 
 
 def order(*candidates: Features, **changes: Any) -> list[int]:
-    """Rank candidates; return the places of those that are left."""
+    """Rank candidates; return the places of those that are not dropped."""
     return [place.row for place in rank(candidates, rules(**changes)) if not place.dropped]
 
 
@@ -161,9 +161,7 @@ SCALE = (20.0, 0.5)
 def test_age_and_use_decide_how_similar_a_memory_must_be(
     candidate: dict[str, Any], threshold: float
 ) -> None:
-    """On the calibrated scale, which means the same for every model; what shares no word has
-    nothing but that.
-    """
+    """Thresholds are on the calibrated scale, which means the same for every model; without a shared word, only they decide."""
     enough, clear = to_cosine(threshold, *SCALE), found(0.7, 0.0)
     [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
     [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(curve=SCALE))
@@ -185,7 +183,7 @@ def test_without_a_clear_answer_only_stale_memories_are_dropped() -> None:
 
 
 def test_a_memory_about_as_similar_as_a_clear_answer_is_kept() -> None:
-    """Where a model holds all texts close, as e5 does, the threshold would cut between equals."""
+    """If a model finds all texts similar, as e5 does, the threshold would separate near equals."""
     clear = to_cosine(0.75, *SCALE)
     beside = [found(clear + 0.001, 0.0), found(clear - 0.01, 0.0), found(clear - 0.07, 0.0)]
     assert order(*beside, curve=SCALE) == [0, 1]
@@ -211,7 +209,7 @@ def test_a_negative_similarity_does_not_subtract() -> None:
 
 
 def test_weak_words_do_not_count_in_full() -> None:
-    """In a small store the best BM25 may come from one word that every other memory has too."""
+    """In a small store the best BM25 may come from a word that every other memory also has."""
     assert only(found(0.0, 1.0), weight=3 / STANDALONE).score == pytest.approx(0.0625)
 
 
@@ -230,9 +228,7 @@ def test_a_memory_of_the_meant_day_comes_first() -> None:
 def test_a_memory_counts_the_same_on_every_scale(
     words: float, similarity: float, best: float, weight: float
 ) -> None:
-    """Whatever the weights of the scales are, they are means; and for what stands alone similarity
-    counts more.
-    """
+    """The scales are combined as means, whatever their weights; for a standalone memory, similarity counts more."""
     expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (
         1 + STANDALONE * weight
     )
@@ -277,9 +273,7 @@ def test_the_scales_of_a_turn_have_their_weights() -> None:
     ],
 )
 def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
-    """Similarity with a weight of 3; the best words are few, so that BM25 counts by what counts in
-    full.
-    """
+    """Similarity has a weight of 3; the best BM25 is low, so BM25 is relative to `FULL_WORDS`."""
     assert fuse(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
     assert fuse(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
 

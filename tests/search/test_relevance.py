@@ -63,7 +63,7 @@ def test_stale_memories_were_never_read_and_fresh_ones_were(
 
 
 def _written(memories: Memories, content: str, hours: int) -> str:
-    """Store a memory that ages, and was written some hours ago; return its id."""
+    """Store an aging memory, written some hours ago; return its id."""
     at = datetime.now(UTC) - timedelta(hours=hours)
     created = memories.create(content, decay="contextual", created_at=at, force=True)
     assert created.id is not None
@@ -134,5 +134,5 @@ def test_formula_is_the_plain_product_of_similarity_freshness_and_boost(home: ob
         assert {each.id: each.features["boost"] for each in considered}[str(oldest)] == 1.08
         assert [each.id for each in considered] == list(
             ages
-        )  # the exact words of the query are the old ones
+        )  # the old memory has the exact words of the query
         assert [each.id for each in memories.explain(query).considered] != list(ages)

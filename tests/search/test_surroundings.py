@@ -1,4 +1,4 @@
-"""The surroundings of a turn, on three scales, against values computed by hand."""
+"""The evidence on three scales equals values computed by hand."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from memories.stores.records import BESIDE, Matches
 
 
 class Row(NamedTuple):
-    """A matching turn; `has` are the terms that it holds."""
+    """A matching turn; `has` are its terms."""
 
     position: int
     has: str = ""
@@ -63,7 +63,7 @@ def close_to(*values: float) -> object:
 
 
 def rarity(having: int, searched: int) -> float:
-    """Return the rarity of a word that so many of the searched turns have."""
+    """Return the rarity of a word that this many of the searched turns contain."""
     return math.log(1 + (searched - having + 0.5) / (having + 0.5))
 
 
@@ -158,7 +158,7 @@ def test_a_row_without_a_session_is_its_own() -> None:
 
 
 def _by_hand(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Return what comparing all pairs of rows gives, where there is one term."""
+    """Return the evidence by comparing all pairs of rows, for a single term."""
     sees: dict[str, list[float]] = {
         name: []
         for name in (

@@ -32,7 +32,7 @@ _threads: dict[Path, threading.Lock] = {}
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all data, even if the system accepts only a part at a time."""
+    """Write all data, even if the system accepts only part of it at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

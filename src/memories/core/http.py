@@ -351,7 +351,7 @@ def _root_cause(exc: BaseException) -> BaseException:
 
 
 def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
-    """Return the result of a call; give up after some seconds.
+    """Return the result of a call; give up after a number of seconds.
 
     Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
     the call runs in a thread, which is abandoned when the time is up.

@@ -69,7 +69,7 @@ def to_stored_time(moment: object, name: str) -> datetime:
         name: Its name, for the message.
 
     Raises:
-        InvalidInput: The time isn't an aware datetime, or not in the years 1 to 9999.
+        InvalidInput: The time isn't an aware datetime, or is not in the years 1 to 9999.
     """
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidInput(
@@ -95,7 +95,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
         An aware UTC time.
 
     Raises:
-        InvalidInput: The text isn't a time, or not in the years 1 to 9999.
+        InvalidInput: The text isn't a time, or is not in the years 1 to 9999.
     """
     text = text.strip()
     ago = _AGO.fullmatch(text)
@@ -122,7 +122,7 @@ def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
         Its first and its last millisecond, aware, in UTC: for a day or a week they differ.
 
     Raises:
-        InvalidInput: The text isn't a time, or not in the years 1 to 9999.
+        InvalidInput: The text isn't a time, or is not in the years 1 to 9999.
     """
     ago = _IN_WORDS.fullmatch(text.strip())
     if ago:
@@ -211,7 +211,7 @@ def query_time(moment: Moment | None, now: datetime) -> datetime:
 
 
 def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
-    """Return an argument that is a time or a text as a time; None for None.
+    """Return a time, or a text that describes one, as a time; None for None.
 
     Raises:
         InvalidInput: The argument isn't a time, or has no time zone.

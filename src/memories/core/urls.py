@@ -16,8 +16,8 @@ def local_path(url: str) -> Path | None:
 def slashes_hint(url: str) -> str:
     """Return a hint if a relative path was probably meant as an absolute one, else an empty string.
 
-    It was if the path begins with a folder of the root, as in `sqlite:///tmp/notes.db`, and does
-    not exist yet.
+    That is likely if the path does not exist yet and begins with a folder of the root directory, as
+    in `sqlite:///tmp/notes.db`.
     """
     scheme, _, rest = url.partition(":///")
     first = Path(rest).parts[:1]

@@ -1,1 +1,1 @@
-"""What may enter the store: validates input, redacts secrets, and records the origins of texts."""
+"""Guards the store: validates input, redacts secrets, and records the origins of texts."""

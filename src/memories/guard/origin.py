@@ -21,7 +21,7 @@ _RESERVED = "="  # no tag key can begin with it
 # Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # the writer's git branch, if any
-# HELD marks a record that waits for review, and stays after it; IMPORT is the id of an import.
+# HELD marks a record that awaits review or has passed it; IMPORT is the id of an import.
 HELD, IMPORT = "=held", "=import"
 IMPORTED_AS = "=as"  # hash of a statement, by which later imports recognize it
 PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
@@ -73,7 +73,7 @@ class Origin(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a program works.
+    """The place where a program works.
 
     Attributes:
         project: The project, for the tag with that name.
@@ -111,7 +111,7 @@ def origin(
     """Return the origin of this process's writes.
 
     Args:
-        channel: The way in which it is written; see `Origin`.
+        channel: The channel of the writes; see `Origin`.
         namespace: The process's own namespace.
         client: An MCP client's own name and version.
         branch: The checked-out git branch.

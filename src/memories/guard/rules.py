@@ -129,7 +129,7 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
             f"keywords must be a list of 1 to {MAX_KEYWORDS} texts; every match must contain one"
         )
     if not all(isinstance(keyword, str) and len(keyword) > 2 for keyword in keywords):
-        raise InvalidInput("each of keywords must be a text of at least 3 characters")
+        raise InvalidInput("each keyword must be a text of at least 3 characters")
     if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_PATTERN:
         raise InvalidInput(
             f"pattern must be a regular expression of at most {MAX_PATTERN} characters"

@@ -321,7 +321,7 @@ def _find_at_literals(
 
 
 def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterator[Secret]:
-    """Yield the secrets that one rule finds at the places of one of its literals."""
+    """Yield the secrets that one rule finds at the occurrences of one of its literals."""
     match_at = _compile(rule.pattern).match
     searched_to = refused_to = tries_inside = 0
     position = lower.find(literal)

@@ -193,7 +193,7 @@ def canonical_namespace(name: str) -> str:
     """
     folded = unicodedata.normalize("NFKC", _require_text(name, "namespace")).casefold().strip(" ")
     if not folded:
-        raise InvalidInput("namespace is empty; leave it out for the shared one")
+        raise InvalidInput("namespace is empty; leave it out to use the shared one")
     if len(folded) > MAX_NAMESPACE:
         raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
     if not _NAMESPACE.fullmatch(folded):
