@@ -14,7 +14,7 @@ from memories.anchors.tree import Budget
 
 _FILE = Path(__file__).with_name("symbols.txt")
 _PARTS = re.compile(r"\.|::|#")
-_MAX_LINE = 400  # characters; longer lines are minified code or data
+_MAX_LINE = 400  # maximum length in characters; longer lines are minified code or data
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
 # second one.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"

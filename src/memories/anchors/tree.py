@@ -54,7 +54,7 @@ class Budget:
         """Check that time is left.
 
         Raises:
-            TimeoutError: None is left.
+            TimeoutError: No time is left.
         """
         if self.is_spent:
             raise TimeoutError

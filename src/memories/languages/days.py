@@ -35,7 +35,7 @@ _SIMPLE = {
 _COUNTED = {"ago": "{span} ago", "past": "last {span}", "ahead": "in {span}"}
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _OF = "(?:的|の|의)?"
-_MAX_READ = 2_000  # characters
+_MAX_READ = 2_000  # maximum number of characters that are read
 _FIRST_MARK = 0xE000  # the first of the characters that replace translated parts
 _FIGURES = "figures"
 _SEPARATOR = re.compile(r"[\s_-]+")
@@ -47,7 +47,7 @@ class _Reading(NamedTuple):
     Attributes:
         pattern: Matches it.
         form: The English of a match, with fields for its parts; see `_fill`.
-        needs: Lines of the language; a match has an entry of each.
+        needs: Lines of the language; a match contains an entry from each.
     """
 
     pattern: str

@@ -39,7 +39,7 @@ class Query(NamedTuple):
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `read.versions.compute_confidence`.
         embedder: Computes vectors; None to search by words only.
-        vectors: The vectors that were computed, by their texts.
+        vectors: The vectors computed so far, by text.
     """
 
     text: str

@@ -189,9 +189,7 @@ def _divide_by_collection(
 def _parse_rank(rank: str, config: Config) -> Relevance | None:
     """Return how age and use influence a rank; None for `similarity`, which ignores both."""
     if rank not in RANKS:
-        raise InvalidInput(
-            f'"{validate.shown(str(rank))}" is not an order; rank is {", ".join(RANKS)}'
-        )
+        raise InvalidInput(f'"{validate.shown(str(rank))}" is not a rank; use {", ".join(RANKS)}')
     if rank == "similarity":
         return None
     return Relevance.of(config)._replace(by_formula=rank == "formula")
@@ -266,7 +264,7 @@ def run(store: Store, search: Search) -> SearchResult:
 
 
 def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
-    """Gather and rank more and more candidates, until enough are hits or more can't help."""
+    """Gather and rank ever more candidates, until enough are hits or more of them can't help."""
     memory_limit, turn_limit = max(MIN_CANDIDATES, 2 * search.limit), search.limit
     turns, previous_turns = _gather_turns(store, search, turn_limit), -1
     while True:
