@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memories.read.selector import Selector
     from memories.read.turns import Turn, TurnDraft
     from memories.scratchpad.hot_tier import Scratchpad
-    from memories.scratchpad.matching import Matches
+    from memories.scratchpad.matching import ScratchpadMatches
     from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Hit, SearchResult
     from memories.stores.logged import LoggedStore
@@ -1146,7 +1146,7 @@ class Memories:
 
     def search_scratchpad(
         self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]"
-    ) -> "Matches":
+    ) -> "ScratchpadMatches":
         """Search the hot tier by words, without the store or a model.
 
         Args:

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 import pytest
 
 from memories.scratchpad.entries import Entry, EntryRules
-from memories.scratchpad.matching import Matches, find_matches
+from memories.scratchpad.matching import ScratchpadMatches, find_matches
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def search(query: str, *contents: str) -> Matches:
+def search(query: str, *contents: str) -> ScratchpadMatches:
     """Search a scratchpad with these contents."""
     entries = [
         Entry(f"{at}", content, version=1, written=NOW.isoformat())

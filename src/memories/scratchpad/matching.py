@@ -34,7 +34,7 @@ MIN_STEM = 4  # minimum letters of a word that may have another ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights in a score
 
 
-class Matches(NamedTuple):
+class ScratchpadMatches(NamedTuple):
     """Result of a search in scratchpads.
 
     Attributes:
@@ -68,7 +68,7 @@ def find_matches(
     limit: int,
     rules: EntryRules,
     now: datetime,
-) -> Matches:
+) -> ScratchpadMatches:
     """Return the entries that contain words of a question, best first.
 
     Args:
@@ -100,7 +100,7 @@ def find_matches(
         hits.append(Hit(memory, round(match.score, 4), None, None))
     whole = sum(match.is_whole for match in matches)
     note = describe_unknown_ages(entries)
-    return Matches(Explanation(tuple(hits), (), terms, note, "hot"), tuple(hits[:whole]))
+    return ScratchpadMatches(Explanation(tuple(hits), (), terms, note, "hot"), tuple(hits[:whole]))
 
 
 class _Words(NamedTuple):

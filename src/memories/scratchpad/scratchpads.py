@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.entries import Entry, EntryRules
     from memories.scratchpad.file import Place
     from memories.scratchpad.hot_tier import Scratchpad
-    from memories.scratchpad.matching import Matches
+    from memories.scratchpad.matching import ScratchpadMatches
     from memories.scratchpad.mirror import Mirror
     from memories.search.filters import SearchFilters
     from memories.stores.logged import Change
@@ -96,7 +96,9 @@ class Scratchpads:
         scratchpad = read_up_to_date(self.config, self.lookup.readable, self._clock())
         return None if scratchpad is None else self._judged(scratchpad)
 
-    def search(self, query: str, filters: "SearchFilters", *, offline: bool = False) -> "Matches":
+    def search(
+        self, query: str, filters: "SearchFilters", *, offline: bool = False
+    ) -> "ScratchpadMatches":
         """Search the scratchpads; see `Memories.search_scratchpad`."""
         from memories.scratchpad.matching import find_matches
         from memories.search.filters import only_in_store
