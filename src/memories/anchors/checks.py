@@ -49,7 +49,7 @@ class Session:
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime
     ) -> None:
-        """Begin a session; nothing is read before the first anchor is checked. See `judge.Judge`."""
+        """Begin a session; nothing is read before the first check. See `judge.Judge`."""
         self._root_of, self._cache, self._now = root_of, cache, now
         self._budget = Budget.of(seconds)
         self._trees: dict[str, tuple[Path, WorkingTree] | None] = {}
