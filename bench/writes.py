@@ -69,7 +69,7 @@ def _inside(name: str) -> Row:
     """
     from memories import Draft, Memories, load_config
     from memories.embedders import open_embedder
-    from memories.server.writers import Writers
+    from memories.server.group_commit import GroupCommit
     from memories.stores import open_store
 
     with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder:
@@ -81,12 +81,12 @@ def _inside(name: str) -> Row:
         assert embedder is not None
         embedder.embed("warm")
         store = open_store(config.store, embedder.space, config)
-        writers, done, stop = Writers(store), [0] * CLIENTS, threading.Event()
+        group_commit, done, stop = GroupCommit(store), [0] * CLIENTS, threading.Event()
 
         def client(number: int) -> None:
             memories = Memories(store, embedder=embedder, config=config, channel="http")
             while not stop.is_set():
-                writers.create(memories, [Draft(_text(number, done[number]))], True, True)
+                group_commit.create(memories, [Draft(_text(number, done[number]))], True, True)
                 done[number] += 1
 
         threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
@@ -98,14 +98,14 @@ def _inside(name: str) -> Row:
         for thread in threads:
             thread.join()
         cpu, seconds = time.process_time() - cpu, time.perf_counter() - began
-        writers.close()
+        group_commit.close()
         store.close()
         return _row(
             name,
             "a thread of the server",
             1,
             (sum(done), seconds),
-            _Counted(writers.writes, writers.commits, cpu),
+            _Counted(group_commit.writes, group_commit.commits, cpu),
         )
 
 

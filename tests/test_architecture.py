@@ -83,7 +83,7 @@ ORDER = {
     "memories.integrations.hermes": "provider __main__",
     "memories.integrations.openclaw": "__main__",
     "memories.integrations.chat": "settings < memory < agent demo < loop",
-    "memories.server": "sockets writers < api < pages warm < app < http < serve",
+    "memories.server": "sockets group_commit < api < pages warm < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
         memory_routes openapi < conversation_routes many_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",

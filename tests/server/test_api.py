@@ -36,7 +36,7 @@ from memories.errors import (
 from memories.identity import tokens
 from memories.server.api import access, idempotency, middleware
 from memories.server.app import Options, build
-from memories.server.writers import Writers
+from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import claims, open_store
 from memories.transfer import migrate
@@ -89,9 +89,9 @@ def test_what_shares_transactions_is_answered_as_what_has_its_own(
     told: list[Any] = []
     for name in ("alone", "shared"):
         store = open_store(f"sqlite:///{tmp_path}/{name}.db", FakeEmbedder().space, config)
-        writers = Writers(store)
+        group_commit = GroupCommit(store)
         options = Options(port=8765, store=store, embedder=FakeEmbedder())
-        shared = options._replace(writers=writers)
+        shared = options._replace(group_commit=group_commit)
         headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
         app = build(config, shared if name == "shared" else options)
         with TestClient(app, base_url=BASE, headers=headers) as api:
@@ -103,8 +103,8 @@ def test_what_shares_transactions_is_answered_as_what_has_its_own(
         for each, number in ids.items():
             text = text.replace(each, number) if each else text
         told.append(re.sub(r'"20[0-9T:.-]+Z"', '"time"', text))
-        assert writers.writes == (7 if name == "shared" else 0)
-        assert writers.close(60)
+        assert group_commit.writes == (7 if name == "shared" else 0)
+        assert group_commit.close(60)
         store.close()
     assert told[0] == told[1]
 

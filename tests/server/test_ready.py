@@ -51,12 +51,14 @@ def store() -> Counting:
 @pytest.fixture
 def web(config: Config, store: Counting) -> Iterator[Web]:
     """A running server over that store."""
-    writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
+    group_commit = SimpleNamespace(
+        problem="", waiting=0, writes=0, commits=0, create=None, submit=None
+    )
     process: Any = SimpleNamespace(
         config=config,
         store=store,
         embedder=None,
-        writers=writers,
+        group_commit=group_commit,
         warm=None,
         last_at=0.0,
         fits=lambda: True,
@@ -134,14 +136,14 @@ def real(
     monkeypatch.setattr(http, "READY_SECONDS", 0.0)
     config = load_config({"store": f"{request.param}:///{disk}/m.db", "embedder": "none"})
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        writers = SimpleNamespace(
+        group_commit = SimpleNamespace(
             problem="", waiting=0, writes=0, commits=0, create=None, submit=None
         )
         process: Any = SimpleNamespace(
             config=config,
             store=store,
             embedder=None,
-            writers=writers,
+            group_commit=group_commit,
             warm=None,
             last_at=0.0,
             fits=lambda: True,

@@ -39,7 +39,7 @@ from memories.server.api.records import Records
 from memories.server.api.records import route as store_route
 from memories.server.api.routes import Field, Route, endpoint, from_body
 from memories.server.api.server import Handles, Server
-from memories.server.writers import Writers
+from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import Store
 
@@ -198,8 +198,8 @@ class Options(NamedTuple):
         hosts: Host names that are accepted in addition to the loopback ones.
         store: Used instead of the store in the settings; it is not closed.
         embedder: The model of `store`; None searches by words only.
-        writers: Stores new memories in transactions that several requests share; by default, each
-            request has its own transaction.
+        group_commit: Stores new memories in transactions that several requests share; by default,
+            each request has its own transaction.
         routes: Additional routes, such as those of the page.
         secure: Whether browsers reach the server only over TLS.
         issuer: The URL of an OAuth issuer whose tokens are accepted too.
@@ -210,7 +210,7 @@ class Options(NamedTuple):
     hosts: Sequence[str] = ()
     store: Store | None = None
     embedder: Embedder | None = None
-    writers: Writers | None = None
+    group_commit: GroupCommit | None = None
     routes: Sequence[BaseRoute] = ()
     secure: bool = False
     issuer: str | None = None
@@ -236,7 +236,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         challenge="" if issuer is None else issuer.challenge(),
     )
     handles = Handles(config, store=options.store, embedder=options.embedder)
-    server = Server(config, access, handles, options.writers)
+    server = Server(config, access, handles, options.group_commit)
     records, mcp = Records(server), McpOverHttp(server)
 
     @asynccontextmanager

@@ -26,10 +26,10 @@ from memories.identity import tokens
 from memories.server.api.middleware import Gauge, Logged, Metrics, Named
 from memories.server.api.problems import failed, json_response, problem
 from memories.server.app import Options, build, principal
+from memories.server.group_commit import MOST_WAITING, GroupCommit
 from memories.server.pages import routes as pages
 from memories.server.sockets import ServeOptions
 from memories.server.warm import Served, Warm
-from memories.server.writers import MOST_WAITING, Writers
 from memories.settings import Config
 from memories.stores.protocol import OnThisDisk
 from memories.stores.records import Collection, Filter
@@ -246,7 +246,7 @@ class Web:
         )
         self._server.end_streams = app.state.server.end_streams
         self._server.end_transactions = app.state.records.end
-        self._server.writers = process.writers
+        self._server.group_commit = process.group_commit
 
     def _app_options(self, options: ServeOptions, port: int) -> Options:
         process = self._process
@@ -255,7 +255,7 @@ class Web:
             hosts=options.names,
             store=process.store,
             embedder=process.embedder,
-            writers=process.writers,
+            group_commit=process.group_commit,
             routes=(
                 Named("/ready", self._ready),
                 Named("/metrics", self._metrics),
@@ -267,21 +267,21 @@ class Web:
         )
 
     def _gauges(self) -> tuple[Gauge, ...]:
-        writers, commands = self._process.writers, self._process.warm.answered
+        group_commit, commands = self._process.group_commit, self._process.warm.answered
         is_ready = not self._problem()
         return (
-            Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", writers.waiting),
+            Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", group_commit.waiting),
             Gauge(
                 "memories_writes_total",
                 "counter",
                 "Writes committed by the write queue.",
-                writers.writes,
+                group_commit.writes,
             ),
             Gauge(
                 "memories_commits_total",
                 "counter",
                 "Transactions of the write queue.",
-                writers.commits,
+                group_commit.commits,
             ),
             Gauge("memories_commands_total", "counter", "Commands answered.", commands),
             Gauge("memories_ready", "gauge", "Whether the store answers.", float(is_ready)),
@@ -314,10 +314,10 @@ class Web:
 
     def _problem(self) -> str:
         """Return the reason why requests can't be served; an empty string if they can."""
-        writers = self._process.writers
-        if writers.problem or not self._process.fits():
+        group_commit = self._process.group_commit
+        if group_commit.problem or not self._process.fits():
             return "the store can't be used"
-        if writers.waiting >= MOST_WAITING:
+        if group_commit.waiting >= MOST_WAITING:
             return "too many writes are waiting"
         try:
             config = self._process.config
@@ -375,7 +375,7 @@ def _url(options: ServeOptions, host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     end_streams: Callable[[], None]
     end_transactions: Callable[[], None]
-    writers: Writers
+    group_commit: GroupCommit
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the requests that would stay open forever, and wait for the others. After a grace
@@ -384,7 +384,9 @@ class _Server(uvicorn.Server):
         self.end_streams()
         self.end_transactions()
         # `close` completes the waiting writes and refuses others; it may block
-        close = threading.Thread(target=self.writers.close, args=(_GRACE_SECONDS,), daemon=True)
+        close = threading.Thread(
+            target=self.group_commit.close, args=(_GRACE_SECONDS,), daemon=True
+        )
         draining = asyncio.get_running_loop().call_later(_GRACE_SECONDS, close.start)
         await super().shutdown(sockets)
         draining.cancel()

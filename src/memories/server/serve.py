@@ -17,9 +17,9 @@ from memories.embedders import open_embedder, own_embedder
 from memories.errors import MemoriesError
 from memories.identity import tokens
 from memories.server import sockets
+from memories.server.group_commit import GroupCommit
 from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
 from memories.server.warm import STOPPED, Run, Warm, install_stand_ins
-from memories.server.writers import Writers
 from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.warm import manage
@@ -113,7 +113,7 @@ class Process:
         space = self.embedder.space if self.embedder else None
         self.store = open_store(config.store, space, config)
         self.embedder = own_embedder(self.store, self.embedder, config)
-        self.writers = Writers(self.store, self.fits)
+        self.group_commit = GroupCommit(self.store, self.fits)
         install_stand_ins()
         self.config = config
         self.last_at = time.monotonic()
@@ -137,10 +137,10 @@ class Process:
             "url": self._url or None,
             "seconds": round(time.time() - self._began),
             "commands": self.warm.answered,
-            "writes": self.writers.writes,
-            "commits": self.writers.commits,
-            "writes_waiting": self.writers.waiting,
-            "problem": self.writers.problem or None,
+            "writes": self.group_commit.writes,
+            "commits": self.group_commit.commits,
+            "writes_waiting": self.group_commit.waiting,
+            "problem": self.group_commit.problem or None,
         }
 
     def fits(self) -> bool:
@@ -220,7 +220,7 @@ class Process:
             if _file_identity(self._sockets.path) != self._socket_identity:
                 self.end("its socket was removed")  # no client can reach the server any more
             quiet_seconds = time.monotonic() - max(self.last_at, self.warm.last_at)
-            is_busy = self.warm.busy or self.writers.waiting
+            is_busy = self.warm.busy or self.group_commit.waiting
             idle_seconds = self._options.idle_seconds
             if idle_seconds is not None and quiet_seconds > idle_seconds and not is_busy:
                 self.end(_IDLE)
@@ -231,7 +231,7 @@ class Process:
         # so that a new client runs its command itself
         Path(self._sockets.path).unlink(missing_ok=True)
         self.warm.close()
-        drained = self.writers.close()
+        drained = self.group_commit.close()
         if drained:
             # a thread may still be reading; the system then closes the rest
             with contextlib.suppress(MemoriesError):

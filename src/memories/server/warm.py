@@ -31,7 +31,7 @@ from memories.embedders import Embedder
 from memories.identity.place import here
 from memories.memories import Memories
 from memories.models import Draft
-from memories.server.writers import Ending, Writers
+from memories.server.group_commit import Ending, GroupCommit
 from memories.settings import Config
 from memories.stores import Store
 from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
@@ -265,13 +265,13 @@ class Served(Protocol):
         config: The settings that the server was started with.
         store: The open store.
         embedder: Its model; None to search by words only.
-        writers: The store's write queue.
+        group_commit: The store's write queue.
     """
 
     config: Config
     store: Store
     embedder: Embedder | None
-    writers: Writers
+    group_commit: GroupCommit
 
     def fits(self) -> bool:
         """Return whether the store is still the one that was opened."""
@@ -286,7 +286,7 @@ class Served(Protocol):
 class _Grouped(Memories):
     """One command's memory. Its new memories share transactions with other commands' memories."""
 
-    writers: Writers
+    group_commit: GroupCommit
 
     def create_many(
         self, drafts: Any, *, force: bool = False, redact: bool = True, within: Any = ()
@@ -295,7 +295,7 @@ class _Grouped(Memories):
             return super().create_many(drafts, force=force, redact=redact, within=within)
         drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
         try:
-            return self.writers.create(self, drafts, force, redact)
+            return self.group_commit.create(self, drafts, force, redact)
         except Ending:
             raise Direct from None
 
@@ -490,7 +490,7 @@ class Warm:
                 # resolved here, because the thread that writes has a different working folder
                 place=here(config, Path.cwd()),
             ).at_home()
-            memories.writers = served.writers
+            memories.group_commit = served.group_commit
             return memories
 
         return open_memories

@@ -185,8 +185,8 @@ def create(call: Call) -> Answer:
 def submit(call: Call) -> Later:
     """Store a memory without blocking a thread until it is stored."""
     draft, force, redact = _read_draft(call)
-    assert call.server.writers is not None
-    future = call.server.writers.submit(call.memories, draft, force, redact)
+    assert call.server.group_commit is not None
+    future = call.server.group_commit.submit(call.memories, draft, force, redact)
     return Later(future, lambda results: _created_answer(results[0]))
 
 
@@ -214,9 +214,9 @@ def _store(
             replace(draft, id=id_, fresh=not call.again)
             for draft, id_ in zip(drafts, ids, strict=True)
         ]
-    if call.server.writers is None:
+    if call.server.group_commit is None:
         return call.memories.create_many(drafts, force=force, redact=redact)
-    return call.server.writers.create(call.memories, drafts, force, redact)
+    return call.server.group_commit.create(call.memories, drafts, force, redact)
 
 
 def get(call: Call) -> Answer:

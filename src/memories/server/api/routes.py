@@ -331,7 +331,7 @@ async def _answer(route: Route, request: Request) -> Response:
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request must not have a body")
     async with server.limit(route.kind) as limiter:
-        can_submit = route.submit and server.writers and server.access.is_quick
+        can_submit = route.submit and server.group_commit and server.access.is_quick
         if can_submit and "idempotency-key" not in request.headers:
             submit = functools.partial(_submit, server, route, request, arguments)
             return json_response(*await _await_later(server, submit))

@@ -19,7 +19,7 @@ from memories.memories import Memories
 from memories.server.api.access import OWNER, Access, Principal
 from memories.server.api.idempotency import FileClaims, Once, file_of
 from memories.server.api.problems import Refused
-from memories.server.writers import Writers
+from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import Store, open_store
 
@@ -175,7 +175,8 @@ class Server:
     Attributes:
         limits: The number of requests of each kind that may run concurrently. For streams, the
             number of open ones.
-        writers: The queue for new memories; None to store each request's in its own transaction.
+        group_commit: The queue for new memories; None to store each request's memories in their own
+            transaction.
         preparers: The threads that prepare submitted drafts.
         closing: Set when streams must end.
         once: The idempotency keys that have been used.
@@ -185,9 +186,10 @@ class Server:
     closing: anyio.Event
 
     def __init__(
-        self, config: Config, access: Access, handles: Handles, writers: Writers | None
+        self, config: Config, access: Access, handles: Handles, group_commit: GroupCommit | None
     ) -> None:
-        self.config, self.access, self.handles, self.writers = config, access, handles, writers
+        self.config, self.access, self.handles = config, access, handles
+        self.group_commit = group_commit
         self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
         # A store that servers on several machines share contains the table of requests itself.
         shared_claims = getattr(handles.store, "claims", None)

@@ -135,7 +135,7 @@ class _Apart(Exception):
     """Writes that were made together must be repeated, each in its own savepoint."""
 
 
-class Writers:
+class GroupCommit:
     """A store's write queue, and the thread that commits it. Any number of threads may submit
     writes.
     """
@@ -154,7 +154,7 @@ class Writers:
         self._closed, self._until = False, 0.0
         self._entering = threading.Lock()
         self.commits = self.writes = 0
-        self._thread = threading.Thread(target=self._work, name="writers", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="group commit", daemon=True)
         self._thread.start()
 
     @property

@@ -30,7 +30,7 @@ from memories import (
 )
 from memories.core import events
 from memories.embedders import open_embedder
-from memories.server.writers import Ending, Full, Writers
+from memories.server.group_commit import Ending, Full, GroupCommit
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter, Record
 
@@ -43,21 +43,23 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 
 @pytest.fixture
-def writers(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+def group_commit(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
     """The group commit of these memories, which never stops waiting for more."""
-    monkeypatch.setattr("memories.server.writers._SECONDS", 600.0)  # however busy this machine is
-    made = Writers(memories._raw_store)
+    monkeypatch.setattr(
+        "memories.server.group_commit._SECONDS", 600.0
+    )  # however busy this machine is
+    made = GroupCommit(memories._raw_store)
     yield made
     made.close(60)
 
 
 class Held:
-    """Keeps the thread of the writers busy, so that what comes meanwhile waits together."""
+    """Keeps the queue's thread busy, so that the writes that arrive share the next transaction."""
 
-    def __init__(self, writers: Writers) -> None:
-        self._writers = writers
+    def __init__(self, group_commit: GroupCommit) -> None:
+        self._group_commit = group_commit
         self._go, self._begun = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: writers.do(self._wait))
+        self._thread = threading.Thread(target=lambda: group_commit.do(self._wait))
 
     def _wait(self) -> None:
         self._begun.set()
@@ -73,43 +75,45 @@ class Held:
         self._thread.join()
 
 
-def together(writers: Writers, runs: Sequence[Callable[[], Any]]) -> list[Any]:
+def together(group_commit: GroupCommit, runs: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run them in one transaction, in this order; return what each returned or raised."""
 
     with ThreadPoolExecutor(len(runs)) as pool:
-        with Held(writers):
+        with Held(group_commit):
             futures = []
             for run in runs:
-                before = writers.waiting
+                before = group_commit.waiting
                 futures.append(pool.submit(outcome, run))
-                while writers.waiting == before and not futures[-1].done():
+                while group_commit.waiting == before and not futures[-1].done():
                     pass
         return [future.result() for future in futures]
 
 
 def create(
-    writers: Writers, memories: Memories, *drafts: Draft, force: bool = False
+    group_commit: GroupCommit, memories: Memories, *drafts: Draft, force: bool = False
 ) -> Callable[[], list[Created]]:
     """Send drafts to the group commit; return a function that waits for the result."""
-    return lambda: writers.create(memories, drafts, force, True)
+    return lambda: group_commit.create(memories, drafts, force, True)
 
 
-def test_many_writes_share_a_transaction(memories: Memories, writers: Writers) -> None:
+def test_many_writes_share_a_transaction(memories: Memories, group_commit: GroupCommit) -> None:
     made = together(
-        writers,
+        group_commit,
         [
-            create(writers, memories, Draft(f"fact number {n} of many"), force=True)
+            create(group_commit, memories, Draft(f"fact number {n} of many"), force=True)
             for n in range(40)
         ],
     )
     assert len({each[0].id for each in made}) == 40
-    assert writers.commits == 2  # one of them was to keep them waiting
-    assert writers.writes == 41
+    assert group_commit.commits == 2  # one of them was to keep them waiting
+    assert group_commit.writes == 41
     assert memories.status().memory_count == 40
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_each_is_judged_by_what_stands_before_it(memories: Memories, writers: Writers) -> None:
+def test_each_is_judged_by_what_stands_before_it(
+    memories: Memories, group_commit: GroupCommit
+) -> None:
     """Repetitions, corrections, keys and what is superseded, all in one transaction, as one after
     another.
     """
@@ -128,9 +132,11 @@ def test_each_is_judged_by_what_stands_before_it(memories: Memories, writers: Wr
         expected = [alone.create_many([draft])[0] for draft in drafts]
     made = [
         each[0]
-        for each in together(writers, [create(writers, memories, draft) for draft in drafts])
+        for each in together(
+            group_commit, [create(group_commit, memories, draft) for draft in drafts]
+        )
     ]
-    assert writers.commits == 2
+    assert group_commit.commits == 2
     assert (
         [each.stored for each in made]
         == [each.stored for each in expected]
@@ -143,20 +149,20 @@ def test_each_is_judged_by_what_stands_before_it(memories: Memories, writers: Wr
     assert memories.get(str(made[3].id)).content == "emacs"
 
 
-def test_one_that_is_refused_fails_alone(memories: Memories, writers: Writers) -> None:
+def test_one_that_is_refused_fails_alone(memories: Memories, group_commit: GroupCommit) -> None:
     gone = "01a1fdf1-92cd-72f2-8000-000000000000"
     first, bad, half, last = together(
-        writers,
+        group_commit,
         [
-            create(writers, memories, Draft("one thing")),
-            create(writers, memories, Draft("another thing", supersedes=gone)),
+            create(group_commit, memories, Draft("one thing")),
+            create(group_commit, memories, Draft("another thing", supersedes=gone)),
             create(
-                writers,
+                group_commit,
                 memories,
                 Draft("kept by none of these"),
                 Draft("since this fails", supersedes=gone),
             ),
-            create(writers, memories, Draft("quite a third matter")),
+            create(group_commit, memories, Draft("quite a third matter")),
         ],
     )
     assert isinstance(bad, NotFound)
@@ -169,19 +175,19 @@ def test_one_that_is_refused_fails_alone(memories: Memories, writers: Writers) -
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_an_unacceptable_one_never_waits(memories: Memories, writers: Writers) -> None:
+def test_an_unacceptable_one_never_waits(memories: Memories, group_commit: GroupCommit) -> None:
     with pytest.raises(InvalidInput):
-        writers.create(memories, [Draft(" ")], False, True)
-    assert writers.writes == 0
+        group_commit.create(memories, [Draft(" ")], False, True)
+    assert group_commit.writes == 0
 
 
-def test_each_writes_as_itself(memories: Memories, writers: Writers) -> None:
+def test_each_writes_as_itself(memories: Memories, group_commit: GroupCommit) -> None:
     ann, ben = memories.of_client("ann's agent", "1"), memories.of_client("ben's agent", "2")
     made = together(
-        writers,
+        group_commit,
         [
-            create(writers, ann, Draft("the roof is red")),
-            create(writers, ben, Draft("trains leave at nine")),
+            create(group_commit, ann, Draft("the roof is red")),
+            create(group_commit, ben, Draft("trains leave at nine")),
         ],
     )
     told = [each[0].memory.origin.by for each in made]
@@ -189,93 +195,98 @@ def test_each_writes_as_itself(memories: Memories, writers: Writers) -> None:
     assert [entry.actor.channel for entry in memories.log()] == ["python", "python"]
 
 
-def test_a_bug_in_one_reaches_only_who_asked(memories: Memories, writers: Writers) -> None:
+def test_a_bug_in_one_reaches_only_who_asked(memories: Memories, group_commit: GroupCommit) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
     bad, good = together(
-        writers, [lambda: writers.do(broken), create(writers, memories, Draft("fine"))]
+        group_commit,
+        [lambda: group_commit.do(broken), create(group_commit, memories, Draft("fine"))],
     )
     assert isinstance(bad, ZeroDivisionError)
     assert good[0].stored
 
 
 def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     def full() -> None:
         raise StoreError("the disk of m.db is full") from OSError("full")
 
     made = together(
-        writers, [create(writers, memories, Draft("before it")), lambda: writers.do(full)]
+        group_commit,
+        [create(group_commit, memories, Draft("before it")), lambda: group_commit.do(full)],
     )
     assert [type(each) for each in made] == [StoreError, StoreError]
     assert memories.list().memories == ()
-    assert writers.create(memories, [Draft("after it")], False, True)[0].stored
+    assert group_commit.create(memories, [Draft("after it")], False, True)[0].stored
 
 
-def test_after_damage_nothing_more_is_written(memories: Memories, writers: Writers) -> None:
+def test_after_damage_nothing_more_is_written(
+    memories: Memories, group_commit: GroupCommit
+) -> None:
     def damaged() -> None:
         raise StoreDamaged("m.db is damaged") from OSError("malformed")
 
     with pytest.raises(StoreDamaged):
-        writers.do(damaged)
+        group_commit.do(damaged)
     with pytest.raises(StoreDamaged, match=r"m\.db is damaged"):
-        writers.create(memories, [Draft("more")], False, True)
-    assert writers.problem == "m.db is damaged"
+        group_commit.create(memories, [Draft("more")], False, True)
+    assert group_commit.problem == "m.db is damaged"
 
 
 def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
     fits = True
-    writers = Writers(memories._raw_store, lambda: fits)
-    writers.create(memories, [Draft("one")], False, True)
+    group_commit = GroupCommit(memories._raw_store, lambda: fits)
+    group_commit.create(memories, [Draft("one")], False, True)
     fits = False
     with pytest.raises(StoreDamaged, match="removed or replaced"):
-        writers.create(memories, [Draft("two other words")], False, True)
-    writers.close()
+        group_commit.create(memories, [Draft("two other words")], False, True)
+    group_commit.close()
 
 
 def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memories.server.writers.MOST_WAITING", 3)
-    writers = Writers(memories._raw_store)
-    with Held(writers):
-        waiting = [threading.Thread(target=writers.do, args=(list,)) for _ in range(3)]
+    monkeypatch.setattr("memories.server.group_commit.MOST_WAITING", 3)
+    group_commit = GroupCommit(memories._raw_store)
+    with Held(group_commit):
+        waiting = [threading.Thread(target=group_commit.do, args=(list,)) for _ in range(3)]
         for number, thread in enumerate(waiting, 1):
             thread.start()
-            while writers.waiting < number:
+            while group_commit.waiting < number:
                 pass
         with pytest.raises(Full, match="nothing was written"):
-            writers.do(list)
+            group_commit.do(list)
     for thread in waiting:
         thread.join()
-    assert writers.close(60)
-    assert writers.writes == 4
+    assert group_commit.close(60)
+    assert group_commit.writes == 4
 
 
 def test_what_waits_is_written_before_the_end_and_nothing_after_it(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
-        with Held(writers):
-            waiting = pool.submit(create(writers, memories, Draft("just in time")))
-            while not writers.waiting:
+        with Held(group_commit):
+            waiting = pool.submit(create(group_commit, memories, Draft("just in time")))
+            while not group_commit.waiting:
                 pass
-            ended = pool.submit(writers.close, 60)
-            while not writers._closed:
+            ended = pool.submit(group_commit.close, 60)
+            while not group_commit._closed:
                 pass
         assert ended.result() is True
         assert waiting.result()[0].stored
     with pytest.raises(Ending, match="nothing was written"):
-        writers.create(memories, [Draft("too late")], False, True)
+        group_commit.create(memories, [Draft("too late")], False, True)
 
 
-def test_a_draft_with_an_id_is_stored_once(memories: Memories, writers: Writers) -> None:
+def test_a_draft_with_an_id_is_stored_once(memories: Memories, group_commit: GroupCommit) -> None:
     """So a client that does not know whether it was stored may ask again; also when others wrote
     meanwhile.
     """
     draft = Draft("sent twice", {"team": "web"}, id="01a1fdf1-92cd-72f2-8abc-0123456789ab")
     first, second = (
-        each[0] for each in together(writers, [create(writers, memories, draft, force=True)] * 2)
+        each[0]
+        for each in together(group_commit, [create(group_commit, memories, draft, force=True)] * 2)
     )
     assert first.id == second.id == draft.id
     assert first.stored
@@ -304,19 +315,19 @@ def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None
 
 
 def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     before = len(list(events.read(memories.config.home)))
-    with Held(writers):
+    with Held(group_commit):
         futures = [
-            writers.submit(memories, Draft(text), False, True)
+            group_commit.submit(memories, Draft(text), False, True)
             for text in ("one thing", "one thing", "another")
         ]
         assert not any(future.done() for future in futures)
     made = [future.result(60)[0] for future in futures]
     assert [each.stored for each in made] == [True, False, True]
     assert made[0].id == made[1].id
-    assert writers.commits == 2
+    assert group_commit.commits == 2
     noted = list(events.read(memories.config.home))[before:]
     assert [(each["op"], each["written"], each["outcome"]) for each in noted] == [
         ("create", count, "ok") for count in (1, 0, 1)
@@ -324,16 +335,16 @@ def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(
 
 
 def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     memories.create("there is a home")
     before = len(list(events.read(memories.config.home)))
     gone = "01a1fdf1-92cd-72f2-8000-000000000000"
     with pytest.raises(InvalidInput):
-        writers.submit(memories, Draft(" "), False, True)
-    with Held(writers):
-        bad = writers.submit(memories, Draft("another thing", supersedes=gone), False, True)
-        good = writers.submit(memories, Draft("quite a third matter"), False, True)
+        group_commit.submit(memories, Draft(" "), False, True)
+    with Held(group_commit):
+        bad = group_commit.submit(memories, Draft("another thing", supersedes=gone), False, True)
+        good = group_commit.submit(memories, Draft("quite a third matter"), False, True)
     assert good.result(60)[0].stored
     with pytest.raises(NotFound):
         bad.result(60)
@@ -341,22 +352,22 @@ def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
     assert noted == ["InvalidInput", "NotFound", "ok"]
 
 
-def test_who_waits_no_more_stops_nothing(memories: Memories, writers: Writers) -> None:
+def test_who_waits_no_more_stops_nothing(memories: Memories, group_commit: GroupCommit) -> None:
     """Such as a request that is given up while the server ends."""
-    with Held(writers):
-        given_up = writers.submit(memories, Draft("nobody waits for this"), False, True)
+    with Held(group_commit):
+        given_up = group_commit.submit(memories, Draft("nobody waits for this"), False, True)
         assert not given_up.cancel()
     assert given_up.result(60)[0].stored
-    assert writers.create(memories, [Draft("the next one")], False, True)[0].stored
+    assert group_commit.create(memories, [Draft("the next one")], False, True)[0].stored
 
 
 def test_after_a_write_the_reads_before_it_are_counted(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     known = memories.create("the door is blue")
     for _ in range(3):
         memories.get(str(known.id))
-    writers.submit(memories, Draft("quite a third matter"), False, True).result(60)
+    group_commit.submit(memories, Draft("quite a third matter"), False, True).result(60)
     [record] = [
         each
         for each in memories._raw_store.scan(memories._lookup.where(), limit=9)
@@ -382,45 +393,51 @@ def added(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[Collection
 
 
 def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
-    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = added(memories._raw_store, monkeypatch)
     together(
-        writers,
-        [create(writers, memories, Draft(f"fact number {n}"), force=True) for n in range(9)],
+        group_commit,
+        [create(group_commit, memories, Draft(f"fact number {n}"), force=True) for n in range(9)],
     )
     assert found == [[Collection.MEMORY] * 9, [Collection.LOG]]
 
 
 def test_large_requests_share_transactions_too(
-    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In transactions of their own, they would wait for one another's lock instead."""
     found = added(memories._raw_store, monkeypatch)
     drafts = [[Draft(f"fact {n} of {part}") for n in range(100)] for part in range(4)]
-    made = together(writers, [create(writers, memories, *some, force=True) for some in drafts])
+    made = together(
+        group_commit, [create(group_commit, memories, *some, force=True) for some in drafts]
+    )
     assert [[each.memory.content for each in some] for some in made] == [
         [each.content for each in x] for x in drafts
     ]
-    assert writers.commits == 2
+    assert group_commit.commits == 2
     assert [len(each) for each in found] == [400, 1]
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_entries_of_many_writers_follow_one_another(memories: Memories, writers: Writers) -> None:
+def test_entries_of_many_writers_follow_one_another(
+    memories: Memories, group_commit: GroupCommit
+) -> None:
     of_clients = [memories.of_client(f"client {n}", "1") for n in range(6)]
     for part in range(2):
         drafts = [
             (each, Draft(f"part {part} of what client {n} says"))
             for n, each in enumerate(of_clients)
         ]
-        together(writers, [create(writers, each, draft, force=True) for each, draft in drafts])
+        together(
+            group_commit, [create(group_commit, each, draft, force=True) for each, draft in drafts]
+        )
     assert memories.log()[0].number == 12
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
 def test_what_is_refused_so_late_fails_alone(
-    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of records that are added at once, who is told of a conflict is who wrote the one that has
     it.
@@ -434,7 +451,9 @@ def test_what_is_refused_so_late_fails_alone(
 
     monkeypatch.setattr(memories._raw_store, "append", refusing)
     texts = ["one thing", "taken", "another thing", "a third one"]
-    made = together(writers, [create(writers, memories, Draft(text), force=True) for text in texts])
+    made = together(
+        group_commit, [create(group_commit, memories, Draft(text), force=True) for text in texts]
+    )
     assert isinstance(made[1], Conflict)
     assert [each[0].stored for each in (made[0], *made[2:])] == [True] * 3
     assert sorted(each.content for each in memories.list().memories) == sorted({*texts} - {"taken"})
@@ -464,7 +483,7 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
 
 @pytest.mark.parametrize("late", [False, True])
 def test_what_changed_is_told_once_after_the_commit(
-    late: bool, memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    late: bool, memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where all had to be made again: of what was undone nothing is told, its ids are
     nobody's.
@@ -479,15 +498,15 @@ def test_what_changed_is_told_once_after_the_commit(
             raise Conflict("taken already")
 
     monkeypatch.setattr(memories._raw_store, "append", refusing)
-    runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two", "taken")]
-    made = together(writers, [*runs, create(writers, other, Draft("other"), force=True)])
+    runs = [create(group_commit, told, Draft(text), force=True) for text in ("one", "two", "taken")]
+    made = together(group_commit, [*runs, create(group_commit, other, Draft("other"), force=True)])
     assert isinstance(made[2], Conflict) is late
     texts = ["one", "two"] if late else ["one", "two", "taken"]
     assert sorted(found) == sorted([(texts, len(texts)), (["other"], 1)])
 
 
 def test_nothing_is_told_of_a_commit_that_fails(
-    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
     told = telling(memories, found)
@@ -502,14 +521,14 @@ def test_nothing_is_told_of_a_commit_that_fails(
 
     with monkeypatch.context() as patched:
         patched.setattr(memories._raw_store, "transaction", failing)
-        runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two")]
-        assert {type(each) for each in together(writers, runs)} == {StoreError}
+        runs = [create(group_commit, told, Draft(text), force=True) for text in ("one", "two")]
+        assert {type(each) for each in together(group_commit, runs)} == {StoreError}
     assert found == []
     assert memories.list().memories == ()
 
 
 def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
-    memories: Memories, writers: Writers
+    memories: Memories, group_commit: GroupCommit
 ) -> None:
     """As of a write that is alone; writes of others have nothing to do with it."""
     found: list[Any] = []
@@ -517,23 +536,23 @@ def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
     with pytest.raises(StoreError, match="scratchpad"):
         bad.create("bad", force=True)
     runs = [
-        create(writers, bad, Draft("bad"), force=True),
-        create(writers, good, Draft("good"), force=True),
+        create(group_commit, bad, Draft("bad"), force=True),
+        create(group_commit, good, Draft("good"), force=True),
     ]
-    made = together(writers, runs)
+    made = together(group_commit, runs)
     assert str(made[0]) == "the scratchpad can't be written"
     assert made[1][0].stored
     assert sorted(each.content for each in memories.list().memories) == ["bad", "bad", "good"]
 
 
 def test_many_small_drafts_end_a_transaction_in_time(
-    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is added late is added in pieces, so that the time that it takes is seen."""
     monkeypatch.setattr("memories.stores.wrapper.MOST_WAITING", 20)
     found = added(memories._raw_store, monkeypatch)
     few = [Draft(f"fact {n}") for n in range(15)]
-    together(writers, [create(writers, memories, *few, force=True) for _ in range(4)])
+    together(group_commit, [create(group_commit, memories, *few, force=True) for _ in range(4)])
     assert [len(each) for each in found] == [21, 21, 18, 1]
 
 
@@ -633,11 +652,13 @@ def named(text: str, names: dict[str, str]) -> str:
     return text
 
 
-def write(writers: Writers | None, memories: Memories, draft: Draft, force: bool) -> list[Created]:
+def write(
+    group_commit: GroupCommit | None, memories: Memories, draft: Draft, force: bool
+) -> list[Created]:
     """Store a draft through the group commit, or without one."""
-    if writers is None:
+    if group_commit is None:
         return memories.create_many([draft], force=force)
-    return writers.create(memories, [draft], force, True)
+    return group_commit.create(memories, [draft], force, True)
 
 
 def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
@@ -671,11 +692,11 @@ def test_together_is_as_one_after_another(
     count = itertools.count(1)
     made = "memories.write.create.new_id"
     monkeypatch.setattr(made, lambda _: f"01a1fdf1-92ce-7000-8000-{next(count):012x}")
-    monkeypatch.setattr("memories.server.writers._SECONDS", 600.0)
+    monkeypatch.setattr("memories.server.group_commit._SECONDS", 600.0)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         shared, alone = world(Path(one)), world(Path(other))
         results: list[list[Any]] = []
-        writers = Writers(shared.store)
+        group_commit = GroupCommit(shared.store)
         order = sorted(
             range(len(asked)), key=lambda at: id(shared.clients[asked[at].client]._store)
         )
@@ -692,7 +713,7 @@ def test_together_is_as_one_after_another(
             runs = [
                 functools.partial(
                     write,
-                    writers if place is shared else None,
+                    group_commit if place is shared else None,
                     place.clients[each.client],
                     draft,
                     each.force,
@@ -700,9 +721,11 @@ def test_together_is_as_one_after_another(
                 for each, draft in zip(asked, drafts, strict=True)
             ]
             results.append(
-                together(writers, runs) if place is shared else [outcome(runs[at]) for at in order]
+                together(group_commit, runs)
+                if place is shared
+                else [outcome(runs[at]) for at in order]
             )
-        assert writers.close(60)
+        assert group_commit.close(60)
         (stored, names), (expected, other_names) = kept(shared.store), kept(alone.store)
         assert [told(results[0][at], names) for at in order] == [
             told(each, other_names) for each in results[1]
