@@ -1,5 +1,5 @@
-"""The session of the OpenAI Agents SDK, driven by the real SDK; the model is a stand-in on
-loopback.
+"""The session for the OpenAI Agents SDK, driven by the real SDK; a local server simulates the
+model.
 """
 
 import asyncio

@@ -1,6 +1,4 @@
-"""Anthropic's memory tool, driven by the real SDK, which talks to a stand-in for the API on
-loopback.
-"""
+"""Anthropic's memory tool, driven by the real SDK; a local server simulates the API."""
 
 import json
 import threading
@@ -27,7 +25,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 @pytest.fixture
 def tool(memories: Memories) -> MemoriesTool:
-    """The tool over these memories."""
+    """The tool on Ann's memories."""
     return MemoriesTool(memories)
 
 

@@ -19,7 +19,7 @@ VERSION = "0.19.0"
 
 @pytest.fixture(scope="module")
 def hermes(request: pytest.FixtureRequest) -> Path:
-    """Hermes's code, without its dependencies: its memory needs none of them."""
+    """Hermes's code without its dependencies, which its memory manager doesn't need."""
     folder = Path(request.config.cache.mkdir(f"hermes-{VERSION}"))  # type: ignore[union-attr]
     if not (folder / "agent").is_dir():
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
@@ -53,7 +53,7 @@ print(json.dumps(answers, default=str))
 
 @pytest.fixture
 def run(hermes: Path, home: Path, tmp_path: Path) -> Iterator[Any]:
-    """Call Hermes's memory manager in a process of its own; return its answers."""
+    """Call Hermes's memory manager in its own process; return its answers."""
     hermes_home = tmp_path / "hermes"
     hermes_home.mkdir()
     install(hermes_home)
@@ -79,7 +79,7 @@ def run(hermes: Path, home: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 def tool(name: str, **arguments: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return a call of a tool, as the provider receives it."""
+    """Return a tool call as the provider receives it."""
     return "handle_tool_call", [name, arguments], {}
 
 

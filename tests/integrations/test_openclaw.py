@@ -1,4 +1,4 @@
-"""The plugin for OpenClaw, called by Node as OpenClaw calls it."""
+"""The OpenClaw plugin, called by Node as OpenClaw calls it."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Plugin:
     """The installed plugin, and what OpenClaw passes to it."""
 
     def __init__(self, folder: Path, workspace: Path, config: dict[str, bool]) -> None:
-        """Use a plugin with these options for sessions in a workspace."""
+        """Call a plugin with these options in sessions of a workspace."""
         self.folder, self.workspace, self.config = folder, workspace, config
 
     def context(self, key: str = OWN) -> dict[str, str]:
@@ -67,13 +67,13 @@ class Plugin:
         return answers
 
     def prompt(self, text: str, key: str = OWN) -> Any:
-        """Return what the plugin adds to the first prompt of a session."""
+        """Return what the plugin adds to a session's first prompt."""
         return self.call(("before_prompt_build", {"prompt": text}, self.context(key)))[0]
 
 
 @pytest.fixture
 def plugin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugin:
-    """The plugin below a state folder of OpenClaw."""
+    """The plugin in an OpenClaw state folder."""
     monkeypatch.setenv("EMBEDDER", "minilm")
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -148,7 +148,7 @@ def test_messages_are_recorded_only_with_the_option(plugin: Plugin, captures: bo
         ("session_end", {}, plugin.context()),
     )
     flush = [sys.executable, "-m", "memories", "capture", "flush"]
-    for _ in range(MAX_FLUSHES):  # the flusher that the plugin started may be at work
+    for _ in range(MAX_FLUSHES):  # the flusher that the plugin started may still be running
         done = subprocess.run(flush, capture_output=True, timeout=60, check=True)
         if json.loads(done.stdout)["waiting"] == 0:
             break

@@ -1,4 +1,4 @@
-"""Servers in this process and in others, and clients of them."""
+"""Servers in this process and in other processes, and their clients."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -20,7 +20,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def mcp() -> Iterator[None]:
-    """Serve no MCP; a file that is about it has a fixture of this name that changes nothing."""
+    """Serve no MCP. A test file about MCP overrides this fixture."""
     with without_mcp():
         yield
 
@@ -48,14 +48,14 @@ def nobody(config: Config, options: Options) -> Iterator[TestClient]:
 
 @pytest.fixture
 def owner(nobody: TestClient, config: Config) -> TestClient:
-    """The same client with the token of the server's user."""
+    """The same client, with the token of the server's user."""
     nobody.headers["authorization"] = f"Bearer {tokens.own(config.home)}"
     return nobody
 
 
 @pytest.fixture
 def token(config: Config) -> Callable[..., dict[str, str]]:
-    """Make a token; return the header that shows it."""
+    """Create a token; return the header that contains it."""
 
     def make(
         *grants: str, name: str = "agent", expires_at: datetime | None = None
@@ -68,14 +68,14 @@ def token(config: Config) -> Callable[..., dict[str, str]]:
 
 @pytest.fixture
 def live(config: Config) -> Iterator[Live]:
-    """A real server on a port of its own."""
+    """A real server on its own port."""
     with running(config) as server:
         yield server
 
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    """The environment of a server and of commands beside it."""
+    """The environment of a server and of the commands that use it."""
     given = {
         "MEMORY_HOME": str(tmp_path / "h"),
         "XDG_RUNTIME_DIR": str(tmp_path),

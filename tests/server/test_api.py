@@ -1,5 +1,5 @@
-"""What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no
-content in logs.
+"""Rules for every route: errors, versions, idempotency keys, namespaces, limits, browsers, and logs
+without content.
 """
 
 import errno
@@ -117,7 +117,7 @@ def test_a_memory_is_named_by_the_short_id_that_agents_see(owner: TestClient) ->
     assert owner.delete(f"/api/memories/{short}").json() == {"id": memory_id, "deleted": True}
 
 
-# Requests, and the status and a part of the sentence with which each is refused.
+# requests, each with the status and a part of the sentence of its refusal
 REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
     ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
     ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
@@ -193,11 +193,11 @@ def test_what_is_unexpected_tells_nobody_more_than_that(
 
 
 class _Sub(StoreDamaged):
-    """A kind of error that no client knows."""
+    """An error class that clients don't know."""
 
 
-# What goes wrong in a store, and the status, when to come again, and the kind that a client is
-# told.
+# errors of a store, each with the status, the Retry-After and the kind that the
+# client gets
 UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
     (StoreBusy("why"), 503, "1", "StoreBusy"),
     (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
@@ -322,7 +322,7 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
 def test_a_server_that_was_killed_in_the_middle_stores_once(
     config: Config, monkeypatch: pytest.MonkeyPatch, stored: bool, force: bool
 ) -> None:
-    """It wrote down that the request was begun, and then the memory or not; then it was gone."""
+    """It recorded that the request had begun and perhaps stored the memory; then it was killed."""
     headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
 
     create_many = Memories.create_many
@@ -330,7 +330,7 @@ def test_a_server_that_was_killed_in_the_middle_stores_once(
     def create_and_die(memories: Memories, drafts: Any, **options: bool) -> Any:
         if stored:
             create_many(memories, drafts, **options)
-        raise RuntimeError  # of which it does not know how far it came
+        raise RuntimeError  # and doesn't know how far it got
 
     app = build(config, Options(port=8765))
     with monkeypatch.context() as patched:
@@ -355,7 +355,7 @@ def test_turns_with_a_key_are_stored_once_whatever_happens(
             assert answer.json()["count"] == 2
             monkeypatch.setattr(
                 idempotency.Once, "_end", lambda *_, **__: None
-            )  # as if it were killed before it says that it is done
+            )  # as if it were killed before it recorded the end
     with Memories(config=config) as memories:
         assert len(memories.turns("standup")) == 2
 
@@ -579,7 +579,7 @@ def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, tok
         part.strip().lower() for part in cookie.split(";")
     }
     assert nobody.get("/api/me").json()["name"] == "bob"
-    assert create(nobody).status_code == 403  # it does not say from where it comes
+    assert create(nobody).status_code == 403  # the request has no Origin header
     assert create(nobody, headers={"origin": BASE}).status_code == 201
     assert create(nobody, headers={"origin": "http://evil.example"}).status_code == 403
     assert create(nobody, headers={"sec-fetch-site": "cross-site"}).status_code == 403
@@ -636,7 +636,7 @@ def test_signing_out_ends_every_copy_of_the_session_and_no_other(
         nobody.post("/login", json=token)
         copies.append({"cookie": f"memories_8765={nobody.cookies['memories_8765']}"})
         nobody.cookies.clear()
-    assert nobody.post("/logout").status_code == 200  # nobody signs out
+    assert nobody.post("/logout").status_code == 200  # there is no session to end
     assert nobody.post("/logout", headers=copies[0] | {"origin": BASE}).status_code == 200
     assert [nobody.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
     with TestClient(build(config, Options(port=8765)), base_url=BASE) as restarted:
@@ -704,7 +704,7 @@ def test_each_request_is_noted_once_with_who_sent_it(
     )
     owner.post("/api/context", json={"query": "when are deploys?"}, headers=bob)
     told = list(events.read(config.home))
-    parts = ["search", "search"]  # of memories and of turns
+    parts = ["search", "search"]  # for memories and for turns
     assert [each["op"] for each in told] == [
         "create",
         "search",
@@ -746,8 +746,8 @@ def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
 def test_a_wrong_token_is_told_while_all_writes_wait(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for others to learn that they may not; nor for a free place that a stranger has
-    taken.
+    """A refusal waits for nothing: neither for other requests nor for a place that a stranger
+    takes.
     """
     go, begun = threading.Event(), threading.Semaphore(0)
 
@@ -794,7 +794,7 @@ def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: T
     answer = owner.post(
         "/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind}
     )
-    assert answer.status_code == 400  # it was changed after it was written
+    assert answer.status_code == 400  # it has been changed since it was written
     own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
     back = owner.post(
         "/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind}

@@ -1,6 +1,4 @@
-"""The stream of changes: who listens learns of every write, also of another process, and misses
-none.
-"""
+"""The stream of changes: a listener gets every write, even by another process, and misses none."""
 
 import contextlib
 import json
@@ -19,7 +17,7 @@ from memories.settings import Config
 
 @contextlib.contextmanager
 def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
-    """Give the events as they come."""
+    """Yield the events as they arrive."""
     with contextlib.closing(
         socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)
     ) as line:
@@ -146,7 +144,7 @@ def test_one_stream_too_many_is_refused_and_another_one_may_come_when_one_has_en
             for line in opened:
                 line.sendall(live.head("GET /api/changes HTTP/1.1"))
             assert sorted(int(line.recv(12).split()[1]) for line in opened) == [200] + [503] * 5
-        for _ in range(600):  # the server notices by itself that one has left
+        for _ in range(600):  # the server notices that a client has disconnected
             with listening(live) as third:
                 if (told := next(third, None)) is not None:
                     break

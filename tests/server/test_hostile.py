@@ -1,8 +1,6 @@
-"""Requests that no client of ours would send, as raw bytes to a real server: none is answered as if
-it were allowed.
-
-All but those that are about tokens show a valid one, so nothing else than what is wrong with them
-can refuse them.
+"""Requests that our clients never send, as raw bytes to a real server: none is answered as if it
+were allowed. All of them contain a valid token, except those that test tokens, so that only their
+own fault can refuse them.
 """
 
 import contextlib
@@ -30,7 +28,7 @@ MEMORY = json.dumps({"content": "planted by a hostile request"})
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A real server that waits a second for a body."""
+    """A real server that waits one second for a body."""
     home = tmp_path_factory.mktemp("hostile")
     environment = {
         "MEMORY_HOME": str(home),
@@ -40,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(middleware, "BODY_SECONDS", 1.0)
         patch.setattr(http, "HEAD_SECONDS", 1.0)
-        # Rates have a test of their own.
+        # rates have their own test
         patch.setattr("memories.server.api.access.Access.count_failure", lambda *_: None)
         config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
@@ -63,7 +61,7 @@ def _post(
 
 
 def rebinding(live: Live) -> Iterator[bytes]:
-    """Yield requests with names of other hosts."""
+    """Yield requests that name other hosts."""
     names = (
         "evil.example", "evil.example:80", f"evil.example:{live.port}", "127.0.0.1.evil.example", "localhost.evil.example",
         "127.0.0.1@evil.example", "evil.example#127.0.0.1", "evil.example/127.0.0.1", "127.0.0.1 evil.example", "0.0.0.0",
@@ -207,7 +205,7 @@ def oversize(live: Live) -> Iterator[bytes]:
 
 
 def bodies(live: Live) -> Iterator[bytes]:
-    """Yield requests with bodies that are no memory."""
+    """Yield requests whose bodies aren't memories."""
     deep = 100_000
     for body in (
         "[" * deep + "]" * deep, '{"content":' * deep, '{"content":"x","tags":' + '{"a":' * 5_000 + "1" + "}" * 5_000 + "}",
@@ -223,7 +221,7 @@ def bodies(live: Live) -> Iterator[bytes]:
 
 
 def wrong_tokens(live: Live) -> Iterator[bytes]:
-    """Yield requests with tokens that open nothing."""
+    """Yield requests with invalid tokens."""
     good = live.token
     for value in (
         "", "Bearer", "Bearer ", f"Basic {good}", f"bearer{good}", f"Bearer {good[:-1]}", f"Bearer {good}x", f"Bearer {good} x",
@@ -319,7 +317,7 @@ def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
 
 
 def test_who_is_allowed_is_answered(server: Live) -> None:
-    """The same requests without what is wrong with them: the refusals above mean something."""
+    """The same requests without their fault are accepted, so the refusals above mean something."""
     for more in (
         (),
         (f"Origin: http://{server.host}",),

@@ -1,5 +1,5 @@
-"""Idempotency keys in a file: servers of one store share it, with each other and with those that
-were killed.
+"""Idempotency keys in a file: the servers of one store share it, also with servers that were
+killed.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ time.sleep(3600)
 
 @contextlib.contextmanager
 def app(store: str, home: Path) -> Iterator[TestClient]:
-    """Return a client of a server of this store."""
+    """Return a client of a server for this store."""
     config = load_config(
         {"store": store, "embedder": "fake"},
         environment={"MEMORY_HOME": str(home)},
@@ -162,10 +162,10 @@ SENT: dict[str, Sent] = {
     "conversation": ("PATCH", "/api/conversations/talk", {"title": "A talk"}, {}),
     "forget of turns": ("POST", "/api/conversations/talk/forget", {"index": 0}, {}),
 }
-# What a retry gets if the server was killed before it wrote down that it had done it: what there is
-# to say by then.
+# The answer to a retry if the server was killed before it recorded the end: whatever can be
+# said by then.
 AFTER_A_KILL = {"move": 404, "accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
-# A retry that was answered gets that answer whatever it was: in the core, one of each kind of body.
+# A retry gets the same answer for any kind of body; the core tests one of each kind.
 ANSWERED = {"create", "update of a version", "delete", "turns"}
 CASES = [
     pytest.param(
@@ -179,7 +179,7 @@ CASES = [
 
 
 def prepared(client: TestClient, sent: Sent) -> Sent:
-    """Make what a write is about, and put ids in the places of names."""
+    """Create what a write needs, and replace names by ids in its request."""
     made = {}
     for name in ("ALPHA", "GONE", "WAITING"):
         body = {
@@ -206,12 +206,12 @@ def send(client: TestClient, sent: Sent) -> Any:
 
 
 def saved_bytes(file: Path) -> bytes:
-    """Return the bytes of the table of requests and of its log."""
+    """Return the bytes of the table of requests and of its write-ahead log."""
     return b"".join(part.read_bytes() for part in file.parent.glob(f"{file.name}*"))
 
 
 def state(config: Config) -> list[Any]:
-    """Return all that the store says, and all that was done to it."""
+    """Return the content of the store and its log."""
     with Memories(config=config) as memories:
         shown = [
             (each.id, each.content, each.version, each.last_reinforced_at)
@@ -254,7 +254,7 @@ def test_each_write_is_done_once(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The path of the file of keys."""
+    """The path of the key file."""
     return tmp_path / "keys"
 
 
@@ -298,7 +298,7 @@ def test_processes_share_the_table_and_it_does_not_grow_for_ever(
 
 
 def count_rows(file: Path) -> int:
-    """Return how many keys a file has."""
+    """Return the number of keys in a file."""
     database = apsw.Connection(str(file))
     [(count,)] = database.execute("SELECT count(*) FROM request").fetchall()
     database.close()

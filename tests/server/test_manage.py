@@ -1,4 +1,4 @@
-"""How the system starts a server: the units of the docs, and what an earlier version wrote."""
+"""How the system starts a server: the units in the docs, and those that an earlier version wrote."""
 
 import configparser
 import os
@@ -18,11 +18,11 @@ from memories.config import registers
 from memories.server import sockets
 from memories.warm import manage
 
-CRC = "fe2468b5"  # of the URL of the store, in the names of its unit
+CRC = "fe2468b5"  # hash of the store's URL, in the name of its unit
 
 
 def unit(text: str) -> configparser.ConfigParser:
-    """Parse a unit of systemd."""
+    """Parse a systemd unit."""
     parsed = configparser.ConfigParser(interpolation=None, strict=False)
     parsed.optionxform = str  # type: ignore[assignment,method-assign]
     parsed.read_string(text)
@@ -30,7 +30,7 @@ def unit(text: str) -> configparser.ConfigParser:
 
 
 def block_of_the_docs(language: str) -> str:
-    """Return the code block of a language in the page about the server."""
+    """Return the code block in a language from the page about the server."""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     [block] = re.findall(rf"```{language}\n(.*?)```", page, re.S)
     return str(block)
@@ -38,7 +38,7 @@ def block_of_the_docs(language: str) -> str:
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a user whose `memory` prints the arguments that it gets."""
+    """The home of a user whose `memory` prints its arguments."""
     for variable in ("MEMORY_HOME", "MEMORY_STORE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

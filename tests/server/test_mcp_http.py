@@ -1,4 +1,4 @@
-"""MCP over HTTP: the tools of `memory mcp`, on the memory of whoever's token comes with a call."""
+"""MCP over HTTP: the tools of `memory mcp`, on the memory that belongs to the token of each call."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ Token = Callable[..., dict[str, str]]
 
 @pytest.fixture(scope="module", autouse=True)
 def mcp() -> None:
-    """Serve MCP, as outside of tests."""
+    """Serve MCP, which other tests switch off."""
 
 
 async def _call(

@@ -1,4 +1,4 @@
-"""What the server counts and logs: numbers and routes, never what was asked."""
+"""The server counts and logs numbers and routes, never the content of requests."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tokens of a real issuer: a small one on this machine, with keys of its own."""
+"""Tokens from a real issuer: a small one on this machine, with its own keys."""
 
 import json
 import threading
@@ -78,7 +78,7 @@ class Small:
 
 @pytest.fixture
 def issuer() -> Iterator[Small]:
-    """A small issuer of tokens."""
+    """A small token issuer."""
     small = Small()
     yield small
     small.http.shutdown()

@@ -1,6 +1,4 @@
-"""The document says what the server does: it is valid, and a client that is made from it exercises
-every route.
-"""
+"""The OpenAPI document is valid and complete: a client that is generated from it calls every route."""
 
 import json
 from typing import Any
@@ -18,7 +16,7 @@ DEPLOY = "Deploys happen on Tuesdays"
 
 
 class Client:
-    """A client of the operations in a document: it knows nothing but the document."""
+    """A client for the operations in a document; it knows nothing else about the server."""
 
     def __init__(self, document: dict[str, Any], http: TestClient) -> None:
         self.document, self.http = document, http
@@ -93,7 +91,7 @@ def test_a_client_made_from_the_document_exercises_every_route(
     _conversations(client)
     _whole(client)
     rest = {name for name in client.operations if name not in client.called}
-    assert rest == {"get_api_changes"}  # a stream without an end: see test_changes
+    assert rest == {"get_api_changes"}  # an endless stream: see test_changes
 
 
 def _memories(client: Client) -> None:
@@ -145,7 +143,7 @@ def _memories(client: Client) -> None:
 
 
 def _many(client: Client) -> None:
-    """Call every route that changes many memories at once."""
+    """Call every route that changes many memories."""
     assert client.call("get_api_tags")["keys"]
     assert client.call("get_api_tags_key", key="type")["values"]
     tagged = client.call("post_api_tags", {"tags": {"project": "shop"}, "where": "type = fact"})
@@ -208,7 +206,7 @@ def _conversations(client: Client) -> None:
 
 
 def _whole(client: Client) -> None:
-    """Call every route about the whole store."""
+    """Call every route for the whole store."""
     assert client.call("get_api_me")["namespaces"] == {"*": "admin"}
     assert client.call("get_api_namespaces")["count"] == 2
     assert client.call("get_api_status")["status"] == "healthy"

@@ -1,5 +1,5 @@
-"""`memory serve` as a process: what it says, that pages, API and command are one, and how it
-ends.
+"""`memory serve` as a process: its messages, its shutdown, and that pages, API and command share
+one store.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ main()
 
 
 class Site(NamedTuple):
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     process: "subprocess.Popen[str]"
     port: int
@@ -68,7 +68,7 @@ class Site(NamedTuple):
 def memory(
     environment: Mapping[str, str], tmp_path: Path
 ) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run a command beside the server."""
+    """Run a command that uses the server."""
 
     def run(
         *arguments: str, code: int = 0, script: list[str] = MODULE
@@ -101,7 +101,7 @@ def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
 
 
 def ended(site: Site) -> str:
-    """End it as a supervisor does; return what it said since it was ready."""
+    """Stop the server as a supervisor does; return its output since it was ready."""
     site.process.send_signal(signal.SIGTERM)
     _, said = site.process.communicate(timeout=300)
     assert site.process.returncode == 0
@@ -109,7 +109,7 @@ def ended(site: Site) -> str:
 
 
 def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
-    """And its log tells where to sign in, but no token and nothing of what is stored."""
+    """The log says where to sign in, but contains no token and no stored text."""
     login = f"http://127.0.0.1:{site.port}/login"
     told = (
         f"sign in at {login} with the token in {tmp_path / 'h' / 'server.token'}, or one of: "
@@ -133,7 +133,7 @@ def test_it_serves_pages_api_and_figures(site: Site, tmp_path: Path) -> None:
     assert "memories_writes_total 1" in figures
     assert (
         site.ask(f"http://127.0.0.1:{site.port}/health")[0] == 400
-    )  # as to a proxy: see `protocol`
+    )  # like a request to a proxy: see `protocol`
     logged = ended(site)
     assert "deploys" not in logged.lower()
     assert made["id"] not in logged
@@ -171,7 +171,7 @@ def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
         said = ended(site)
         assert (
             b"event: change" not in stream.read()
-        )  # and it has a proper end: a stream that is cut raises
+        )  # a stream that breaks off would raise an error
     assert "timeout graceful shutdown exceeded" not in said
 
 
@@ -179,7 +179,7 @@ def test_it_ends_in_order_while_a_page_listens(site: Site) -> None:
 def test_the_command_and_the_api_are_one_memory(
     site: Site, memory: Callable[..., Any], environment: Mapping[str, str]
 ) -> None:
-    """They share the store, what is noted, and the scratchpad that sessions begin with."""
+    """They share the store, the log of operations, and the scratchpad for new sessions."""
     typed = json.loads(memory("create", "Deploys happen on Tuesdays", "-n", "bob").stdout)["id"]
     sent = json.loads(
         site.ask("/api/memories?namespace=bob", "POST", {"content": "Lunch is at noon"})[1]

@@ -1,4 +1,4 @@
-"""`/ready`: anybody may ask whether the store answers, so the store is not asked each time."""
+"""`/ready`: any client may ask whether the store answers, so not every request asks the store."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 
 class Counting:
-    """A store that only counts how often it is asked, and answers when it may."""
+    """A store that counts how often it is asked, and answers when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -50,7 +50,7 @@ def store() -> Counting:
 
 @pytest.fixture
 def web(config: Config, store: Counting) -> Iterator[Web]:
-    """A running server over that store."""
+    """A running server for that store."""
     group_commit = SimpleNamespace(
         problem="", waiting=0, writes=0, commits=0, create=None, submit=None
     )
@@ -106,7 +106,7 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
         store.may_answer.clear()
         asking = [asyncio.create_task(web._known_problem()) for _ in range(50)]
         await asyncio.sleep(0)  # all of them have begun
-        asking.pop(0).cancel()  # as who began it and left
+        asking.pop(0).cancel()  # like a client that has sent a request and left
         store.may_answer.set()
         return await asyncio.gather(*asking)
 
@@ -121,9 +121,7 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
 def real(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Memories, Web]]:
-    """A memory on a disk of its own, of 2 MB, and a server of it that looks at it whenever it is
-    asked.
-    """
+    """A memory on its own 2 MB disk, and a server for it that checks the store on every request."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if (
@@ -164,7 +162,7 @@ def fill(disk: Path) -> None:
 
 
 def blocked(disk: Path) -> None:
-    """Put a folder in the place of a store's lock."""
+    """Put a folder where a store's lock file should be."""
     lock = disk / "m.db.lock" if (disk / "m.db").is_file() else disk / "m.db" / ".memories" / "lock"
     lock.rename(disk / "aside")
     lock.mkdir()
@@ -176,14 +174,14 @@ def test_a_store_that_no_write_can_change_is_not_ready(
 ) -> None:
     memories, web = real
     disk, number = tmp_path / "disk", 0
-    assert web._problem() == ""  # there is nothing yet
+    assert web._problem() == ""  # the folder is still empty
     made = memories.create("The office is in Berlin").memory
     assert made is not None
     assert web._problem() == ""
     assert len(memories.list().memories) == 1
     broken(disk)
     with pytest.raises(StoreError):
-        while number < 500:  # the log may have room for some
+        while number < 500:  # the log may still have room for some writes
             memories.create(f"note {number}", force=True)
             number += 1
     assert memories.get(made.id).content == "The office is in Berlin"
@@ -223,7 +221,7 @@ def test_a_rehearsal_leaves_the_store_as_it_was(home: Path) -> None:
         assert (db.pragma("data_version"), db.execute("SELECT * FROM store").fetchall()) == before
         assert db.execute("SELECT * FROM meta WHERE name = 'rehearsal'").fetchall() == []
     with other.transaction():
-        store.rehearse()  # others write, so a write succeeds
+        store.rehearse()  # another writer is active, so writes evidently succeed
     Memories(other, embedder="none").create("The office is in Bonn", force=True)
     assert list(store.check(deep=True)) == []
     store.close()

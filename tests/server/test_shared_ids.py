@@ -1,6 +1,4 @@
-"""Two namespaces with the same ids: a request with any token reaches what that may, and no other
-copy.
-"""
+"""Two namespaces with the same ids: a request reaches only the copies that its token may reach."""
 
 import itertools
 import json
@@ -41,7 +39,7 @@ CORE = (
     GRANTS[1],
     GRANTS[4],
     GRANTS[5],
-)  # who writes its own, who manages the shared ones, who reads all others
+)  # tokens that write to their own namespace, manage the shared one, or read all others
 EACH = [
     pytest.param(grants, id=" ".join(grants), marks=() if grants in CORE else pytest.mark.thorough)
     for grants in GRANTS
@@ -53,8 +51,8 @@ class Verb(NamedTuple):
     """A request about one memory or conversation.
 
     Attributes:
-        needs: The level of the token: 1 to read, 2 to write, 3 to manage.
-        state: What the memory is before: `current`, `deleted` or `pending`; or it is a
+        needs: The required level: 1 to read, 2 to write, 3 to manage.
+        state: The state of the memory before the request: `current`, `deleted` or `pending`; or
             `conversation`.
     """
 
@@ -100,13 +98,13 @@ class Site(NamedTuple):
     shared: Memories
 
     def token(self, name: str, *grants: str) -> dict[str, str]:
-        """Return the header that shows a new token."""
+        """Return a header with a new token."""
         secret, _ = tokens.create(self.home, name, tokens.parse_grants(grants))
         return {"authorization": f"Bearer {secret}"}
 
     def contents(self, namespace: str, name: str | None = None) -> list[Any]:
-        """Return the records of a namespace, or those of one memory or conversation, but for the
-        number of reads.
+        """Return the records of a namespace, or of one memory or conversation, without the read
+        counts.
         """
         kinds = (Collection.MEMORY, Collection.HISTORY)
         wanted = (Filter(kind, (namespace,), state="any", group=name) for kind in kinds)
@@ -116,7 +114,7 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server over a store in which two namespaces have the same ids."""
+    """A server for a store in which two namespaces have the same ids."""
     folder = tmp_path_factory.mktemp("site")
     home = folder / "home"
     environment = {"MEMORY_HOME": str(home), "PROJECT_DETECTION": "false", "NAMESPACE": SHARED}
@@ -133,7 +131,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def prepared(site: Site, state: str, count: int, numbers: "itertools.count[int]") -> Iterator[str]:
-    """Make memories or conversations that both namespaces have; return their ids."""
+    """Create memories or conversations with the same ids in both namespaces; return the ids."""
     ids = [f"01a1fdf1-92cd-7000-8000-{next(numbers):012}" for _ in range(count)]
     drafts = [
         Draft(f"words {name}", decay="reinforceable", id=name, pending=state == "pending")
@@ -256,8 +254,8 @@ def test_a_token_that_reads_shared_cannot_empty_it(
 def test_a_retry_is_not_answered_by_what_was_done_to_the_copy_of_another_namespace(
     site: Site,
 ) -> None:
-    """A server that begins a request a second time asks the log, which tells of both namespaces,
-    what it had done.
+    """A server that runs a request a second time looks up earlier changes in the log, which
+    contains both namespaces.
     """
     deleted, forgotten, restored = prepared(site, "current", 3, itertools.count(900_000))
     server: Server = site.client.app.state.server  # type: ignore[attr-defined]

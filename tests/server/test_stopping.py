@@ -1,6 +1,4 @@
-"""SIGTERM while requests are in flight: each gets its true result, or a problem that says what is
-known of it.
-"""
+"""SIGTERM during requests: each gets its true result, or a problem that says how much is known."""
 
 import asyncio
 import contextlib
@@ -55,7 +53,7 @@ class Answer(NamedTuple):
     body: Any
 
     def check(self, *said: str) -> str:
-        """Assert that it is a problem with one of these sentences; return which."""
+        """Check that an answer is a problem with one of these sentences; return which."""
         assert (self.status, self.kind, self.retry_after) == (
             503,
             "application/problem+json",
@@ -80,7 +78,7 @@ class Site(NamedTuple):
     def begin(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> Callable[[], Answer]:
-        """Send a request; return what waits for the answer."""
+        """Send a request; return the future answer."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
         data = body if body is None or isinstance(body, str) else json.dumps(body)
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
@@ -106,7 +104,7 @@ class Site(NamedTuple):
         self.process.send_signal(signal.SIGTERM)
 
     def ended(self) -> str:
-        """Wait for its end; return what it wrote on standard error."""
+        """Wait until the process ends; return its standard error."""
         assert self.process.wait(WAIT) == 0
         return self.log.read_text()
 
@@ -116,7 +114,7 @@ Start = Callable[..., Site]
 
 @pytest.fixture
 def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts a server with a time to stop."""
+    """Return a function that starts a server that gets this much time to stop."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def serve(grace: float, *, mcp: bool = False) -> Site:
@@ -162,7 +160,7 @@ def kept(environment: Mapping[str, str], tmp_path: Path) -> Callable[[], list[st
 
 @contextlib.contextmanager
 def busy(site: Site) -> Iterator[None]:
-    """Keep the store from being written while inside."""
+    """Block all writes to the store inside the context."""
     with contextlib.closing(apsw.Connection(str(site.home / "memories.db"))) as other:
         other.execute("begin immediate")
         yield
@@ -170,7 +168,7 @@ def busy(site: Site) -> Iterator[None]:
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """Return a call of a tool as MCP sends it."""
+    """Return a tool call in MCP's format."""
     meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}}
     return {
         "jsonrpc": "2.0",
@@ -190,7 +188,7 @@ MCP = {"Accept": "application/json, text/event-stream"}
 
 
 def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[], Answer]]:
-    """Send one write of each kind; return what waits for each answer."""
+    """Send one write of each kind; return the future answer of each."""
     sent: dict[str, tuple[str, str, Any, dict[str, str]]] = {
         "create": ("POST", "/api/memories", {"content": "create"}, {}),
         "queued": ("POST", "/api/memories", {"content": "queued"}, {}),
@@ -209,7 +207,7 @@ def writes(site: Site, seed: str, *, mcp: bool = True) -> dict[str, Callable[[],
         name: site.begin(method, path, body, **more)
         for name, (method, path, body, more) in sent.items()
     }
-    for _ in range(3):  # the server has read them by then
+    for _ in range(3):  # by then, the server has read them
         assert site.ask("GET", "/health").status == 200
     return waiting
 
@@ -225,11 +223,11 @@ def test_a_write_that_is_done_in_time_is_answered_as_ever(
     with busy(site):
         waiting = writes(site, seed, mcp=mcp)
         site.stop()
-        with pytest.raises(OSError):  # refused, or cut off
-            while True:  # it takes no more clients
+        with pytest.raises(OSError):  # refused, or disconnected
+            while True:  # it accepts no more clients
                 site.ask("GET", "/health")
     answers = {name: wait() for name, wait in waiting.items()}
-    assert answers.pop("store").check(NOTHING)  # a transaction that its client could not go on with
+    assert answers.pop("store").check(NOTHING)  # a transaction that its client could not continue
     assert {name: answer.status // 100 for name, answer in answers.items()} == dict.fromkeys(
         answers, 2
     )
@@ -241,7 +239,7 @@ def test_a_write_that_is_done_in_time_is_answered_as_ever(
 def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
     start: Start, kept: Callable[[], list[str]]
 ) -> None:
-    """No client can go on with one, since the server takes no more connections."""
+    """No client can continue a transaction, since the server accepts no more connections."""
     site = start(WAIT)
     begin = {"space": None, "arguments": [], "named": {"map": []}}
     assert site.ask("POST", "/store/v1/begin", begin | {"call": "1"}).status == 200
@@ -319,7 +317,7 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
         site.stop()
         first().check(IN_DOUBT)
         with pytest.raises(OSError):
-            while True:  # until the server has told the command that nothing was written
+            while True:  # until the server has reported to the command that nothing was written
                 site.ask("GET", "/health")
     told, _ = run.communicate(timeout=WAIT)
     assert (run.returncode, json.loads(told)["stored"]) == (0, True)
@@ -331,8 +329,8 @@ def test_a_command_that_a_stopping_server_did_not_begin_is_done_by_itself(
 
 
 class Done(NamedTuple):
-    """What writers were told: the texts that are stored, and the keys of those that may be sent
-    again.
+    """The answers that writers got: the texts that are stored, and the keys of those that may be
+    retried.
     """
 
     stored: list[str]
@@ -340,7 +338,7 @@ class Done(NamedTuple):
 
 
 def over_http(site: Site, done: Done, worker: int) -> None:
-    """Create memories until the server stops; odd workers with a key for each."""
+    """Create memories until the server stops; odd workers use a key for each."""
     for number in range(10_000):
         content, key = f"http {worker} {number}", f"{worker}-{number}"
         headers = {"Idempotency_Key": key} if worker % 2 else {}
@@ -361,7 +359,7 @@ def over_http(site: Site, done: Done, worker: int) -> None:
 
 
 def as_a_store(site: Site, done: Done, worker: int) -> None:
-    """Create memories in the store of the server, until it stops."""
+    """Create memories in the server's store until it stops."""
     home = site.home.parent / f"elsewhere{worker}"
     given = {"MEMORY_HOME": str(home), "MEMORY_TOKEN": site.token, "EMBEDDER": "none"}
     config = load_config(
@@ -374,7 +372,7 @@ def as_a_store(site: Site, done: Done, worker: int) -> None:
 
 
 def as_an_agent(site: Site, done: Done) -> None:
-    """Create memories by the tools, until the server stops."""
+    """Create memories through the tools until the server stops."""
 
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
@@ -397,7 +395,9 @@ def as_an_agent(site: Site, done: Done) -> None:
                         return
                     done.stored.append(f"mcp {number}")
 
-    with contextlib.suppress(Exception):  # the SDK has many names for a server that is gone
+    with contextlib.suppress(
+        Exception
+    ):  # the SDK raises many kinds of errors when a server is gone
         asyncio.run(create())
 
 

@@ -14,7 +14,7 @@ Token = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def project(tmp_path: Path) -> tuple[str, Path]:
-    """The name and the folder of a repository that the user's register has."""
+    """The name and the folder of a repository in the user's register."""
     top = tmp_path / "shop"
     top.mkdir()
     (top / "compose.yml").write_text("port: 5433\n")
@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> tuple[str, Path]:
 
 @pytest.fixture
 def stale(owner: TestClient, project: tuple[str, Path]) -> str:
-    """Store a memory about a file that changes afterwards; return its id."""
+    """Store a memory about a file that is changed afterwards; return its id."""
     name, top = project
     answer = owner.post(
         "/api/memories",

@@ -1,5 +1,5 @@
-"""A session of Amplifier with our modules: its kernel is real, the loop is a small one, the model
-is a script.
+"""An Amplifier session with our modules: the kernel is real, the loop is small, and the model
+follows a script.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ PACKAGES = {name: ROOT / "packages" / f"amplifier-module-{name}" for name in MOD
 
 
 class Loop:
-    """An orchestrator as Amplifier's own basic one: it tells the hooks, asks the model, runs the
-    tools it calls.
+    """An orchestrator like Amplifier's basic one: it emits events, asks the model and runs the
+    tools.
     """
 
     async def execute(
@@ -59,7 +59,7 @@ class Loop:
 
 
 class Model:
-    """Answers by a script and keeps what it was sent."""
+    """Answers from a script and records the requests."""
 
     name = "scripted"
 
@@ -73,13 +73,13 @@ class Model:
         return self.script.pop(0) if self.script else {"text": "Done."}
 
     def sent(self, at: int = 0) -> str:
-        """Return all text of a request."""
+        """Return the entire text of a request."""
         return "\n".join(str(message["content"]) for message in self.requests[at])
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Put our modules where the kernel finds them, as it does with a source in a bundle."""
+    """Put our modules where the kernel finds them, as it does for a source in a bundle."""
     for folder in PACKAGES.values():
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("MEMORY_HOME", str(tmp_path / "home"))
@@ -96,9 +96,7 @@ Talk = Callable[..., Model]
 
 @pytest.fixture
 def talk() -> Talk:
-    """Return a function that runs a session: prompts, what the model answers, and how the session
-    is set up.
-    """
+    """Return a function that runs a session from prompts, the model's answers and a configuration."""
 
     def run(
         prompts: list[str],
@@ -153,5 +151,5 @@ def talk() -> Talk:
 
 @pytest.fixture
 def bob() -> dict[str, Any]:
-    """Return what a session says whose agent is bob, with memory on."""
+    """Return the configuration of a session whose agent is bob, with memory on."""
     return {"agent_identity": "bob", "capabilities": {"memory": {"enabled": True}}}

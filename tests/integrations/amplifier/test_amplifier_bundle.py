@@ -1,4 +1,4 @@
-"""The bundle: what a session gets that includes one of its behaviors."""
+"""The bundle: what a session gets if it includes one of the behaviors."""
 
 import logging
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ BEHAVIORS = sorted(file.stem for file in (BUNDLE / "behaviors").glob("*.yaml"))
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Merge as bundles are: mappings by key, modules by their name; what comes later holds."""
+    """Merge as bundles are merged: mappings by key and modules by name; later values win."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         return {
             **base,
@@ -32,7 +32,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def plan_of(*names: str) -> dict[str, Any]:
-    """Return the plan of a session that includes these behaviors."""
+    """Return the plan of a session that includes some behaviors."""
     plan: dict[str, Any] = {}
     for name in names:
         read = yaml.safe_load((BUNDLE / "behaviors" / f"{name}.yaml").read_text())
@@ -46,7 +46,7 @@ def plan_of(*names: str) -> dict[str, Any]:
 
 
 def config_of(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the tool in a plan."""
+    """Return the tool's configuration in a plan."""
     tools: list[Mapping[str, Any]] = plan.get("tools", [{}])
     return dict(tools[0].get("config", {}))
 

@@ -1,4 +1,4 @@
-"""The hooks that capture, and what a user says of the memory of a session."""
+"""The hooks that capture, and the commands with which a user switches a session's memory."""
 
 import logging
 import subprocess
@@ -20,7 +20,7 @@ TOLD = "Remember that the shop deploys on Tuesdays at noon."
 
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Flush by hand instead of in another process; return how often one would have been started."""
+    """Don't start the flusher; return a list of the times that it would have been started."""
     calls: list[str] = []
     monkeypatch.setattr(capture, "_start_flusher", lambda _: calls.append("flush"))
     return calls
@@ -32,14 +32,14 @@ def home(tmp_path: Path) -> str:
 
 
 def flush() -> None:
-    """Store what waits, as the process does that a session starts when it ends."""
+    """Store the events in the inbox, as the flusher does when a session ends."""
     command = [sys.executable, "-m", "memories", "capture", "flush"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
 def waiting(tmp_path: Path) -> list[dict[str, Any]]:
-    """Return the events that wait in the inbox."""
+    """Return the events in the inbox."""
     return [
         event
         for name in inbox.names(home(tmp_path))
@@ -214,7 +214,7 @@ def test_an_inbox_that_can_t_be_written_stops_nothing(
 
 
 def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_path: Path) -> None:
-    """What the context has from before a session went on was captured by the session before."""
+    """The messages from before a session was resumed have already been captured."""
 
     async def go_on(coordinator: Any) -> None:
         context = coordinator.get("context")
@@ -236,7 +236,7 @@ def test_a_session_that_goes_on_tells_nothing_twice(talk: Any, bob: Bob, tmp_pat
 
 
 def test_start_as_bob_with_memory_enabled(talk: Any, tmp_path: Path) -> None:
-    """Nobody configured anything: the sentence of the specification is enough, from the next prompt
+    """Without any configuration, the sentence in the specification is enough, from the next prompt
     on.
     """
     with Memories(namespace="bob") as memories:

@@ -1,4 +1,4 @@
-"""Which messages a request has room for."""
+"""Which messages fit into a request."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 
 def fitted(messages: list[Message], budget: int, cut: Cut = Cut()) -> tuple[Cut, list[Message]]:  # noqa: B008
-    """Fit messages into a budget; return the cut and the messages that are left."""
+    """Fit messages into a budget; return the cut and the visible messages."""
     found = fit(messages, [size_of(message) for message in messages], cut, budget)
     return found, view(messages, found)
 
@@ -42,12 +42,12 @@ def result(of: str, size: int = 30) -> Message:
 
 
 def user(text: str) -> Message:
-    """Return a message of the user."""
+    """Return a user message."""
     return {"role": "user", "content": text}
 
 
 def blocks(messages: list[Message]) -> tuple[set[str], set[str]]:
-    """Return the ids of tool calls and of their results."""
+    """Return the ids of tool calls and tool results."""
     calls = {each["id"] for message in messages for each in message.get("tool_calls", ())}
     answers = {str(message["tool_call_id"]) for message in messages if message["role"] == "tool"}
     for message in messages:

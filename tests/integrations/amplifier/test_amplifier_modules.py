@@ -46,7 +46,7 @@ def test_a_distribution_is_named_and_typed_as_amplifier_looks_for_it(kind: str, 
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
     assert project["name"] == f"amplifier-module-{name}"
     assert project["entry-points"]["amplifier.modules"] == {name: f"{package(name).name}:mount"}
-    assert project["dependencies"] == []  # the kernel is a peer
+    assert project["dependencies"] == []  # the kernel is not a dependency
     loader = ModuleLoader(search_paths=[PACKAGES[name].parent])
     found = {module.id: module.type for module in asyncio.run(loader.discover())}
     assert found[name] == kind

@@ -1,4 +1,4 @@
-"""Our modules in a real session of Amplifier."""
+"""Our modules in a real Amplifier session."""
 
 import json
 import logging
@@ -108,7 +108,7 @@ def test_a_store_that_can_t_be_opened_stops_no_session(
 def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
     talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block never comes, and both requests are sent without it."""
+    """The block never arrives, and both requests are sent without it."""
     import threading
 
     from memories.integrations.amplifier import session

@@ -1,4 +1,4 @@
-"""The tool `memory` by itself: what it does, and that it never raises."""
+"""The tool `memory` on its own: its operations, and that it never raises."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def call() -> Iterator[Call]:
 
 
 def stored(call: Call, content: str, **given: Any) -> str:
-    """Store a memory; return the name that the answer gives it."""
+    """Store a memory; return its id from the answer."""
     result = call(operation="create", content=content, **given)
     assert result.success, result.output
     return str(result.output).split()[1]
@@ -157,7 +157,7 @@ def test_the_event_loop_is_free_while_the_memory_works(monkeypatch: pytest.Monke
             coordinator.mount_points["tools"]["memory"].execute({"operation": "list"})
         )
         await asyncio.sleep(0)
-        gate.set()  # only a loop that is free gets here
+        gate.set()  # only a loop that isn't blocked gets here
         result: ToolResult = await running
         await unmount()
         return result

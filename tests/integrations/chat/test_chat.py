@@ -1,6 +1,4 @@
-"""The chat agent: what it keeps, what it forgets, what becomes of turns that fail; over a stand-in
-for the model.
-"""
+"""The chat agent: what it stores, what it forgets, and how turns fail; the model is simulated."""
 
 import json
 import os
@@ -32,8 +30,8 @@ Talk = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def any_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the `sqlite3` that other tests of this process have loaded; the command's own process
-    has a safe one.
+    """Use the `sqlite3` that other tests in this process have loaded; the command's own process has
+    a safe one.
     """
     monkeypatch.setattr(chat_memory, "_SAFE", (3, 0, 0))
 
@@ -47,7 +45,7 @@ def kimi() -> Iterator[FakeKimi]:
 
 @pytest.fixture
 def settings(kimi: FakeKimi, tmp_path: Path) -> Settings:
-    """The settings of a chat with that service."""
+    """The settings of a chat that uses that service."""
     key = Secret(kimi.key)
     return Settings(
         tmp_path, "default-user", "default-thread", key, kimi.url, "kimi-k3", 20.0, "recency", {}
@@ -56,7 +54,7 @@ def settings(kimi: FakeKimi, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def agent_of() -> Iterator[Callable[[Settings], Agent]]:
-    """Return a function that builds an agent, and close what it opened."""
+    """Return a function that builds an agent; close the agents afterwards."""
     opened: list[ShortTerm] = []
 
     def build(settings: Settings) -> Agent:
@@ -72,7 +70,7 @@ def agent_of() -> Iterator[Callable[[Settings], Agent]]:
 
 @pytest.fixture
 def talk(agent_of: Callable[[Settings], Agent]) -> Talk:
-    """Say something to an agent that has just begun, and return what it answers."""
+    """Send a message to a new agent, and return its answer."""
 
     def say(settings: Settings, text: str) -> str:
         said: list[str] = []
@@ -89,7 +87,7 @@ def lines_of(settings: Settings, user: str = "default-user") -> list[dict[str, A
 
 
 def states(settings: Settings) -> int:
-    """Count the states of the graph that are kept."""
+    """Count the saved states of the graph."""
     session = ShortTerm(settings.data / FILE, "none")
     count: int = session.connection.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
     session.close()
@@ -437,7 +435,7 @@ def test_the_stand_in_refuses_what_the_real_one_refuses() -> None:
 
 
 def chat(kimi: FakeKimi, root: Path, **more: str) -> "subprocess.Popen[str]":
-    """Start the command `chat` in a process of its own."""
+    """Start the command `chat` in its own process."""
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(root), "MOONSHOT_API_KEY": kimi.key,
         "MOONSHOT_API_BASE": kimi.url,
@@ -552,7 +550,7 @@ def test_a_turn_cut_off_before_any_of_its_writes_spoils_no_session(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    """A process that is killed between two writes also has no chance to drop its turn."""
+    """A process that is killed between two writes can't drop its turn either."""
     for number in range(20):
         mine = settings._replace(thread_id=f"thread{number}", user_id=f"user{number}")
         agent, left = agent_of(mine), [number]

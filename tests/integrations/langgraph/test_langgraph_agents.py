@@ -1,5 +1,5 @@
-"""Agents of LangChain and LangMem on `MemoriesStore`, and our tools in such an agent; the model is
-a stand-in.
+"""LangChain and LangMem agents with `MemoriesStore`, and our tools in such an agent; the model is
+simulated.
 """
 
 import json
@@ -19,14 +19,14 @@ from memories.mcp.answers import short_id
 
 
 class Model(GenericFakeChatModel):
-    """Says what it was given to say, whatever tools it is offered."""
+    """Gives prepared answers, whatever tools it is offered."""
 
     def bind_tools(self, tools: Sequence[Any], **_more: Any) -> Any:
         return self
 
 
 def calls(name: str, **arguments: Any) -> AIMessage:
-    """Return a message of the model that calls a tool."""
+    """Return a model's message that calls a tool."""
     return AIMessage(
         "",
         tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}],
@@ -39,7 +39,7 @@ def saying(*messages: AIMessage) -> Model:
 
 
 def told(messages: Sequence[BaseMessage]) -> list[str]:
-    """Return the results of tools."""
+    """Return the tool results."""
     return [str(message.content) for message in messages if isinstance(message, ToolMessage)]
 
 
@@ -50,7 +50,7 @@ def ask(agent: Any, text: str, **config: Any) -> list[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MemoriesStore]:
-    """An open store of LangGraph's kind."""
+    """An open LangGraph store."""
     with MemoriesStore(f"sqlite:///{tmp_path}/store", embedder="fake") as opened:
         yield opened
 
@@ -62,7 +62,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         yield opened
 
 
-@pytest.mark.filterwarnings("default")  # LangMem uses what LangGraph will drop
+@pytest.mark.filterwarnings("default")  # LangMem uses names that LangGraph will remove
 def test_langmems_tools_store_and_find(store: MemoriesStore) -> None:
     from langmem import create_manage_memory_tool, create_search_memory_tool
 
@@ -93,7 +93,7 @@ def test_langmems_tools_store_and_find(store: MemoriesStore) -> None:
     )
 
 
-@pytest.mark.filterwarnings("default")  # LangMem uses what LangGraph will drop
+@pytest.mark.filterwarnings("default")  # LangMem uses names that LangGraph will remove
 def test_langmems_manager_writes_what_it_extracts(store: MemoriesStore) -> None:
     from langmem import create_memory_store_manager
 

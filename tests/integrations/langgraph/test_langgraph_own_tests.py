@@ -1,7 +1,7 @@
 """LangGraph's own tests of its `SqliteStore`, run on `MemoriesStore`.
 
-`tests/data/langgraph_store_tests.txt` is their file, unchanged. All pass but those in `DIFFERENT`;
-docs/langgraph.md describes the differences.
+`tests/data/langgraph_store_tests.txt` is their file, unchanged. All pass except those in
+`DIFFERENT`; docs/langgraph.md describes the differences.
 """
 
 import os
@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 
 DATA = Path(__file__).parents[2] / "data"
 DIFFERENT = {
-    # They test the insides of `SqliteStore`: its SQL, its migrations, its dimension.
+    # They test the internals of `SqliteStore`: its SQL, its migrations, its dimension.
     *("test_nonnull_migrations", "test_escape_glob_literal", "test_namespace_match_pattern"),
     *("test_list_namespaces_prefix_uses_indexable_condition", "test_vector_store_initialization"),
-    # Scores count words, too; theirs are cosines.
+    # Our scores include words; theirs are cosines.
     *("test_scores", "test_embed_with_path", "test_embed_with_path_operation_config"),
-    # A query finds what fits it; theirs returns every item, ordered by cosine.
+    # A query finds the items that match it; theirs returns every item, ordered by cosine.
     *("test_vector_search_with_filters", "test_vector_search_pagination"),
-    # The name of a member is never SQL, so it needs no check.
+    # A member's name is never used as SQL, so it isn't checked.
     "test_sql_injection_vulnerability",
     # A label with a line break is refused.
     "test_namespace_labels_with_trailing_newline",

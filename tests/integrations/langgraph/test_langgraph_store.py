@@ -1,5 +1,5 @@
-"""`MemoriesStore` beside the stores that LangGraph ships: what agrees, and where ours does
-otherwise on purpose.
+"""`MemoriesStore` compared with LangGraph's own stores: where they agree, and where ours differs on
+purpose.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ANN = ("users", "ann")
 
 @pytest.fixture(params=(*OURS, "in memory", "their sqlite"))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]:
-    """Each store: two of LangGraph's own and ours."""
+    """Each store: two of LangGraph's and ours."""
     if request.param == "in memory":
         yield InMemoryStore()
     elif request.param == "their sqlite":
@@ -62,7 +62,7 @@ def ours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoriesSto
 
 
 def keys(found: list[Any]) -> set[str]:
-    """Return the keys of what was found."""
+    """Return the keys of the items that were found."""
     return {item.key for item in found}
 
 

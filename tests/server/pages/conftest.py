@@ -1,4 +1,4 @@
-"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is there."""
+"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is installed."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ def mcp() -> Iterator[None]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Serve an empty memory that finds by words alone."""
+    """Serve an empty memory that is searched by words only."""
     with serving(tmp_path) as started:
         yield started
 
 
 @pytest.fixture
 def asking(site: Site) -> Iterator["httpx.Client"]:
-    """A client with the token of the site."""
+    """A client that sends the site's token."""
     import httpx
 
     headers = {"Authorization": f"Bearer {site.token}"}
@@ -40,8 +40,8 @@ def asking(site: Site) -> Iterator["httpx.Client"]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Start Chromium once for the tests of a file: what drives it runs an event loop, which others
-    can't share.
+    """Start Chromium once for the tests of a file; its driver runs an event loop that others can't
+    share.
     """
     found = (
         shutil.which("chromium")
@@ -61,15 +61,15 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def problems() -> list[str]:
-    """Collect what a browser complains about: scripts that fail, and what the content security
-    policy refused.
+    """Collect the errors of a browser: scripts that fail, and violations of the content security
+    policy.
     """
     return []
 
 
 @pytest.fixture
 def opened(site: Site, browser: Any, problems: list[str]) -> Iterator[Callable[..., Any]]:
-    """Return what opens a page as a reader who has signed in; each call is a browser of its own."""
+    """Return a function that opens a page as a signed-in reader; each call uses a new browser."""
     contexts = []
 
     def open_page(path: str = "/", **settings: Any) -> Any:

@@ -1,5 +1,5 @@
-"""What an agent sees, as the page shows it: the same as the hooks give, and to each reader only
-what the reader's token may see.
+"""The page shows what an agent sees, exactly as the hooks give it, and shows each reader only what
+the reader's token may see.
 """
 
 import re
@@ -22,7 +22,7 @@ HOSTILE = '</pre><script>alert(1)</script>"><img src=x onerror=alert(2)>{{ 7*7 }
 
 
 def client_with(site: Site, name: str, *grants: str) -> httpx.Client:
-    """Return a client whose token has these grants only."""
+    """Return a client whose token has only these grants."""
     secret, _ = tokens.create(site.memories.config.home, name, tokens.parse_grants(grants), None)
     headers = {"Authorization": f"Bearer {secret}"}
     return httpx.Client(base_url=site.url, headers=headers, timeout=60)
@@ -102,7 +102,7 @@ def test_a_token_sees_what_its_namespace_gives(site: Site) -> None:
     with client_with(site, "admin", "*:admin") as client:
         page = client.get("/agents?message=kettle").text
         assert "of the owner" in page
-        assert "Agents and hooks" not in page  # they belong to the machine's user
+        assert "Agents and hooks" not in page  # agents and hooks belong to the machine's user
     with client_with(site, "writer", "bob:rw", "shared:r") as client:
         page = client.get("/agents?namespace=bob&message=kettle").text
         assert "of the owner" in page

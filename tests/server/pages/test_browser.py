@@ -1,4 +1,4 @@
-"""What people do on the pages, in a real browser."""
+"""The actions on the pages, in a real browser."""
 
 import json
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_a_hundred_rapid_edits_are_a_hundred_versions(site: Site, opened: Open) 
         page.locator("article .text", has_text=f"Edit {number}").first.wait_for()
         page.locator("#edit").wait_for(
             state="hidden"
-        )  # the change may have been seen before the answer was
+        )  # the page may have shown the change before the answer arrived
     versions = site.memories.history(made.id).versions
     assert [version.content for version in versions] == [f"Edit {number}" for number in range(101)]
 

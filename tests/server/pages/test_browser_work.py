@@ -1,5 +1,5 @@
-"""Work on the page in a real browser: new memories, changes of many, commands, what an agent
-sees, and that everybody can use it.
+"""Working with the page in a real browser: new memories, bulk changes, commands, what an agent
+sees, and accessibility.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The whole page as it was on a day: every view, every link, and what its JSON says."""
+"""The page as it was on an earlier day: every view, every link, and the JSON of each view."""
 
 import html
 import re
@@ -20,7 +20,7 @@ _LINK = re.compile(r'<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 
 def client_of(site: Site) -> httpx.Client:
-    """Return a client that shows the token of a site."""
+    """Return a client that sends a site's token."""
     return httpx.Client(
         base_url=site.url, headers={"Authorization": f"Bearer {site.token}"}, timeout=60
     )
@@ -65,7 +65,7 @@ def asking(past: tuple[httpx.Client, str]) -> httpx.Client:
 
 @pytest.fixture
 def one(past: tuple[httpx.Client, str]) -> str:
-    """The id of a memory that the site had in the past."""
+    """The id of the memory in the site with a past."""
     return past[1]
 
 
@@ -77,7 +77,7 @@ def own(site: Site) -> Iterator[httpx.Client]:
 
 
 def text_of(answer: httpx.Response) -> str:
-    """Return what a page says, without its marks."""
+    """Return a page's text, without markup."""
     main = answer.text.partition("<main")[2]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
@@ -314,7 +314,7 @@ def test_an_empty_day_says_that_nothing_was_there(asking: httpx.Client, one: str
 
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return what sets the time zone of this machine."""
+    """Return a function that sets the time zone of this machine."""
 
     def choose(name: str) -> None:
         monkeypatch.setenv("TZ", name)

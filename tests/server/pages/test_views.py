@@ -1,4 +1,4 @@
-"""What the pages answer, without a browser."""
+"""The answers of the pages, without a browser."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
             "score": None,
             "confidence": None,
             "size_bytes": None,
-        }  # the first has reads counted
+        }  # the first request counts as a read
         one, other = shown.json(), said.json()
         for each in (one, other, *one.get("results", []), *other.get("results", [])):
             each |= {
@@ -81,7 +81,7 @@ def test_the_first_view_is_small(site: Site, asking: httpx.Client) -> None:
     assert again.status_code == 304
 
 
-# Addresses, and the status and a part of the sentence that they get.
+# addresses, each with the expected status and a part of the expected sentence
 BAD = (
     ("/memories/nope", 400, "id"),
     ("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9", 404, "Memory not found"),
@@ -292,5 +292,5 @@ def test_the_plot_of_a_search_counts_its_results(site: Site, asking: httpx.Clien
 def test_a_missing_memory_is_named_so_and_stays_quiet(asking: httpx.Client) -> None:
     page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9").text
     assert "<h1>No such memory</h1>" in page
-    assert "data-changes" not in page  # an error page does not announce itself again
+    assert "data-changes" not in page  # an error page is not updated
     assert "data-changes" in asking.get("/").text

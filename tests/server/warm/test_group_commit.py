@@ -1,5 +1,5 @@
-"""Group commit: many writes share a transaction, each judged as if it came alone, none acknowledged
-before it ends.
+"""Group commit: many writes share a transaction, each is judged as if it came alone, and none is
+acknowledged before the commit.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 @pytest.fixture
 def group_commit(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
-    """The group commit of these memories, which never stops waiting for more."""
+    """The group commit of Bob's store, without a time limit for a transaction."""
     monkeypatch.setattr(
         "memories.server.group_commit._SECONDS", 600.0
     )  # however busy this machine is
@@ -76,7 +76,7 @@ class Held:
 
 
 def together(group_commit: GroupCommit, runs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run them in one transaction, in this order; return what each returned or raised."""
+    """Run functions in one transaction, in this order; return what each returned or raised."""
 
     with ThreadPoolExecutor(len(runs)) as pool:
         with Held(group_commit):
@@ -105,7 +105,7 @@ def test_many_writes_share_a_transaction(memories: Memories, group_commit: Group
         ],
     )
     assert len({each[0].id for each in made}) == 40
-    assert group_commit.commits == 2  # one of them was to keep them waiting
+    assert group_commit.commits == 2  # one of them kept the others waiting
     assert group_commit.writes == 41
     assert memories.status().memory_count == 40
     assert {check.problem for check in memories.verify_log()} == {None}
@@ -114,8 +114,8 @@ def test_many_writes_share_a_transaction(memories: Memories, group_commit: Group
 def test_each_is_judged_by_what_stands_before_it(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
-    """Repetitions, corrections, keys and what is superseded, all in one transaction, as one after
-    another.
+    """Repetitions, corrections, keys and replacements work within one transaction as they do one
+    after the other.
     """
     drafts = [
         Draft("The deploy day is Tuesday"),
@@ -280,8 +280,8 @@ def test_what_waits_is_written_before_the_end_and_nothing_after_it(
 
 
 def test_a_draft_with_an_id_is_stored_once(memories: Memories, group_commit: GroupCommit) -> None:
-    """So a client that does not know whether it was stored may ask again; also when others wrote
-    meanwhile.
+    """A client that doesn't know whether its draft was stored may send it again, even if others
+    have written in the meantime.
     """
     draft = Draft("sent twice", {"team": "web"}, id="01a1fdf1-92cd-72f2-8abc-0123456789ab")
     first, second = (
@@ -353,7 +353,7 @@ def test_what_is_submitted_and_fails_is_noted_and_fails_alone(
 
 
 def test_who_waits_no_more_stops_nothing(memories: Memories, group_commit: GroupCommit) -> None:
-    """Such as a request that is given up while the server ends."""
+    """For example, the client of a request gives up while the server stops."""
     with Held(group_commit):
         given_up = group_commit.submit(memories, Draft("nobody waits for this"), False, True)
         assert not given_up.cancel()
@@ -380,7 +380,7 @@ def test_after_a_write_the_reads_before_it_are_counted(
 
 
 def added(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[Collection]]:
-    """Return what will be added to a store: for each time the collections of the records."""
+    """Return the collections of the records that are added to a store, one list for each call."""
     found: list[list[Collection]] = []
     append = store.append
 
@@ -406,7 +406,7 @@ def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
 def test_large_requests_share_transactions_too(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In transactions of their own, they would wait for one another's lock instead."""
+    """In separate transactions, they would wait for each other's lock."""
     found = added(memories._raw_store, monkeypatch)
     drafts = [[Draft(f"fact {n} of {part}") for n in range(100)] for part in range(4)]
     made = together(
@@ -439,9 +439,7 @@ def test_entries_of_many_writers_follow_one_another(
 def test_what_is_refused_so_late_fails_alone(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of records that are added at once, who is told of a conflict is who wrote the one that has
-    it.
-    """
+    """If records are added together, the conflict is reported to the writer whose record has it."""
     append = memories._raw_store.append
 
     def refusing(records: Sequence[Record]) -> None:
@@ -461,13 +459,12 @@ def test_what_is_refused_so_late_fails_alone(
 
 
 def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories:
-    """Return another one of the same store that notes what it is told to have changed, ids and
-    whether they are there.
+    """Return a second `Memories` for the same store that records the changes that are reported.
 
     Args:
-        memories: Whose store it is.
-        found: Where it notes this.
-        refused: A text of which it can't be told.
+        memories: The memories that use the store.
+        found: Receives the ids of changed memories, and whether they exist.
+        refused: A text whose report fails.
     """
     one = memories.of_client("told", "1")
 
@@ -485,8 +482,8 @@ def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories
 def test_what_changed_is_told_once_after_the_commit(
     late: bool, memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where all had to be made again: of what was undone nothing is told, its ids are
-    nobody's.
+    """Even if all writes are repeated: undone writes are not reported, and their ids are used by no
+    memory.
     """
     found: list[Any] = []
     told, other = telling(memories, found), telling(memories, found)
@@ -530,7 +527,7 @@ def test_nothing_is_told_of_a_commit_that_fails(
 def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
-    """As of a write that is alone; writes of others have nothing to do with it."""
+    """As with a single write; the writes of others are not affected."""
     found: list[Any] = []
     bad, good = telling(memories, found, "bad"), telling(memories, found, "bad")
     with pytest.raises(StoreError, match="scratchpad"):
@@ -548,7 +545,7 @@ def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(
 def test_many_small_drafts_end_a_transaction_in_time(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is added late is added in pieces, so that the time that it takes is seen."""
+    """Deferred records are added in batches, so that the time limit is noticed."""
     monkeypatch.setattr("memories.stores.wrapper.MOST_WAITING", 20)
     found = added(memories._raw_store, monkeypatch)
     few = [Draft(f"fact {n}") for n in range(15)]
@@ -557,8 +554,8 @@ def test_many_small_drafts_end_a_transaction_in_time(
 
 
 class Asked(NamedTuple):
-    """One create: who, what, and which of those before it is superseded, or has the id that it asks
-    for.
+    """One create: its writer, its text, and which earlier one it supersedes or whose id it
+    requests.
     """
 
     client: int
@@ -598,14 +595,14 @@ NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 
 
 class World(NamedTuple):
-    """A store, and three who write to it: two of one namespace, one of another that has a quota."""
+    """A store and three writers: two in one namespace, and one in another namespace with a quota."""
 
     store: Store
     clients: tuple[Memories, ...]
 
 
 def world(folder: Path) -> World:
-    """Return a store with a quota, and the namespaces that write into it."""
+    """Return a store with a quota, and the memories that write to it."""
     config = load_config(
         {
             "store": f"sqlite:///{folder}/m.db",
@@ -628,7 +625,7 @@ def world(folder: Path) -> World:
 
 
 def draft_of(asked: Asked, ids: Sequence[str]) -> Draft:
-    """Return the draft that a generated request asks for."""
+    """Return the draft for a generated request."""
     superseded = None if asked.supersedes is None or not ids else ids[asked.supersedes % len(ids)]
     known = None if asked.again is None else IDS[asked.again]
     tags = dict(asked.tags)
@@ -638,7 +635,7 @@ def draft_of(asked: Asked, ids: Sequence[str]) -> Draft:
 
 
 def told(outcome: Any, names: dict[str, str]) -> Any:
-    """Return what became of a create, ids as their numbers in the order of writing."""
+    """Return the result of a create, with ids as their numbers in the order of writing."""
     text = (
         f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
     )
@@ -646,7 +643,7 @@ def told(outcome: Any, names: dict[str, str]) -> Any:
 
 
 def named(text: str, names: dict[str, str]) -> str:
-    """Replace each id in a text by its name."""
+    """Replace each id in a text with its name."""
     for memory_id, name in names.items():
         text = text.replace(memory_id, name)
     return text
@@ -662,8 +659,8 @@ def write(
 
 
 def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
-    """Return all that is stored, ids as their numbers in the order of writing, and these
-    numbers.
+    """Return everything that is stored, with ids as their numbers in the order of writing, and
+    these numbers.
     """
     records = [
         record
@@ -686,8 +683,8 @@ def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
 def test_together_is_as_one_after_another(
     before: list[Asked], asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids, whatever shares
-    a transaction.
+    """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids don't depend on
+    which writes share a transaction.
     """
     count = itertools.count(1)
     made = "memories.write.create.new_id"
@@ -740,7 +737,7 @@ def test_together_is_as_one_after_another(
 
 
 def outcome(run: Callable[[], Any]) -> Any:
-    """Return what a call returns, or what it raises."""
+    """Return what a function returns or raises."""
     try:
         return run()
     except Exception as exc:  # noqa: BLE001 - it is what the test looks at

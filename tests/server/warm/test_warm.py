@@ -1,6 +1,4 @@
-"""The command through a server, as processes: what it answers, and what happens when the server is
-unwell.
-"""
+"""The command through a server, as processes: its answers, and what happens when the server fails."""
 
 import json
 import os
@@ -27,13 +25,13 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    """The environment of a server and of commands beside it."""
+    """The environment of a server and of the commands that use it."""
     return {**clean_environment, "MEMORY_HOME": str(tmp_path / "h")}
 
 
 @pytest.fixture
 def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
-    """Run a command beside the server."""
+    """Run a command that uses the server."""
 
     def run(
         *arguments: str, check: bool = True, **options: Any
@@ -55,7 +53,7 @@ def serving(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Serve]:
 
 
 def answered(memory: Run) -> int:
-    """Return how many commands the server has answered."""
+    """Return the number of commands that the server has answered."""
     return int(json.loads(memory("serve", "--status").stdout)["commands"])
 
 
@@ -157,9 +155,7 @@ def test_commands_that_read_files_or_streams_need_their_own_process(arguments: l
 def test_the_client_decides_who_writes_and_from_where(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Namespace, trust, the settings of its folder and its formats are those of the client, not of
-    the server.
-    """
+    """Namespace, trust, settings of the folder and formats are the client's, not the server's."""
     serving()
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / ".env").write_text("MEMORY_FORMAT=text\n")
@@ -315,7 +311,7 @@ def test_leftovers_of_a_killed_server_do_not_stop_commands(
 
 
 class Impostor:
-    """Greets as a server does, reads what is asked, then behaves as it is told."""
+    """Greets like a server and reads the request, then behaves as the test says."""
 
     def __init__(self, path: str, greeting: str, answer: bytes | None) -> None:
         Path(path).parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -343,7 +339,7 @@ class Impostor:
 def test_a_create_that_got_no_answer_is_stored_once(
     memory: Run, environment: dict[str, str]
 ) -> None:
-    """Its id was made before it was asked for: with it a second run stores nothing twice."""
+    """Its id was chosen before the request, so a second run doesn't store it twice."""
     impostor = Impostor(socket_path(environment), f"{client.GREETING} {__version__}", b"..")
     made = json.loads(memory("create", "it got lost", "--force").stdout)
     impostor.close()
@@ -392,7 +388,7 @@ def test_a_server_of_an_earlier_protocol_is_not_asked(
 def test_a_server_of_an_earlier_protocol_can_be_stopped(
     memory: Run, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """It listens under the name of its store; that of the default store is a link to it."""
+    """A server's socket is named after its store; for the default store, there is a link to it."""
     path = client.socket_of(f"sqlite:///{tmp_path}/h/memories.db", dict(environment))
     status = {"running": True, "version": "0.0.1"}
     impostor = Impostor(path, "memories 1 0.0.1", f"{json.dumps(status)}\n".encode())
