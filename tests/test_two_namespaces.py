@@ -343,7 +343,7 @@ def test_what_is_gone_in_the_own_namespace_is_read_in_the_other_one_and_not_writ
                 change(made.ids.main)
         bob.forget(made.ids.main)
         assert bob.history(made.ids.main).namespace == "shared"
-        with pytest.raises(RequestError, match="is in namespace shared and this writes to bob"):
+        with pytest.raises(RequestError, match="is in namespace shared, and you write to bob"):
             bob.forget(made.ids.main)
 
 

@@ -190,7 +190,7 @@ def test_the_end_of_a_projects_name_finds_it_unless_several_end_like_that(
     refused = memory("search", "deploys", "--project", "shop")
     assert (refused.code, refused.error) == (
         2,
-        f'"shop" may be {ACME} or example.org/shop; give its whole name',
+        f'"shop" may be {ACME} or example.org/shop; give its full name',
     )
     stored("Deploys need no project", "--project", "shop")
     assert memory("list", "--project", "shop").json["count"] == 1
@@ -208,7 +208,7 @@ def test_the_end_of_a_projects_name_is_enough_for_a_prompt(
     assert "Deploys happen" not in memory("prompt", "--project", "op").json["prompt"]
     stored("Deploys are announced", "--project", "example.org/shop")
     refused = memory("prompt", "--project", "shop")
-    said = f'"shop" may be {ACME} or example.org/shop; give its whole name'
+    said = f'"shop" may be {ACME} or example.org/shop; give its full name'
     assert (refused.code, refused.error) == (2, said)
 
 

@@ -308,7 +308,7 @@ def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[
 def test_only_a_person_accepts(memory: Command, captured: list[str], channel: str) -> None:
     with Memories(channel=channel, embedder="fake") as memories:
         for decide in (memories.review.accept, memories.review.reject):
-            with pytest.raises(Exception, match="only a person can decide"):
+            with pytest.raises(Exception, match="only a person can accept or reject"):
                 decide(captured)
     assert waiting(memory) == set(captured)
 

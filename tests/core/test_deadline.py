@@ -240,6 +240,6 @@ def test_a_queued_turn_that_will_never_be_accepted_is_put_aside(tmp_path: Path) 
     ):
         shared.add_turns("team", ["hello"])
         gateway = MemoryGateway("memories", backend=EngineBackend(bob))
-        with pytest.raises(ValueError, match="is in namespace shared and this writes to bob"):
+        with pytest.raises(ValueError, match="is in namespace shared, and you write to bob"):
             gateway.append_history("team", "user", "hello", 0, TS)
         assert not gateway.queue

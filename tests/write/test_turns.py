@@ -507,7 +507,7 @@ def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
         [hit] = bob.search("friday", scope="history")
         assert (hit.turn.namespace, hit.turn.speaker) == ("shared", "Ann")
         with pytest.raises(
-            RequestError, match='"standup" is in namespace shared and this writes to bob'
+            RequestError, match='"standup" is in namespace shared, and you write to bob'
         ):
             bob.add_turns("standup", [said("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:

@@ -40,7 +40,7 @@ HINT_RETURNED = (
     "run: memory update {newer} CONTENT; to store this one as well add --force"
 )
 HINT_CORRECTS = (
-    "stored; it corrects {corrects}, which a search shows after it; if both are true run: "
+    "stored; it corrects {corrects}, and is shown before it in a search; if both are true run: "
     "memory update {id} --not-corrects {corrects}"
 )
 HINT_SIMILAR = "stored; if it replaces a memory in similar_to run it again with: --supersedes ID"

@@ -42,7 +42,9 @@ HINT_SIMILAR = (
     "stored; if it replaces or repeats one of similar_to, call this again with supersedes=ID"
 )
 HINT_SEEN = "stored; your search found {}: if this replaces it, call this again with supersedes=ID"
-HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
+HINT_CORRECTS = (
+    "stored; it corrects {}: a search that finds both shows that one second, marked as corrected"
+)
 HINT_DELETED = "restore_memory brings it back"
 HINT_NOT_MERGED = "not_merged names what it says differently: to change that call update_memory"
 # fields in an answer to a create

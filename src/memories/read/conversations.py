@@ -20,10 +20,10 @@ from memories.read.turns import said_at
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import ROLE, Collection, Filter, Patch, Record, Ref
 
-MAX_CONVERSATIONS = 100_000  # conversations that one listing considers
+MAX_CONVERSATIONS = 100_000  # maximum number of conversations that one listing considers
 TITLE, USER, TAGS = "title", "user", "conversation_tags"  # fields of the first turn
 ABOUT = (TITLE, USER, TAGS)
-MAX_OPENING = 90  # characters of a first turn that stand for a title
+MAX_OPENING = 90  # maximum number of characters of a first turn shown in place of a title
 _CURSOR = re.compile(r"(-?\d{1,15}):([^:]{1,63}):(.{1,256})", re.DOTALL)
 
 
@@ -35,13 +35,13 @@ class Conversation:
         id: The name of the conversation.
         namespace: The namespace that it belongs to.
         turn_count: The number of stored turns.
-        first_at: When the first turn was said.
-        last_at: When the last turn was said.
+        first_at: The time of the first turn.
+        last_at: The time of the last turn.
         title: The title, if it has one.
         user: The user in the conversation, if recorded.
         tags: Free key-value pairs.
         waiting_count: The number of queued turns; see `Memories.waiting_turns`.
-        opening: The beginning of the first turn of a user, if there is one.
+        opening: The beginning of the first user turn, if there is one.
     """
 
     id: str
@@ -215,7 +215,7 @@ def _refuse_unknown(filters: Iterable[str], known: Mapping[str, object], of: str
 def find(
     store: Store, namespaces: Sequence[str], name: str, end: datetime | None = None
 ) -> Conversation:
-    """Return a conversation, optionally as it was at a time; see `Memories.conversation`."""
+    """Return a conversation, optionally as it was at a given time; see `Memories.conversation`."""
     for namespace in namespaces:
         last_turns = store.scan(_all_turns(namespace, name, end), limit=1, newest_first=True)
         for conversation in _conversations(store, last_turns, {}, end):
@@ -341,6 +341,6 @@ def keep_about(store: Store, removed: Sequence[Ref]) -> None:
 def not_own(name: str, namespace: str, own: str) -> RequestError:
     """Return the error for an attempt to change a conversation in another namespace."""
     return RequestError(
-        f'Conversation "{validate.shown(name)}" is in namespace {namespace} and this writes to '
+        f'Conversation "{validate.shown(name)}" is in namespace {namespace}, and you write to '
         f"{own}; write there (namespace {namespace}), or choose another name"
     )

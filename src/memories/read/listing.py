@@ -123,7 +123,7 @@ NEWEST_FIRST = Order(None, descending=True)
 def parse_order(
     sort: str, confidence: Callable[[Record], float], *, reverse: bool, is_past: bool
 ) -> Order:
-    """Return the order with a name; see `Memories.list`.
+    """Return the order with this name; see `Memories.list`.
 
     Args:
         sort: The name.
@@ -178,7 +178,7 @@ def read_page(
 
     Args:
         lookup: The store, and the namespaces to read.
-        where: A filter, or several of which records match any.
+        where: A filter, or several; a record must match one of them.
         limit: The maximum number of records.
         cursor: The cursor from the previous page.
         selects: A further condition; as many records are read as it takes to fill the page.
@@ -203,7 +203,7 @@ def _read_in_order_of_creation(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return `count` records in the order of creation, or a few more; all if there are fewer."""
+    """Return at least `count` records in the order of creation; all if there are fewer."""
     selected: list[Record] = []
     batch_size = count
     while len(selected) < count:

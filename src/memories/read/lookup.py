@@ -28,9 +28,9 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more than any memory has
-MAX_PROJECTS = 200  # projects that are searched for a key, to name them in an error
-MAX_MINUTES = 100  # how many minutes of ids are compared to shorten one
-MAX_NEIGHBOURS = 1_000  # ids per minute that are compared
+MAX_PROJECTS = 200  # maximum number of projects searched for a key, to name them in an error
+MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten one
+MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
 # A younger id gets a longer prefix, since new ids may follow in its minute.
 RECENT = timedelta(minutes=5)
 _TIME_AND_RANDOM = 18  # characters of an id: the time and 12 random bits
@@ -170,8 +170,8 @@ class Lookup(NamedTuple):
         except RequestError:
             namespace, _ = self._locate(memory_id)
             raise RequestError(
-                f"Memory is in namespace {namespace} and this writes to {self.namespace}; change "
-                "it from there, or store one that says what holds instead"
+                f"Memory is in namespace {namespace}, and you write to {self.namespace}; change it "
+                "from there, or store a memory that says what is true now"
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
@@ -456,7 +456,7 @@ def _shorten(memory_id: str, neighbours: list[str] | None, min_length: int) -> s
 
 
 def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Sequence[str] | None:
-    """Return the names of a project that a caller named: one, completed, or several as they are.
+    """Return the names of a project: a single one is completed, several are returned as they are.
 
     Raises:
         InvalidInput: See `complete_name`.
@@ -465,7 +465,7 @@ def complete_project(project: str | Sequence[str] | None, names: Set[str]) -> Se
 
 
 def complete_name(project: str, names: Set[str]) -> str:
-    """Return the whole name of a project.
+    """Return the full name of a project.
 
     Args:
         project: A project's name or, if no project has that name, the end of one: `shop` for
@@ -473,14 +473,14 @@ def complete_name(project: str, names: Set[str]) -> str:
         names: The names of projects in use.
 
     Raises:
-        InvalidInput: Several projects' names end like that, or it can't be a tag value.
+        InvalidInput: Several projects have names that end with it, or it can't be a tag value.
     """
     name = validate.tags({"project": project})["project"]
     if name in names:
         return name
     longer = sorted(other for other in names if other.endswith(f"/{name}"))
     if len(longer) > 1:
-        raise InvalidInput(f'"{name}" may be {" or ".join(longer)}; give its whole name')
+        raise InvalidInput(f'"{name}" may be {" or ".join(longer)}; give its full name')
     return longer[0] if longer else name
 
 
@@ -547,7 +547,7 @@ def count_turns(store: Store, where: Filter) -> int:
 
 
 def select_accepted(records: Sequence[Record], moment: datetime | None) -> list[Record]:
-    """Return the records that did not await review at a given time; all of them if it is None."""
+    """Return the records that did not await review at a given time; all of them without a time."""
     if moment is None:
         return list(records)
     return [record for record in records if accepted_at(record) <= to_millis(moment)]

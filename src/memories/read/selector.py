@@ -170,7 +170,7 @@ def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
         return selector.narrow(where), selector.fits
     if where.as_of is not None or where.state != "live":
         raise InvalidInput(
-            "deleted or as_of, and a state in where, can't be combined; leave one out"
+            "deleted or as_of can't be combined with a state in where; leave one of them out"
         )
     return selector.narrow(selector.include_states(where)), selector.selects
 
@@ -243,7 +243,7 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
     if condition.operator in ("~", "!~") and kind in ("time", "number"):
         raise error_at(
             condition.place,
-            f"{condition.name} is a {kind}: it is compared with =, !=, <, <=, > and >=",
+            f"{condition.name} is a {kind}; compare it with =, !=, <, <=, > or >=",
         )
     if condition.operator in ("!=", "!~"):
         positive = condition._replace(operator=condition.operator[1])
@@ -278,7 +278,7 @@ def _find_name(condition: Condition, collection: Collection) -> Name | None:
 
 
 def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
-    """Return the reader of the present verdict.
+    """Return the reader of the current verdict.
 
     Raises:
         InvalidInput: Verdicts can't be used here.
@@ -287,7 +287,7 @@ def _verdict_reader(condition: Condition, instant: Instant) -> Reader:
     if judge is None:
         raise error_at(
             condition.place,
-            "verdict is only for search and list, by you on your own machine; it never decides "
+            "verdict works only in search and list, on your own machine; it never decides "
             "what is changed, deleted or forgotten",
         )
 
@@ -319,7 +319,7 @@ def _compile_state(condition: Condition, collection: Collection) -> Test:
     if collection is Collection.HISTORY:
         raise error_at(
             condition.place,
-            f'turns are never {name}; of a tag with that name, write: "{name}" exists',
+            f'turns are never {name}; for a tag with that name, write: "{name}" exists',
         )
     ended_by = _ENDED_BY[name]
 
@@ -390,7 +390,7 @@ def _compare_text(condition: Condition, kind: str, read: Reader) -> Test:
     if condition.operator != "=":
         raise error_at(
             condition.place,
-            f"{validate.shown(condition.name)} is text: it is compared with =, !=, ~ and !~",
+            f"{validate.shown(condition.name)} is text; compare it with =, !=, ~ or !~",
         )
     expected = condition.value
     if kind == "source":

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 SHARED_WORDS = 1.2
 CHANGE = 0.8
 REPLACES = 1.3  # minimum score of a text that may replace another
-SURELY_REPLACES = 1.7  # minimum if it reports a change; chosen on the `dev` half of `bench tidy`
+# minimum score at which `tidy` proposes to link a text that reports a change; chosen on the `dev`
+# half of `bench tidy`
+SURELY_REPLACES = 1.7
 UNRELATED = 0.25  # closeness below which texts are not about the same subject
 MIN_SHARED = 0.35  # share of the old text's words, if nothing announces a change
-MAX_CHARACTERS = 2_000  # of a text; longer ones replace nothing
+MAX_CHARACTERS = 2_000  # a longer text replaces nothing
 
 
 def score_replacement(new: str, old: str, similarity: float | None, space: "Space | None") -> float:
-    """Return a score for how likely a text replaces an older one; from `REPLACES` on, it may.
+    """Return how likely a text is to replace an older one, as a score; from `REPLACES` on, it may.
 
     The score adds up closeness, the share of the old text's words that the new one repeats, and
     whether the new one says that something has changed.
@@ -52,8 +54,8 @@ def score_replacement(new: str, old: str, similarity: float | None, space: "Spac
 
 
 def has_words_of(new: str, old: str) -> bool:
-    """Return whether a newer text announces a change, or has so many words of an older one that it
-    may replace it. This is faster than `score_replacement`, since it needs no vectors.
+    """Return whether a newer text announces a change, or shares enough words with an older one to
+    replace it. This is faster than `score_replacement`, since it needs no vectors.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return False

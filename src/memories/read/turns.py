@@ -19,7 +19,7 @@ MESSAGE_ID = "message_id"  # field in each part of a long message: the message's
 OFFSET = "utc_offset"  # field: the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
-MAX_PARTS = 10_000  # parts of one message
+MAX_PARTS = 10_000  # maximum number of parts of a message
 _PAGE = 1_000  # maximum number of records read at a time
 _SCOPE = "\x1f"  # separates conversation and message id, which can't contain a control character
 
@@ -66,9 +66,9 @@ class Turn:
         tags: Free key-value pairs.
         origin: Who stored it; None for turns older than origins.
         redacted: The kinds of secrets that were removed before it was stored.
-        suspicious: The rules by which the text may be an instruction to a model; see
+        suspicious: The rules that the text matches as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
-        parts: The number of parts of a long message, each with its own index after the first; 1
+        parts: The number of parts of a long message, each of which takes up an index; 1
             otherwise.
         part: The part that a search found, from 1; the content is then only this part's. None for a
             whole message.
@@ -76,7 +76,7 @@ class Turn:
             content; `refused` if it existed with other content, in which case this is the existing
             turn. None otherwise.
         reason: Why it was refused, in one sentence.
-        waiting: Whether it is still queued on disk; its index is then the one that it will get.
+        waiting: Whether it is still queued on disk; then its index is the one that it will get.
     """
 
     conversation_id: str

@@ -1,4 +1,4 @@
-"""The grammar of `--where`: parses an expression into a tree of conditions. Pure.
+"""Parses a `--where` expression into a tree of conditions. Pure. The grammar:
 
     either    = every ("or" every)*
     every     = term ("and" term)*

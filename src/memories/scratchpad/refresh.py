@@ -210,12 +210,14 @@ def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
 def _create(entry: Entry, writer: "Writer") -> str:
     """Store a line added by a person, even if a very similar memory exists."""
     from memories.write import change
-    from memories.write.create import create
+    from memories.write.create import prepare
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
-    [created] = create(writer, [draft])
+    [batch] = prepare(writer, [draft])
+    [created] = batch.write()
     if created.memory is None:
-        [created] = create(writer._replace(force=True), [draft])
+        [batch] = prepare(writer._replace(force=True), [draft])
+        [created] = batch.write()
     assert created.memory is not None  # there is no other reason for a refusal
     if entry.pinned:
         change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)

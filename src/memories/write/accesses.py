@@ -32,7 +32,7 @@ except ImportError:  # Windows, where an open file can't be renamed
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # bytes above which reads are not counted
 _HEAD = 128  # bytes at the beginning of a file that identify it
-_LOCK = "accesses.lock"  # one for all stores: a flush that finds it held is left to the next write
+_LOCK = "accesses.lock"  # one for all stores; if it is held, the reads are counted later
 _ATTEMPTS = 3  # attempts to append to the file while other processes rename it
 
 
@@ -61,7 +61,7 @@ class Accesses:
         self._counted: dict[Path, _CountedFile] = {}
 
     def add(self, refs: Sequence[Ref]) -> bool:
-        """Record one read of each record; return whether enough reads wait to be counted."""
+        """Record one read of each record; return whether there are enough to count."""
         entries = [[ref.namespace, ref.group, ref.position] for ref in refs]
         line = json.dumps(entries, separators=(",", ":"))
         try:
@@ -72,7 +72,7 @@ class Accesses:
             return False
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
-        """Return how many reads of each of these memories wait; none if the file can't be read."""
+        """Return the number of uncounted reads of each memory, from the files that can be read."""
         counts = []
         for path in (self._taken, self._waiting):
             with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records with waiting reads added to their counts, except the one just made."""
+        """Return records with their uncounted reads added, except for the read just made."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))
@@ -105,8 +105,7 @@ class Accesses:
         return counted.counts
 
     def flush(self, store: Store) -> None:
-        """Have the store count the waiting reads, unless it is busy or another process is doing
-        so."""
+        """Count the reads in the store, unless it is busy or another process is counting them."""
         if not (self._taken.exists() or self._waiting.exists()):
             return
         with (
@@ -129,14 +128,14 @@ class Accesses:
                 self._taken.unlink()
 
     def _remove_former_locks(self) -> None:
-        """Remove the locks of earlier versions, which made one for each store and kept it."""
+        """Remove the lock files of earlier versions, which left one behind for each store."""
         for lock in self._waiting.parent.glob("accesses-*.lock"):
             with try_lock(lock, 0) as held:
                 if held:
                     lock.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> int:
-        """Append a line, and return how many bytes now wait to be counted."""
+        """Append a line, and return how many bytes are waiting to be counted."""
         for _ in range(_ATTEMPTS):
             fd = self._open()
             try:

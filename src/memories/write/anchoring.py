@@ -1,4 +1,4 @@
-"""Gives new memories their anchors: those of the writer, else those found in the text."""
+"""Gives memories their anchors: those that the writer gave, else those found in the text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Anchoring(NamedTuple):
     """Finds and checks the anchors of drafts and new versions.
 
     Attributes:
-        judge: Checks them; None if no working tree can be at hand.
+        judge: Checks them; None where there can be no working tree.
         redactor: Removes secrets from given anchors; None to keep them.
         now: The time of writing.
     """
@@ -38,8 +38,8 @@ class Anchoring(NamedTuple):
     now: datetime
 
     def settle(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
-        """Return a draft with its anchors in the form in which they are stored, and the kinds of
-        secrets that were removed from them.
+        """Return a draft with its anchors in their stored form, and the kinds of secrets that were
+        removed from them.
 
         Raises:
             InvalidInput: A value is invalid, or a given anchor does not hold.

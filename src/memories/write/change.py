@@ -50,7 +50,7 @@ class Update(NamedTuple):
     recheck: str | int | None = None
 
     def declared_fields(self) -> dict[str, Any]:
-        """Return the fields of the new version for the policy and confidence of this update.
+        """Return the policy and confidence of this update as fields of the new version.
 
         Raises:
             InvalidInput: A value is invalid.
@@ -160,8 +160,8 @@ def append_confirmation(
     fields: Mapping[str, Any],
     now: datetime,
 ) -> Record:
-    """Append a version that confirms a memory as still true, with the same text and new fields;
-    return it.
+    """Append a version that confirms that a memory is still true, with the same text and new
+    fields; return it.
     """
     vectors = _embed(embedder, lookup.find_current(memory_id).text)
     with lookup.store.transaction():
@@ -236,8 +236,8 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return records of a memory's reinforcements: the current one and, if not recorded yet, the
-    last one.
+    """Return records of a memory's reinforcements: the previous one, unless it is recorded, and the
+    current one.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)
@@ -273,7 +273,7 @@ def is_pinned(record: Record) -> bool:
 def pin(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool
 ) -> Record:
-    """Pin or unpin a memory through a new version with the same text; return its latest version.
+    """Pin or unpin a memory by adding a version with the same text; return its latest version.
 
     Raises:
         RequestError: The maximum number of memories is already pinned.
@@ -311,7 +311,7 @@ def _append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Rec
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Restore a deleted or superseded memory through a new version with the same text; return it.
+    """Restore a deleted or superseded memory by adding a version with the same text; return it.
 
     A rejected memory awaits review again.
     """

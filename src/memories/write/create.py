@@ -1,16 +1,17 @@
 """Turns drafts into memories: stores a memory or a version under its key, merges a draft into the
 memory with the same text, or refuses a duplicate.
 
-A draft takes these steps, in this order:
+A draft passes through these steps:
 
 1. `prepare` redacts and checks all drafts and embeds them in batches. That takes time, so it
    happens before any transaction. The result is a `Prepared`.
 2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
-3. A retried draft is recognised, and the memory that it supersedes is looked up.
+3. A retried draft is recognized, and the memory that it supersedes is looked up.
 4. `Writer.compare` finds the stored memories that resemble it: a `Comparison`.
-5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it, or it is refused.
-   `link_correction` links it to the memory that it corrects. The result is a `Created`.
-6. `stores.logged` adds its origin and the entry of the audit log, and the store commits.
+5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes it with its origin,
+   or it is refused. `link_correction` links it to a memory that it corrects. The result is a
+   `Created`.
+6. `stores.logged` adds the entry of the audit log, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,16 +43,16 @@ BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The result of `create`.
+    """The result of `Memories.create`.
 
     Attributes:
         stored: Whether anything was stored.
         memory: The stored or updated memory; None if the draft was refused.
-        duplicates: The memories that say the same, if it was refused as a duplicate.
-        similar_to: The closest current memories of the same subject, at most three: this one may
-            replace one of them. `supersedes` says so.
-        corrects: The id of the memory that it corrects, which a search shows after it; see
-            `write.compare.corrections`.
+        duplicates: The memories that say the same thing, if it was refused as a duplicate.
+        similar_to: At most three current memories that are closest in subject. If this one replaces
+            one of them, create it again with `supersedes`.
+        corrects: The id of the memory that it corrects: a search that finds both shows that one
+            after it. See `write.compare.corrections`.
         redacted: The kinds of the secrets that were replaced in it, in order.
         note: Why it was stored without a vector although there is an embedder, why it was not
             merged, or why it was refused without being a duplicate (its id is taken). Usually
@@ -100,14 +101,6 @@ class Prepared(NamedTuple):
     anchors: tuple[str, ...] = ()
 
 
-def create(writer: Writer, drafts: Sequence[Draft]) -> list[Created]:
-    """Store drafts in order; all are redacted and checked before the first is stored.
-
-    This is for callers inside the package; `Memories.create_many` begins with `Memories.prepare`.
-    """
-    return [created for batch in prepare(writer, drafts) for created in batch.write()]
-
-
 # --- before the transaction
 
 
@@ -127,7 +120,7 @@ def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
 
 
 def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
-    """Return a draft in its stored form, without secrets; nothing else sees the original."""
+    """Return a draft in its stored form, without secrets; no later step sees the original."""
     if redactor is None:
         return Prepared(_check(draft), ())
     content, kinds = redactor.text(draft.content)
@@ -299,8 +292,8 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
 
 
 def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
-    """Store a draft as the next version of the memory with its key; fields that the draft leaves
-    open stay.
+    """Store a draft as the next version of the memory with its key; fields that the draft doesn't
+    set are kept.
     """
     superseded = prepared.superseded
     draft = writer.anchoring.of_version(latest, prepared.draft, prepared.anchors)

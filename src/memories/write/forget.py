@@ -28,7 +28,7 @@ _BATCH = 2_000  # memories or turns per removal
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
-    """Erase a memory with all its versions; `where` has its namespace and its group."""
+    """Erase the memory that `where` selects by namespace and group, with all its versions."""
     assert where.group is not None
     with store.transaction():  # so that no other memory keeps a link to its id
         leave_chains(store, store.scan(where, limit=1, newest_first=True))
@@ -58,7 +58,8 @@ class Turns(NamedTuple):
         namespaces: The namespaces to read; the first one is the caller's own, and only its turns
             are erased.
         conversation: The id of the conversation.
-        place: The index of a single turn; the others keep their indexes. None for all of them.
+        place: The index of a single turn, whose removal leaves the indexes of the others unchanged;
+            None for the entire conversation.
     """
 
     store: Store
@@ -254,8 +255,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns, without reading them, until it returns none: others
-    may be added.
+    """Erase the records that `find` returns, without reading them, until it returns none:
+    more may be added in the meantime.
     """
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:

@@ -27,12 +27,12 @@ from memories.write.links import leave_chains, restore_links, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-BATCH = 10_000  # changes per transaction: up to this many, all are made or none
+BATCH = 10_000  # maximum number of changes in one transaction, which makes all of them or none
 MAX_BATCH_CHARACTERS = 64 * 1_048_576  # characters, in total, for the texts in a batch
 PAGE = 250
 MAX_STEPS = 1_000  # maximum number of steps in a result
 MAX_EXCERPT = 200  # characters of the content shown in a step
-CLOCKS = timedelta(minutes=1)  # by which the clocks of two machines may differ
+CLOCKS = timedelta(minutes=1)  # how far the clocks of two machines may differ
 
 
 class Step(NamedTuple):
@@ -118,8 +118,8 @@ class Tally:
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
-    """Return a moment from `now` on that is later than every change to a namespace, to identify a
-    change.
+    """Return a moment that identifies a change: `now`, or later if the last change to the namespace
+    has a later time.
     """
     entry = find_first(store, chain_of(namespace), newest_first=True)
     if entry is None:

@@ -27,7 +27,7 @@ from memories.settings import Config
 from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576
-MAX_FAILED = 3  # after this many failed groups, the cause isn't in their entries
+MAX_FAILED = 3  # once this many groups have failed, their entries aren't the cause
 DRAIN_SECONDS = 1.0  # seconds that a caller that only adds an entry spends on other groups,
 GROUP_SECONDS = 5.0  # and on the earlier entries of its own group
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
 
     It is the store's folder if the store is one file, else the home folder. A server is identified
     by its address and by the database or collection, since the user and the password may change
-    while entries wait.
+    while entries are queued.
     """
     kind, file = config.store.partition("://")[0], local_path(config.store)
     if kind == "sqlite" and file is not None:
@@ -74,7 +74,7 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
 
 
 def count_waiting(config: Config) -> int:
-    """Return how many turns in all namespaces wait to be stored."""
+    """Return how many turns in all namespaces are waiting to be stored."""
     folder, name = files_of(config, "")
     return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
@@ -220,7 +220,7 @@ class RetryQueue:
     def _drain(self, process: Callable[[Entry], object], before: str | None) -> Drained:
         entries, damaged = _read(self.path)
         for line in damaged:
-            _log.error("a damaged line in the queue %s was moved away", self.path)
+            _log.error("a damaged line in the queue %s was set aside", self.path)
             _append(self.refused, line)
         order = sorted(range(len(entries)), key=lambda at: self._group_of(entries[at]) != before)
         started_at = time.monotonic()

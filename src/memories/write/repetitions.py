@@ -24,7 +24,7 @@ from memories.write.suspicion import mark_record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NOTE_TRUST = "it was stored by a more trusted writer, so a repetition changes nothing in it"
+NOTE_TRUST = "a more trusted writer stored it, so a repetition does not change it"
 NOTE_TAGS = f"with these tags it would have more than {MAX_TAGS}"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
@@ -38,7 +38,7 @@ class Additions(NamedTuple):
     Attributes:
         tags: Tags that the memory lacks.
         fields: `decay`, `confidence` and `source` if the memory lacks them or has a lower value.
-        other_tags: Tags with another value than the memory's.
+        other_tags: Tags of the draft whose value differs from the memory's.
         other_fields: `decay`, `confidence` and `source` that contradict the memory.
     """
 

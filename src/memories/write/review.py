@@ -29,7 +29,8 @@ from memories.write.writer import Comparison, Similar, Writer
 _WORD = re.compile(r"\w+")
 # Programs use these channels and would approve anything; only a person's own command may decide.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-_SERVED = ("http", "page")  # their callers check this, since here the environment is the server's
+# Their callers check who decides, since in a server the environment is not the user's.
+_SERVED = ("http", "page")
 
 
 class Waiting(TypedDict, total=False):
@@ -62,9 +63,9 @@ class Reviewed(NamedTuple):
     Attributes:
         id: Its id.
         done: Whether it was accepted or rejected, so that it no longer awaits review.
-        memory: The resulting memory; another one if that had its key or the same text.
-        duplicates: Current memories that say nearly the same, if it was left waiting because of
-            them. If it was left and this is empty, it is suspicious.
+        memory: The resulting memory; a different one if that already had its key or its text.
+        duplicates: Current memories that say nearly the same thing, if it was left waiting because
+            of them. If it was left waiting and this is empty, it is suspicious.
         similar_to: Similar current memories that differ from it; it may correct one of them: see
             `memory`.
         not_merged: Tags and fields that differ from the memory with the same text, which keeps its
@@ -279,7 +280,7 @@ class Review:
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _PROGRAMS:
             raise RequestError(
-                "only a person can decide about memories that wait for review: memory review"
+                "only a person can accept or reject memories that wait for review: memory review"
             )
         if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("what waits for review")
@@ -424,7 +425,7 @@ class Review:
         return Reviewed(record.ref.group, True, self._writer.to_memory(new))
 
     def _end_as_said_by(self, record: Record, other: Record) -> None:
-        """End an accepted record, since another memory already says the same."""
+        """End an accepted record, since another memory already says the same thing."""
         self._end(record, "supersede", superseded_by=other.ref.group)
 
     def _end(self, record: Record, by: str, **fields: Any) -> None:

@@ -88,8 +88,8 @@ class Rollback(NamedTuple):
         to: The time to restore.
         at: The time of the rollback: after every change that it undoes.
         selector: The memories; None for all.
-        late: When versions with a possibly earlier date were actually written, by their hashes; see
-            `_find_written_after`.
+        late: When versions that may carry an earlier date were actually written, by their hashes;
+            see `_find_written_after`.
     """
 
     lookup: Lookup
@@ -145,7 +145,7 @@ class Rollback(NamedTuple):
             yield records
 
     def _read_versions(self, group: str) -> list[Record]:
-        """Return the current versions of a memory; none if one of them is damaged."""
+        """Return all versions of a memory as they are now; none if one of them is damaged."""
         store = self.lookup.store
         where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=group)
         mark = store.damaged.mark()
@@ -215,8 +215,8 @@ class Rollback(NamedTuple):
         return ended_by
 
     def _existed(self, record: Record) -> bool:
-        """Return whether a version existed then. It did not if it was written later than its date,
-        by more than the duration of a write.
+        """Return whether a version existed then. One that was written later with an earlier date
+        did not, if the difference is more than that between two clocks.
         """
         if record.created_at > self.to:
             return False
@@ -247,7 +247,7 @@ class Rollback(NamedTuple):
         embedder: "Embedder | None",
         tally: Tally,
     ) -> None:
-        """Restore memories in the running transaction, reading their state in it."""
+        """Restore memories in the running transaction, which reads their state again."""
         store = self.lookup.store
         changes: dict[str, Change] = {}
         for group in groups:
@@ -348,8 +348,8 @@ class Rollback(NamedTuple):
         )
 
     def _end_latest(self, change: Change, new: Record | None) -> Patch:
-        """Return the patch for the latest version: it ends because a new one follows, or as it had
-        ended then.
+        """Return the patch for the latest version, which ends because a new one follows, or in the
+        way in which it had ended then.
         """
         latest, then = change.latest, change.then
         if new is not None and latest.ended_at is None:
@@ -370,10 +370,11 @@ class Rollback(NamedTuple):
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> Iterator[tuple[int, datetime]]:
-    """Yield hashes of the versions that, by the audit log, were written after a time, and when.
+    """Yield the hash and the time of each version that was written after a given time, according to
+    the audit log.
 
-    For versions older than the log, the times of their records count. First versions whose id shows
-    about the same time as their record are left out, since a million may have been written.
+    Versions older than the log are as old as their records say. A first version is left out if its
+    id shows about the same time as its record, since there may be a million of them.
     """
     where = chain.chain_of(namespace)._replace(since=to)
     for page in scan_pages(store, where):

@@ -46,7 +46,7 @@ _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
 _SIGNS = "<[{#:!\x1b"  # a text without any of these has no structure
-_DATA = ("{", "[", "<", "%PDF")  # data is not marked only because it is encoded
+_DATA = ("{", "[", "<", "%PDF")  # how data begins, which is not marked just because it is encoded
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
 _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
@@ -103,8 +103,8 @@ class Rules(NamedTuple):
     Attributes:
         orders: The rules for a folded text.
         structures: The rules for a text in its original form.
-        by_word: The indexes of the orders that require a word, by that word. wordless: The indexes
-            of the orders that don't require any word.
+        by_word: The indexes of the orders that require a word, by that word.
+        wordless: The indexes of the orders that don't require any word.
         constants: The texts that rules refer to, by name.
     """
 

@@ -2,7 +2,7 @@
 person accepts it.
 
 A proposal is a memory that awaits review, whose field `tidy` says what accepting it does. Foreign
-files can't bring that field. Its text is the same each time, so a rejected one is not made again.
+files can't bring that field. Its text never varies, so a rejected one is not made again.
 
 `consult` lets a command of the user decide which suggestions to leave out. Only `memory tidy` calls
 it.
@@ -48,7 +48,7 @@ _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
 _MAX_COMPARED = 2_000  # how many of the newest memories are compared with the others
 _UNREAD_FOR = timedelta(days=365)
-_LEAST_REPEATS = 3  # minimum conversations in which a user says the same
+_LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
 _MOST_SHARED = 0.6  # maximum share of the newer text's words that the older one may have
@@ -164,7 +164,7 @@ def consult(command: str, suggestions: Sequence[Suggestion]) -> list[Suggestion]
     line, or a JSON object with the ids of those to drop, such as `{"2": "drop"}`.
 
     Raises:
-        SystemFault: It failed, was late, or printed anything else.
+        SystemFault: It failed, took too long, or printed anything else.
     """
     rows = [
         {"id": number, "kind": kind, "content": text, "certainty": certainty, "action": action}
@@ -285,7 +285,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             memory = writer.to_memory(record)
             older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
             if older and record.key is None:
-                evidence = f"memory {older[0]} says the same"
+                evidence = f"memory {older[0]} says the same thing"
                 yield _deletion("same", 0.95, memory, evidence)
             elif record.fields.get("corrects") is None:
                 corrected: Sequence[Record] = comparison.corrected
@@ -300,7 +300,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
 def _find_reworded(writer: Writer, record: Record, rivals: Sequence[Candidate]) -> Sequence[Record]:
     """Return the older memory that a memory replaces in other words, if it reports a change.
 
-    Texts with the same words and another value are left to `write.compare.corrections`: usually
+    Texts with the same words and a different value are left to `write.compare.corrections`: usually
     both are true, such as the ports of two services. So are two reports of changes.
     """
     if not reports_change(record.text):
@@ -335,13 +335,13 @@ def _find_contradictions(memory: Memory, rivals: Sequence[Record]) -> Iterator[S
 
 
 def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield the memories that were never read in a year."""
+    """Yield the memories that have not been read for a year."""
     for record in records:
         memory = writer.to_memory(record)
         is_lasting = memory.pinned or memory.key or memory.tags.get("type") == "preference"
         since = memory.last_reinforced_at or memory.updated_at
         if not memory.access_count and not is_lasting and writer.now - since > _UNREAD_FOR:
-            evidence = f"it was not read since {since.date().isoformat()}"
+            evidence = f"it has not been read since {since.date().isoformat()}"
             yield _deletion("unread", 0.6, memory, evidence)
 
 

@@ -27,7 +27,7 @@ class Verification(NamedTuple):
     Attributes:
         counts: How many memories have each verdict.
         doubtful: The memories that are no longer true, those that changed first.
-        unverified: The memories that could not be checked, or that are to be confirmed.
+        unverified: The memories that could not be checked, or that need to be confirmed.
     """
 
     counts: Mapping[str, int]
@@ -61,8 +61,8 @@ class Truth:
         writer, judge = self._writer, self._writer.lookup.judge
         if judge is None:
             raise InvalidInput(
-                "anchors are checked only by you, on the machine with the working tree; "
-                "run memory verify there"
+                "anchors can be checked only by you, on the machine with the working tree: run "
+                "memory verify there"
             )
         records: dict[str, Record] = {}
         names = writer.lookup.names_of_project(project)
@@ -89,7 +89,7 @@ class Truth:
     ) -> "list[tuple[Suggestion, str]]":
         """Propose how to tidy your own namespace; the proposals wait for `review`.
 
-        At most 20 wait at a time, and what was rejected is not proposed again.
+        At most 20 wait at a time, and a rejected proposal is not made again.
 
         Args:
             dry_run: Store nothing; only return what would be proposed.
@@ -109,7 +109,7 @@ class Truth:
         anchors: Sequence[str] | None = None,
         valid_until: Moment | None = None,
     ) -> Memory:
-        """Confirm that a memory is still true, through a new version with the same content.
+        """Confirm that a memory is still true, by adding a version with the same content.
 
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.

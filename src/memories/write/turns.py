@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer pause begins a new session
-SESSION_TURNS = 64  # so does a session with this many turns, so that no session grows without limit
-# maximum characters of a message that a model is shown at a time; a part that ends with its
-# paragraph is shorter
+SESSION_TURNS = 64  # so does a session's reaching this many turns, which limits its growth
+# maximum number of characters of a message that a model is shown at a time; a part that ends with
+# a paragraph may be shorter
 PART_CHARACTERS = 4_000
 _MIN_PART_CHARACTERS = PART_CHARACTERS // 2
 # Where to split: the ends of paragraphs, lines, sentences, clauses and words, the best first.
@@ -73,8 +73,8 @@ class _Prepared(NamedTuple):
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
         kinds: The kinds of the secrets that were removed.
-        original: The content with secrets: a turn that was stored before secrets were removed is
-            still the same turn.
+        original: The content with its secrets, to recognize a turn that was stored before secrets
+            were removed.
     """
 
     draft: TurnDraft
@@ -329,7 +329,7 @@ def split(text: str) -> list[str]:
     """Split a long message into searchable parts, at the ends of paragraphs, sentences or words.
 
     Returns:
-        The parts; together they are the text, and each contains visible characters.
+        The parts: joined, they are the text, and each contains visible characters.
 
     Raises:
         InvalidInput: The message has so many consecutive invisible characters that they would fill
@@ -350,7 +350,7 @@ def split(text: str) -> list[str]:
     if any(len(part) > MAX_TURN_CHARACTERS for part in parts):
         raise InvalidInput(
             f"content has more than {MAX_TURN_CHARACTERS} consecutive invisible characters; "
-            "cut them"
+            "remove them"
         )
     return parts
 

@@ -1,4 +1,4 @@
-"""Shows the turns in the queue on disk like stored turns."""
+"""Presents the turns that are queued on disk as if they were stored."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

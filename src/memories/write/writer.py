@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 MAX_SIMILAR = 3
-_NEAR_BEST = 0.4  # the largest distance from the best score of a memory that is shown
+_NEAR_BEST = 0.4  # a memory is shown if its score is at most this far below the best one
 _EXAMINED = 12  # how many rivals are examined, the most similar first
 _SEEN = 0.4  # added to the score of a memory that the writer has just read
-_COMPARED = 16
-# more if candidates of other projects were dropped, which only drafts without a project find
+_COMPARED = 16  # maximum number of candidates that are compared with a draft
+# the same, if candidates of other projects were dropped; only a draft without a project finds any
 _COMPARED_LOOSE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """An existing memory that says nearly the same.
+    """An existing memory that resembles a draft.
 
     Attributes:
         created_at: When its latest version was written.
@@ -76,10 +76,10 @@ class Comparison(NamedTuple):
 
     Attributes:
         same: The memory with the same text.
-        duplicates: Memories that say the same.
+        duplicates: Memories that say the same thing.
         similar: Memories that are alike but differ.
-        corrected: Memories about the same subject with another value; `link_correction` links the
-            draft to one of them.
+        corrected: Memories that give the same subject a different value; `link_correction` links
+            the draft to one of them.
         rivals: All memories that it was compared with, most similar first.
     """
 
@@ -101,8 +101,8 @@ class Writer(NamedTuple):
             never repeats one.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
-        within: Keys of tags that distinguish memories, as `project` does: a draft with another
-            value does not repeat a memory.
+        within: Keys of tags that distinguish memories, as `project` does: a draft does not repeat
+            a memory that has a different value.
     """
 
     lookup: Lookup
@@ -211,7 +211,7 @@ class Writer(NamedTuple):
         return self.store.vectors([record.ref for record in records])
 
     def find_replaceable(self, draft: Draft, comparison: Comparison) -> tuple[Similar, ...]:
-        """Return the closest memories of the draft's subject, which it may replace.
+        """Return the closest memories about the draft's subject; it may replace one of them.
 
         Memories that differ in a value come first, then those that `read.subjects` rates highest.
         """
@@ -292,7 +292,7 @@ class Writer(NamedTuple):
         return confidence >= min(self.config.min_confidence, declared)
 
     def _choose_repeated(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
-        """Return the memory that a draft repeats: the first one that it contradicts least."""
+        """Return the memory that a draft repeats: of several, the one that it contradicts least."""
         if not same:
             return None
         if len(same) == 1 and "corrected_by" not in same[0].fields:

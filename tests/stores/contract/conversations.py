@@ -156,7 +156,7 @@ class Conversations:
         shared.update_conversation("team", title="Team")
         assert ann.conversation("team").title == "Team"
         with pytest.raises(
-            RequestError, match='Conversation "team" is in namespace shared and this writes to ann'
+            RequestError, match='Conversation "team" is in namespace shared, and you write to ann'
         ):
             ann.update_conversation("team", title="Mine")
         for alone in (of(store, shared=False), of(store, "bob", shared=False)):
@@ -242,7 +242,7 @@ class Conversations:
         shared, ann, bob = of(store, "shared"), of(store), of(store, "bob")
         shared.add_turns("team", ["hello"])
         with pytest.raises(
-            RequestError, match='Conversation "team" is in namespace shared and this writes to ann'
+            RequestError, match='Conversation "team" is in namespace shared, and you write to ann'
         ):
             ann.add_turns("team", ["hello from Ann"])
         assert [turn.content for turn in ann.turns("team")] == ["hello"]

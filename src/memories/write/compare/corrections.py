@@ -1,9 +1,21 @@
 """Decides by words whether a new text corrects an old one.
 
-A correction gives another value for the same subject in the same place: "the port is 8080", "the
-port is 9090". Facts about two subjects don't contradict each other ("Ann's birthday is", "Bob's
-birthday is"), nor do two events, or two of many values ("likes tea", "likes coffee"). In doubtful
-cases nothing is linked, and the old fact is shown unmarked.
+A correction gives a different value for the same subject in the same place: "the port is 8080",
+"the port is 9090". Facts about two subjects don't contradict each other ("Ann's birthday is",
+"Bob's birthday is"), nor do two events, or two of many values ("likes tea", "likes coffee"). In
+doubtful cases nothing is linked, and the old fact is shown unmarked.
+
+`corrects` decides by these rules:
+
+- `_announces_change`: "moved from Oslo to Bergen", after "lives in Oslo".
+- `_differs_by_denial`: "the gate never opens", "the gate opens".
+- `_is_role`: "Ann is the lead", "Bob is the lead".
+- `_is_other_value`, if the texts differ in one place after a subject. The value must be of the same
+  kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
+  - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6".
+  - `_has_one_object`, after a verb: "lives in Rome", "lives in Bonn".
+  - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs"; by `_is_one_thing`,
+    not if the subject can have several: "the tag is red", "Ann's friend is Bob".
 """
 
 import functools
@@ -45,7 +57,7 @@ _MIN_SHARED = 0.45  # share of the longer text's words that both must have
 # share of the duplicate threshold; less similar texts are about different things
 _MIN_SIMILARITY = 0.4
 _ARTICLES = frozenset("the a an , do does we".split())
-# Words that may be between two changed words; the second row contains parts of dates: 31 de marzo.
+# Words that may stand between two changed words, and between the parts of dates: 31 de marzo.
 _LIGHT = SOFT | _ARTICLES | CUES | BE | DATES | frozenset("not no t s is are".split())
 _LIGHT |= frozenset("de du di da do del .".split())
 _LIGHT_SENSES = frozenset("live is a the in with".split())
@@ -63,7 +75,7 @@ _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less
 # Scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
-_DENIAL = 8  # negations, each with the signs of the verb that it changes
+_DENIAL = 8  # maximum number of characters that a negation and its verb change
 # Marks of a subject or an object. A text that contains one is a clause, not a value.
 _CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 
@@ -86,7 +98,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same; it depends on the embedder.
+        threshold: The cosine from which two texts may say the same thing, by the embedder.
     """
     if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
         return False
@@ -251,9 +263,8 @@ def _is_soft(word: Word) -> bool:
 
 
 def _announces_change(new: Sequence[Word], old: Sequence[Word]) -> bool:
-    """Return whether a text announces a change to what the old text says: moved from A to B, uses B
-    instead
-    of A.
+    """Return whether a text announces a change to what the old one says: moved from A to B, uses B
+    instead of A.
     """
     spelled = [word.shown.lower() for word in new]
     old_words = {part for word in old for part in word.shown.lower().split()}

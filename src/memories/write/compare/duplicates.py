@@ -1,4 +1,4 @@
-"""Compares two texts by their words: does the new one repeat the old one, correct it, or neither?
+"""Decides by words whether a new text repeats an old one; `corrections` decides the rest.
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
 is a duplicate only if every word of either text has a counterpart in the other, in an order that
@@ -64,7 +64,7 @@ class TextComparison(NamedTuple):
 
 
 _T = TypeVar("_T")
-MAX_COMPARED = 2_000  # characters
+MAX_COMPARED = 2_000  # maximum number of characters of a compared text
 # Vectors of texts with an abbreviation in one of them may be less similar than the threshold.
 _SURELY_DIFFERENT = 0.75  # share of the threshold
 _LONGEST_ACRONYM = 5  # letters
@@ -86,7 +86,7 @@ def compare_texts(
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same; it depends on the embedder.
+        threshold: The cosine from which two texts may say the same thing, by the embedder.
         explain: Set to False to skip telling corrections from unrelated text (10× faster).
 
     Returns:
@@ -137,8 +137,8 @@ def compare_words(
 
 
 def _reconsider(difference: str, new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return the difference between two texts, given that of their words, after rewriting
-    constructions.
+    """Return the given difference between two texts, unless it disappears when constructions are
+    rewritten. Without one, return "mood" if only one text is an instruction.
     """
     if difference:
         return _describe_difference(*align_words(new, old)) and difference
@@ -410,8 +410,8 @@ def _meanings(word: Word) -> Sequence[str]:
 
 
 def _describe_difference(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Describe the difference between the aligned words of two texts; empty if they say the
-    same.
+    """Describe the difference between the aligned words of two texts; empty if they mean the same
+    thing.
     """
     new, old = sort_lists(_equate_never(new, old)), sort_lists(_equate_never(old, new))
     new, old = join_nouns(new, old), join_nouns(old, new)
@@ -467,7 +467,7 @@ def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _kinds_of(word: Word) -> set[str]:
-    """Return the kinds of the possible meanings of a word: any of `_KINDS`."""
+    """Return the kinds that a word may belong to, of those in `_KINDS`."""
     key, kinds = word.key, set()
     if key in NEGATIONS or word.sense == "not":
         kinds.add("negation")

@@ -1,5 +1,5 @@
 """Differences of grammar between texts with the same words: tense, number, articles, commas; and
-constructions that say the same ("Dana's manager is Max", "Max is the manager of Dana"), rewritten
+constructions that mean the same ("Dana's manager is Max", "Max is the manager of Dana"), rewritten
 into one form.
 
 `constructions.txt` has the constructions, and explains how they are written.
@@ -145,10 +145,10 @@ def describe_form(new: Sequence[Word], old: Sequence[Word]) -> str:
 
 
 def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
-    """Return a word that is plural in one text and singular in the other, unless that means
-    nothing.
+    """Return a word that is plural in one text and singular in the other, unless that makes no
+    difference.
 
-    It means nothing in a subject without a determiner whose verb changes with it (requests are, a
+    It makes none in a subject without a determiner whose verb changes with it (requests are, a
     request is; a user needs, users need), nor after "all" and "every".
     """
     new_written, old_written = _by_key(new), _by_key(old)
@@ -250,7 +250,7 @@ def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tupl
     return pairs
 
 
-# --- constructions that say the same
+# --- constructions that mean the same
 
 
 class _Construction(NamedTuple):
@@ -267,7 +267,7 @@ class _Construction(NamedTuple):
     form: Sequence[str]
 
 
-@functools.lru_cache(maxsize=256)  # the same text is judged often
+@functools.lru_cache(maxsize=256)  # the same text is compared often
 def rewrite(words: Sequence[Word]) -> Sequence[Word]:
     """Return the words of a text with each known construction in its one form."""
     if len(words) > _LONG:

@@ -95,7 +95,7 @@ def bare(text: str) -> str:
     return _ENDING.sub("", " ".join(spelled.split()))
 
 
-@functools.lru_cache(maxsize=256)  # the same text is judged often
+@functools.lru_cache(maxsize=256)  # the same text is compared often
 def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of a text as written, and as understood.
 
@@ -161,7 +161,7 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 def _with_sense(word: Word, codes: Sequence[str]) -> Word:
     """Return a word in another language with its sense. If it looks like an English stop word, it
-    gets weight.
+    is given weight.
     """
     if word.key in _MARKS:
         return word

@@ -1,5 +1,5 @@
-"""The words of texts that are compared: one form for numbers, dates and times that are written in
-several ways, and the lists of vocabulary.txt as sets and tables.
+"""The words of compared texts, with one form for numbers, dates and times that can be written in
+several ways; and the lists of vocabulary.txt as sets and tables.
 
 Importing this module reads the file, so only code that compares texts imports it.
 """
@@ -162,7 +162,7 @@ class Word(NamedTuple):
     sense: str = ""
 
 
-FREE = "free"  # a word's form in a rewritten construction, where its form has no meaning
+FREE = "free"  # the form of words in a rewritten construction, where it has no meaning
 
 
 def keys_of(words: Sequence[Word]) -> list[str]:
@@ -194,7 +194,7 @@ def _is_spelled(word: Word) -> bool:
 
 
 def _add_numbers(left: int, right: int) -> int:
-    """Return the number that two words form, such as "twenty five"; 0 if they are two numbers."""
+    """Return the number that two words form, such as "twenty five"; 0 if they form none."""
     if right in _POWERS:
         return left * right if left < right else 0
     is_sum = (left >= _FIRST_SUM and left % 10 == 0 and right < 10) or (
