@@ -229,12 +229,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     """
     public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
-    access = Access(
-        config.home,
-        options.port,
-        verify=issuer,
-        challenge="" if issuer is None else issuer.challenge(),
-    )
+    access = Access(config.home, options.port, issuer)
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.group_commit)
     records, mcp = Records(server), McpOverHttp(server)

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +103,6 @@ _MAY = {
     "unredacted": "switch off redaction in",
 }
 OWNER = Principal("owner", "owner", {tokens.ALL: "admin"})
-Verify = Callable[[str], Principal | None]
 
 
 class Access:
@@ -111,22 +110,17 @@ class Access:
     effect immediately.
     """
 
-    def __init__(
-        self, home: Path, port: int = 0, *, verify: Verify | None = None, challenge: str = ""
-    ) -> None:
+    def __init__(self, home: Path, port: int = 0, issuer: "Issuer | None" = None) -> None:
         """Initialize without reading any tokens.
 
         Args:
             home: The folder that contains the tokens.
             port: The server's port. It is part of the cookie's name, because browsers send a cookie
                 to every port of a host.
-            verify: Identifies the sender by a token that we did not issue, such as one from an
-                OAuth server; it may block.
-            challenge: Added to `WWW-Authenticate` for clients without a token; it says where to get
-                one.
+            issuer: Identifies senders whose tokens we did not issue.
         """
         self.cookie = f"memories_{port}"
-        self._home, self._verify, self._challenge = home, verify, challenge
+        self._home, self._issuer = home, issuer
         self._own = tokens.own(home)
         self._key = hashlib.sha256(b"cookie:" + self._own.encode()).digest()
         self._lock = threading.Lock()
@@ -140,7 +134,7 @@ class Access:
     @property
     def is_quick(self) -> bool:
         """Whether senders can be identified without asking another server."""
-        return self._verify is None
+        return self._issuer is None
 
     def principal(self, scope: Scope) -> Principal:
         """Return the sender of a request. Call it in a thread: it may read files and ask an OAuth
@@ -153,12 +147,14 @@ class Access:
         principal = self._identify(scope)
         if principal is None:
             self.count_failure(scope)
-            extra = f", {self._challenge}" if self._challenge else ""
+            challenge = 'Bearer realm="memories"'
+            if self._issuer is not None:
+                challenge += f", {self._issuer.challenge()}"
             raise Refused(
                 401,
                 "a token is required: Authorization: Bearer mem_…; create one with: memory tokens "
                 "create",
-                www_authenticate=f'Bearer realm="memories"{extra}',
+                www_authenticate=challenge,
             )
         scope.get(LOG, {})["token"] = principal.id
         if principal is not OWNER:
@@ -201,7 +197,7 @@ class Access:
             now = datetime.now(UTC)
             match = tokens.match(self._read_tokens(), token, now)
             return None if match is None else self._record_use(match, now)
-        return None if self._verify is None else self._verify(token)
+        return None if self._issuer is None else self._issuer.identify(token)
 
     def _read_tokens(self) -> Sequence[tokens.Token]:
         stamp = tokens.stamp(self._home)
@@ -390,12 +386,12 @@ class Issuer:
         }
 
     def challenge(self) -> str:
-        """Return the `WWW-Authenticate` parameter that contains the metadata's address."""
+        """Return the `WWW-Authenticate` parameters that say where to get a token."""
         parts = urlsplit(self.resource)
         url = f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path}"
         return f'resource_metadata="{url}", scope="memory:read"'
 
-    def __call__(self, token: str) -> Principal | None:
+    def identify(self, token: str) -> Principal | None:
         """Return a token's owner; None if the token has expired, or is for another resource or
         issuer.
 

@@ -12,13 +12,9 @@ from memories.server.api.routes import Field as Input
 Schema = dict[str, Any]
 _TYPES: dict[str, Schema] = {
     "text": {"type": "string"},
-    "text?": {"type": ["string", "null"]},
     "whole": {"type": "integer"},
-    "whole?": {"type": ["integer", "null"]},
     "number": {"type": "number"},
-    "number?": {"type": ["number", "null"]},
     "flag": {"type": "boolean"},
-    "flag?": {"type": ["boolean", "null"]},
     "object": {"type": "object"},
     "tags": {"type": "object", "additionalProperties": {"type": "string"}},
     "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -26,14 +22,16 @@ _TYPES: dict[str, Schema] = {
     "objects": {"type": "array"},
     "wholes": {"type": "array", "items": {"type": "integer"}},
     "time": {"type": "string", "format": "date-time"},
-    "time?": {"type": ["string", "null"], "format": "date-time"},
 }
 
 
 def _type(name: str) -> Schema:
-    """Return the schema for a type or object above, or for a list of them, such as `[Memory]`."""
+    """Return the schema for a type or an object; `[Memory]` is a list, and `text?` may be null."""
     if name.startswith("["):
         return {"type": "array", "items": _type(name[1:-1])}
+    if name.endswith("?"):
+        schema = _type(name[:-1])
+        return schema | {"type": [schema["type"], "null"]}
     return _TYPES.get(name) or {"$ref": f"#/components/schemas/{name}"}
 
 

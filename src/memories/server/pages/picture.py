@@ -59,6 +59,14 @@ class _Timeline(NamedTuple):
     days_of_span: int
     span_count: int
 
+    @classmethod
+    def of(cls, dates: Sequence[date]) -> "_Timeline":
+        """Return the timeline that contains some dates."""
+        first = min(dates)
+        day_count = (max(dates) - first).days + 1
+        days_of_span = math.ceil(day_count / _COLUMNS)
+        return cls(first, days_of_span, math.ceil(day_count / days_of_span))
+
     def span_of(self, day: date) -> int:
         """Return the number of the span that contains a day."""
         return (day - self.first).days // self.days_of_span
@@ -88,7 +96,7 @@ def picture(memories: "Memories", request: PageRequest) -> View:
     }
     if not shown:
         return View("map.html", data, {"rows": []})
-    timeline = _make_timeline(dates)
+    timeline = _Timeline.of(dates)
     names = _choose_rows(shown)
     places = {name: _TOP + _ROW_HEIGHT * (index + 0.5) for index, name in enumerate(names)}
     arrows, corrected = _draw_arrows(shown, timeline, places)
@@ -119,13 +127,6 @@ def _read(memories: "Memories", request: PageRequest) -> "tuple[list[Memory], bo
         if cursor is None:
             break
     return shown, cursor is not None
-
-
-def _make_timeline(dates: Sequence[date]) -> _Timeline:
-    first = min(dates)
-    day_count = (max(dates) - first).days + 1
-    days_of_span = math.ceil(day_count / _COLUMNS)
-    return _Timeline(first, days_of_span, math.ceil(day_count / days_of_span))
 
 
 def _project_of(memory: "Memory") -> str:

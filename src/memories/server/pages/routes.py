@@ -89,8 +89,11 @@ def routes() -> list[BaseRoute]:
     def get(path: str, endpoint: Callable[[Request], object], name: str) -> BaseRoute:
         return Named(path, endpoint, methods=["GET"], name=name)
 
+    async def show_login(_: Request) -> Response:
+        return _html(View("login.html", {}), PageRequest(()), path="/login")
+
     pages = [get(page.path, _answer(page), f"page {page.path}") for page in PAGES]
-    login = get("/login", _login, "page /login")
+    login = get("/login", show_login, "page /login")
     parts = [get(f"/static/{name}", _static(name), name) for name in _STATIC]
     lost = [Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST]
     return [*pages, login, *parts, *lost]
@@ -202,10 +205,6 @@ def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
     }
     text = _environment().get_template(view.template).render(values)
     return Response(text, view.status, HEADERS, media_type="text/html")
-
-
-async def _login(_: Request) -> Response:
-    return _html(View("login.html", {}), PageRequest(()), path="/login")
 
 
 async def _nowhere(request: Request) -> Response:
