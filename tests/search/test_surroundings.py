@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from memories.search import surroundings
 from memories.search.candidates import Query
-from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, Surroundings, measure
+from memories.search.ranking import Evidence
+from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, measure
 from memories.stores.records import BESIDE, Matches
 
 
@@ -52,7 +53,7 @@ def matches(
     )
 
 
-def measured(*rows: Row, terms: Sequence[str] = ("red", "bike"), searched: int = 0) -> Surroundings:
+def measured(*rows: Row, terms: Sequence[str] = ("red", "bike"), searched: int = 0) -> Evidence:
     """Measure the surroundings of these rows."""
     return measure(matches(rows, terms, searched))
 

@@ -57,22 +57,23 @@ class _Columns(NamedTuple):
     """Properties of the matches that don't depend on their texts: arrays with one row per match.
 
     Attributes:
-        surroundings: Words and similarity on three scales.
+        evidence: The evidence, as far as it doesn't depend on texts.
         has_no_vector: Whether it has no similarity.
-        is_named: 1.0 if the question names its speaker, else 0.0.
-        closeness: See `DateScore`.
         precision: See `DateScore`.
         spans: The days in the question; not a column.
         asks_when: Whether the question asks for a time; not a column.
     """
 
-    surroundings: "Surroundings"
+    evidence: Evidence
     has_no_vector: "NDArray[np.bool_]"
-    is_named: "NDArray[np.float64]"
-    closeness: "NDArray[np.float64]"
     precision: "NDArray[np.float64]"
     spans: Sequence[dates.Span]
     asks_when: bool
+
+    def at(self, row: int) -> Evidence:
+        """Return the evidence for one match."""
+        evidence = Evidence(*[float(column[row]) for column in self.evidence])
+        return evidence._replace(similarity=None) if self.has_no_vector[row] else evidence
 
 
 def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -> Gathered:
@@ -101,62 +102,35 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
         similarity = None
         if not columns.has_no_vector[row]:
             similarity = float(matches.similarity[row])
-        candidate = Candidate(record, similarity, float(columns.surroundings.words[row]))
+        candidate = Candidate(record, similarity, float(columns.evidence.words[row]))
         gathered.candidates.append(candidate)
-        gathered.features.append(_features(query, candidate, columns, row))
+        gathered.features.append(_features(query, record, columns, row))
     return gathered
 
 
-def _features(query: Query, candidate: Candidate, columns: _Columns, row: int) -> Features:
-    record, precision = candidate.record, float(columns.precision[row])
+def _features(query: Query, record: Record, columns: _Columns, row: int) -> Features:
+    evidence, precision = columns.at(row), float(columns.precision[row])
     if record.ref.collection is Collection.MEMORY:
-        return memory_features(query, record, _memory_evidence(candidate, columns, row), precision)
+        # A memory has no neighbours, and its tags name neither a speaker nor a role of a turn.
+        own = evidence.session_similarity
+        evidence = evidence._replace(window_similarity=own, named=0.0, aside=0.0)
+        return memory_features(query, record, evidence, precision)
+    text = record.text
+    evidence = evidence._replace(
+        told_date=_date_overlap(query, record, columns.spans),
+        tells_when=float(columns.asks_when and dates.tells_time(text)),
+        question=float(text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(text),
+    )
     message = ""
     if PARTS in record.fields:
         message = f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}"
     return Features(
-        _turn_evidence(query, candidate, columns, row),
-        readable=query.is_readable(record.text),
+        evidence,
+        readable=query.is_readable(text),
         on_date=precision >= ON_DATE,
-        verbatim=query.is_verbatim(record.text),
+        verbatim=query.is_verbatim(text),
         message=message,
-    )
-
-
-def _memory_evidence(candidate: Candidate, columns: _Columns, row: int) -> Evidence:
-    surroundings = columns.surroundings
-    similarity = None
-    if candidate.similarity is not None:
-        similarity = float(surroundings.similarity[row])
-    return Evidence(
-        words=candidate.words,
-        session_best=candidate.words,
-        window_words=float(surroundings.window_words[row]),
-        session_words=float(surroundings.session_words[row]),
-        similarity=similarity,
-        window_similarity=similarity or 0.0,
-        session_similarity=similarity or 0.0,
-        date=float(columns.closeness[row]),
-    )
-
-
-def _turn_evidence(query: Query, candidate: Candidate, columns: _Columns, row: int) -> Evidence:
-    surroundings, text = columns.surroundings, candidate.record.text
-    return Evidence(
-        words=candidate.words,
-        session_best=float(surroundings.session_best[row]),
-        window_words=float(surroundings.window_words[row]),
-        session_words=float(surroundings.session_words[row]),
-        similarity=None if candidate.similarity is None else float(surroundings.similarity[row]),
-        window_similarity=float(surroundings.window_similarity[row]),
-        session_similarity=float(surroundings.session_similarity[row]),
-        named=float(columns.is_named[row]),
-        date=float(columns.closeness[row]),
-        told_date=_date_overlap(query, candidate.record, columns.spans),
-        tells_when=float(columns.asks_when and dates.tells_time(text)),
-        aside=float(surroundings.aside[row]),
-        question=float(text.rstrip().endswith(("?", "？", "؟"))),
-        brevity=_brevity(text),
     )
 
 
@@ -201,16 +175,18 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
     years = millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
     spans = dates.spans(query.text, query.now, np.unique(years).tolist())
     days = millis // _DAY_MILLIS + _EPOCH
-    surroundings = measure(matches)
+    evidence = measure(matches)
     # The best words of each index count fully, so that memories and turns can be ranked together.
-    scale = FULL_WORDS / max(FULL_WORDS, float(surroundings.words.max()))
+    scale = FULL_WORDS / max(FULL_WORDS, float(evidence.words.max()))
+    evidence = evidence._replace(
+        words=evidence.words * scale,
+        session_best=evidence.session_best * scale,
+        named=np.array(is_named, dtype=np.float64)[matches.label],
+        date=dates.closeness(days, spans),
+    )
     return _Columns(
-        surroundings=surroundings._replace(
-            words=surroundings.words * scale, session_best=surroundings.session_best * scale
-        ),
+        evidence=evidence,
         has_no_vector=np.isnan(matches.similarity),
-        is_named=np.array(is_named, dtype=np.float64)[matches.label],
-        closeness=dates.closeness(days, spans),
         precision=dates.closeness(days, precise_spans(spans)),
         spans=spans,
         asks_when=dates.asks_when(query.text),
@@ -219,24 +195,12 @@ def _describe(matches: Matches, query: Query, speakers: Sequence[str]) -> _Colum
 
 def _order_rows(columns: _Columns, query: Query) -> "NDArray[np.int64]":
     """Return all rows, best first, ranked without reading their texts."""
-    surroundings = columns.surroundings
-    evidence = Evidence(
-        words=surroundings.words,
-        session_best=surroundings.session_best,
-        window_words=surroundings.window_words,
-        session_words=surroundings.session_words,
-        similarity=None if query.embedder is None else surroundings.similarity,
-        window_similarity=surroundings.window_similarity,
-        session_similarity=surroundings.session_similarity,
-        named=columns.is_named,
-        date=columns.closeness,
-        aside=surroundings.aside,
-    )
-    best_words = float(surroundings.words.max())
-    scores = fuse(evidence, best_words, query.weight)
-    if query.embedder is not None and columns.has_no_vector.any():
-        by_words = fuse(evidence._replace(similarity=None), best_words, query.weight)
-        scores = np.where(columns.has_no_vector, by_words, scores)
+    evidence = columns.evidence
+    best_words = float(evidence.words.max())
+    scores = fuse(evidence._replace(similarity=None), best_words, query.weight)
+    if query.embedder is not None:
+        by_both = fuse(evidence, best_words, query.weight)
+        scores = np.where(columns.has_no_vector, scores, by_both)
     return np.argsort(-scores, kind="stable")
 
 
@@ -264,32 +228,11 @@ def _ref(filters: Filter, matches: Matches, row: int) -> Ref:
 # --- three scales ---
 
 
-class Surroundings(NamedTuple):
-    """Evidence for each match, shape (n,), on three scales.
+def measure(matches: Matches) -> Evidence:
+    """Return the evidence for each match on the three scales, as arrays of shape (n,).
 
-    Attributes:
-        words: BM25 of the turn.
-        session_best: BM25 of the best turn of its session.
-        window_words: The share of the question's words in its window, weighted by rarity, 0 to 1.
-        session_words: The same for its session.
-        similarity: The cosine of the turn, at least 0.
-        window_similarity: The best cosine among its neighbours, at least 0.
-        session_similarity: The best cosine of its session.
-        aside: 1.0 for a turn by an assistant, a system or a tool, else 0.0.
+    Words are shares weighted by rarity, and similarities are at least 0.
     """
-
-    words: "NDArray[np.float64]"
-    session_best: "NDArray[np.float64]"
-    window_words: "NDArray[np.float64]"
-    session_words: "NDArray[np.float64]"
-    similarity: "NDArray[np.float64]"
-    window_similarity: "NDArray[np.float64]"
-    session_similarity: "NDArray[np.float64]"
-    aside: "NDArray[np.float64]"
-
-
-def measure(matches: Matches) -> Surroundings:
-    """Return the evidence for each match on the three scales."""
     is_aside = [labels.get(ROLE) in ASIDE for labels in matches.labels]
     aside = np.array(is_aside, dtype=np.float64)[matches.label]
     weight = np.where(aside > 0, ASIDE_WORDS, 1.0)
@@ -308,7 +251,7 @@ def measure(matches: Matches) -> Surroundings:
     in_session = held
     if len(held):
         in_session = np.stack([_best_of(session, row) for row in held])
-    return Surroundings(
+    evidence = Evidence(
         words=words,
         session_best=_best_of(session, words),
         window_words=rarity @ in_window / total,
@@ -318,6 +261,7 @@ def measure(matches: Matches) -> Surroundings:
         session_similarity=_best_of(session, similarity),
         aside=aside,
     )
+    return Evidence(*np.broadcast_arrays(*evidence))  # signs that come later are zeros
 
 
 def _sessions(matches: Matches) -> "NDArray[np.int64]":
