@@ -15,9 +15,9 @@ from memories.search.relevance import (
     STALE,
     Relevance,
     boost,
-    condition,
     factor,
     freshness,
+    staleness,
 )
 
 DECAYING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE)
@@ -59,7 +59,7 @@ def test_the_factor_for_age_has_a_lower_bound(fresh: float, used: float, least: 
 def test_stale_memories_were_never_read_and_fresh_ones_were(
     fresh: float, accesses: int, expected: int
 ) -> None:
-    assert condition(fresh, accesses, Relevance()) == expected
+    assert staleness(fresh, accesses, Relevance()) == expected
 
 
 def _written(memories: Memories, content: str, hours: int) -> str:

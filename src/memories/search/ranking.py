@@ -27,10 +27,10 @@ from memories.search.relevance import (
     STALE,
     Relevance,
     boost,
-    condition,
     factor,
     fade,
     freshness,
+    staleness,
     to_cosine,
 )
 
@@ -381,7 +381,7 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
     use = max_boost
     if not candidate.pinned:
         use = boost(candidate.accesses, relevance.boost_rate, max_boost)
-    threshold = relevance.thresholds[_condition(candidate, relevance)]
+    threshold = relevance.thresholds[_staleness(candidate, relevance)]
     # Age and use scale only a hit's excess over an unrelated text: some models rate all texts as
     # similar, and 2 % of such a score would be a large part of the difference.
     weight = rules.weight
@@ -408,18 +408,18 @@ def _score_by_formula(
         fresh = fade(candidate.age_days, relevance.decay_rate)
     use = boost(candidate.accesses, relevance.boost_rate, math.inf)
     score = (fused if similarity is None else similarity) * fresh * use
-    threshold = relevance.thresholds[_condition(candidate, relevance)]
+    threshold = relevance.thresholds[_staleness(candidate, relevance)]
     return Ranked(index, score, fresh, use, threshold, "")
 
 
-def _condition(candidate: Features, relevance: Relevance) -> int:
+def _staleness(candidate: Features, relevance: Relevance) -> int:
     """Return whether a candidate is fresh, normal or stale; only a decaying memory can be stale,
     regardless of the rank.
     """
     fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
     if candidate.pinned:
         return FRESH
-    return condition(fresh, candidate.accesses, relevance)
+    return staleness(fresh, candidate.accesses, relevance)
 
 
 def _reason_to_drop(
@@ -482,7 +482,7 @@ def _apply_thresholds(
     dropped: set[int] = set()
     for place in open_places:
         candidate = candidates[place.row]
-        is_stale = _condition(candidate, relevance) == STALE
+        is_stale = _staleness(candidate, relevance) == STALE
         enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
         speaks_for_itself = (
             candidate.on_date or candidate.verbatim or candidate.evidence.words > enough_words

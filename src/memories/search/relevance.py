@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
-FRESH, NORMAL, STALE = range(3)  # conditions of a memory: indexes of `Relevance.thresholds`
+FRESH, NORMAL, STALE = range(3)  # staleness of a memory: indexes of `Relevance.thresholds`
 
 
 class Relevance(NamedTuple):
@@ -94,7 +94,7 @@ def factor(fresh: float, use: float, least_freshness: float) -> float:
     return (least_freshness + (1.0 - least_freshness) * fresh) * use
 
 
-def condition(fresh: float, accesses: int, relevance: Relevance) -> int:
+def staleness(fresh: float, accesses: int, relevance: Relevance) -> int:
     """Return `FRESH` for a memory that was read and is fresh enough, `STALE` for one that was never
     read and has faded, else `NORMAL`.
     """
