@@ -321,7 +321,7 @@ def test_a_write_to_what_only_another_namespace_has_names_that_one(
                 wrong.append(f"{name}: it was done")
             except RequestError as exc:
                 if not re.search(
-                    "is in namespace shared, (and|but) the new|is in namespace shared and this writes",
+                    "is in namespace shared, (and you write|(and|but) the new)",
                     str(exc),
                 ):
                     wrong.append(f"{name}: {exc}")
