@@ -33,8 +33,16 @@ _BAR = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 # Names are truncated: together they must fit into a label, and machine and user names can be of any
 # length.
-_MAX_BRANCH = 250
-_MAX_LENGTHS = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
+_MAX_LENGTHS = {
+    "channel": 16,
+    "client": 64,
+    "user": 32,
+    "host": 50,
+    "program": 20,
+    "namespace": 63,
+    "branch": 250,
+}
+_VIA_PARTS = ("channel", "client", "user", "host", "program", "namespace")
 # Variables that programs set when running commands for a model; people set CODEX_HOME themselves.
 _AGENT_VARIABLES = frozenset(
     "AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split()
@@ -117,22 +125,21 @@ def origin(
         branch: The checked-out git branch.
     """
     name, version = client or ("", "")
-    name = _clean(name, _MAX_LENGTHS["client"])
-    version = _clean(version, _MAX_LENGTHS["client"])
-    user_name = _clean(user(), _MAX_LENGTHS["user"])
+    name, version = _clean(name, "client"), _clean(version, "client")
+    user_name = _clean(user(), "user")
     trust = _TRUST_OF.get(channel, AGENT)
     if channel == "cli" and is_person():
         trust = USER
     return Origin(
         trust,
-        _clean(channel, 16),
+        _clean(channel, "channel"),
         by=name or user_name,
-        client=_clean(f"{name} {version}", _MAX_LENGTHS["client"]) or None,
+        client=_clean(f"{name} {version}", "client") or None,
         user=user_name,
-        host=_clean(host(), _MAX_LENGTHS["host"]),
-        program=_clean(program(), _MAX_LENGTHS["program"]),
-        namespace=_clean(namespace, _MAX_LENGTHS["namespace"]),
-        branch=_clean(branch or "", _MAX_BRANCH) or None,
+        host=_clean(host(), "host"),
+        program=_clean(program(), "program"),
+        namespace=_clean(namespace, "namespace"),
+        branch=_clean(branch or "", "branch") or None,
     )
 
 
@@ -153,7 +160,7 @@ def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
     """Return the labels of records with a given writer and trust; None stands for any."""
     labels = {}
     if written_by is not None:
-        labels[BY] = _clean(written_by, _MAX_LENGTHS["client"])
+        labels[BY] = _clean(written_by, "client")
     if trust is not None:
         labels[TRUST] = trust
     return labels
@@ -181,9 +188,8 @@ def is_reserved(key: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _origin_labels(origin: Origin) -> Mapping[str, str]:
-    parts = [getattr(origin, name) or "" for name in _MAX_LENGTHS]
-    via = _BAR.join([origin.channel, *parts])
-    labels = {TRUST: origin.trust, BY: origin.by, VIA: via}
+    parts = [getattr(origin, name) or "" for name in _VIA_PARTS]
+    labels = {TRUST: origin.trust, BY: origin.by, VIA: _BAR.join(parts)}
     if origin.branch is not None:
         labels[BRANCH] = origin.branch
     if origin.import_id is not None:
@@ -194,7 +200,7 @@ def _origin_labels(origin: Origin) -> Mapping[str, str]:
 @functools.lru_cache(maxsize=1_024)  # thousands of records share few origins
 def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     parts = via.split(_BAR)
-    if trust not in TRUSTS or len(parts) != 1 + len(_MAX_LENGTHS):
+    if trust not in TRUSTS or len(parts) != len(_VIA_PARTS):
         return None
     channel, client, user, host, program, namespace = parts
     return Origin(
@@ -240,8 +246,9 @@ def refuse_agent(decision: str) -> None:
         )
 
 
-def _clean(text: str, max_length: int) -> str:
+def _clean(text: str, kind: str) -> str:
     """Return a name as one short line without invisible characters."""
+    max_length = _MAX_LENGTHS[kind]
     text = text[: 4 * max_length].replace(_BAR, "¦")
     unseen = {ord(character): " " for character in set(text) if is_unseen(character)}
     line = " ".join(text.translate(unseen).split())
