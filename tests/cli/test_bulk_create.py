@@ -112,7 +112,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ('{"content": "a", "supersedes": 5}', "a memory id is text"),
         (b'{"content": "\xff"}', "it is not UTF-8 (byte 0xff at 13)"),
         ('{"content": "\\ud800"}', "content"),
-        ("[" * 100_000, "it is not readable JSON"),
+        ("[" * 100_000, "it is not JSON (it is nested too deeply)"),
     ],
 )
 def test_a_line_that_is_refused_costs_no_other_one(

@@ -98,7 +98,7 @@ def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
         ("[NaN]", "is not JSON (NaN is not a number)"),
         ("-Infinity", "is not JSON (-Infinity is not a number)"),
         ('{"a": 1e999}', "is not JSON (1e999 is not a number)"),
-        ("[" * 100_000, "is not readable JSON (it is nested too deeply)"),
+        ("[" * 100_000, "is not JSON (it is nested too deeply)"),
         ('{"a": }', "is not JSON (Expecting value: line 1 column 7 (char 6))"),
         ("{} {}", "is not JSON (Extra data: line 1 column 4 (char 3))"),
         ("", "is not JSON (Expecting value: line 1 column 1 (char 0))"),

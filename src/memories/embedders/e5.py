@@ -185,10 +185,6 @@ class E5:
         """Return the vectors of a question; see `RemoteEmbedder.embed_query`."""
         return self._windows(_QUERY, text)
 
-    def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
-        """Return what `embed` returns, for each text."""
-        return [self.embed(text) for text in texts]
-
     def familiarity(self, text: str) -> float:
         """Return the share of words that consist of few pieces; all words in other scripts than
         Latin count.

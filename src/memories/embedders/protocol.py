@@ -1,9 +1,8 @@
 """The protocol of embedders, which turn a text into unit vectors in a named space."""
 
 import contextlib
-import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from memories.core.deadline import WAIT
 from memories.errors import EmbedderError
@@ -72,10 +71,10 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder that embeds many texts at once more cheaply, and may embed questions differently
-    from statements.
+    """An embedder that embeds many texts together at less cost, and questions differently from
+    statements.
 
-    An embedder without these methods gets one text at a time: see `embed_many` and `embed_query`.
+    An embedder may lack either method: see `embed_many` and `embed_query`.
     """
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
@@ -122,10 +121,11 @@ def _embed(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]
 ) -> "list[NDArray[np.float32]]":
     with WAIT.get() or contextlib.nullcontext():
-        if _is_remote(type(embedder)):
-            vectors = cast("RemoteEmbedder", embedder).embed_many(texts)
-        else:
+        embed_together = getattr(embedder, "embed_many", None)
+        if embed_together is None:
             vectors = [embedder.embed(text) for text in texts]
+        else:
+            vectors = embed_together(texts)
     if not roles:
         return vectors
     return [
@@ -157,17 +157,9 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
         EmbedderError: The question could not be embedded.
     """
     with WAIT.get() or contextlib.nullcontext():
-        if _is_remote(type(embedder)):
-            return cast("RemoteEmbedder", embedder).embed_query(text)
-        return embedder.embed(text)
-
-
-@functools.cache
-def _is_remote(kind: type) -> bool:
-    """Return whether embedders of a class have the methods of `RemoteEmbedder`; `isinstance` would
-    cost 50 µs.
-    """
-    return all(callable(getattr(kind, name, None)) for name in ("embed_many", "embed_query"))
+        embed = getattr(embedder, "embed_query", embedder.embed)
+        vectors: NDArray[np.float32] = embed(text)
+        return vectors
 
 
 def embed_to_store(

@@ -285,7 +285,7 @@ def read_json(text: str) -> Any:
     except InvalidInput:
         raise
     except RecursionError:
-        raise InvalidInput("is not readable JSON (it is nested too deeply)") from None
+        raise InvalidInput("is not JSON (it is nested too deeply)") from None
     except ValueError as exc:
         raise InvalidInput(f"is not JSON ({exc})") from exc
 
