@@ -34,7 +34,7 @@ from memories.server.api import (
 from memories.server.api.access import SESSION_SECONDS, WELL_KNOWN, Access, Issuer, Principal
 from memories.server.api.middleware import Guard, Named
 from memories.server.api.openapi import document
-from memories.server.api.problems import Refused, failed, json_response, problem
+from memories.server.api.problems import Refused, error_response, json_response, problem
 from memories.server.api.records import Records
 from memories.server.api.records import route as store_route
 from memories.server.api.routes import Field, Route, endpoint, from_body
@@ -133,7 +133,7 @@ class McpOverHttp:
             kind = "stream" if scope["method"] == "GET" else "write"
             self._server.require_room(kind)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
-            await failed(exc)(scope, receive, send)
+            await error_response(exc)(scope, receive, send)
             return
         token = _caller.set(caller)
         try:
@@ -278,7 +278,7 @@ async def principal(request: Request) -> Principal:
     """Return a request's sender, for routes outside the table such as `/metrics`.
 
     Raises:
-        Refused: The sender is unknown; `problems.failed` makes the answer.
+        Refused: The sender is unknown; `problems.error_response` makes the answer.
     """
     server: Server = request.app.state.server
     return await anyio.to_thread.run_sync(
@@ -305,7 +305,7 @@ async def _login(request: Request, *, secure: bool) -> Response:
             await anyio.to_thread.run_sync(access.count_failure, request.scope)
             raise Refused(401, "this token is unknown; create one with: memory tokens create")
     except Exception as exc:  # noqa: BLE001 - as for every route
-        return failed(exc)
+        return error_response(exc)
     answer = json_response({"ok": True})
     answer.set_cookie(
         access.cookie,
@@ -326,7 +326,7 @@ async def _logout(request: Request) -> Response:
             server.access.end_session, request.scope, limiter=server.limits["sign"]
         )
     except Exception as exc:  # noqa: BLE001 - as for every route
-        return failed(exc)
+        return error_response(exc)
     answer = json_response({"ok": True})
     answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
     return answer

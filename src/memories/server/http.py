@@ -24,7 +24,7 @@ from memories.core.urls import is_loopback
 from memories.errors import ConfigError, MemoriesError
 from memories.identity import tokens
 from memories.server.api.middleware import Gauge, Logged, Metrics, Named
-from memories.server.api.problems import failed, json_response, problem
+from memories.server.api.problems import error_response, json_response, problem
 from memories.server.app import Options, build, principal
 from memories.server.group_commit import MOST_WAITING, GroupCommit
 from memories.server.pages import routes as pages
@@ -361,7 +361,7 @@ class Web:
         try:
             (await principal(request)).require("admin")
         except Exception as exc:  # noqa: BLE001 - as for every route
-            return failed(exc)
+            return error_response(exc)
         text = await anyio.to_thread.run_sync(self.metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4")
 

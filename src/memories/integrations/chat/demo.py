@@ -58,9 +58,9 @@ def _subject(users: list[str]) -> str | None:
     return None
 
 
-def refusal(body: Mapping[str, Any], key: str, given: str) -> tuple[int, str] | None:
+def refusal(body: Mapping[str, Any], key: str, authorization: str) -> tuple[int, str] | None:
     """Return the status and message if a request is refused; None if it is not."""
-    if given != f"Bearer {key}":
+    if authorization != f"Bearer {key}":
         return 401, "Invalid Authentication"
     if not str(body.get("model", "")).startswith("kimi"):
         return 404, f"Not found the model {body.get('model')}"

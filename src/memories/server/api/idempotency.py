@@ -304,11 +304,11 @@ class Once:
         name = hashlib.sha256(f"{sender}\0{key}".encode()).hexdigest()
         text = json.dumps(request, sort_keys=True).encode("utf-8", "backslashreplace")
         claim = self._claim(name, hashlib.sha256(text).hexdigest(), sync=sync)
-        keyed = Keyed(claim, self._cached(claim))
+        keyed = Keyed(claim, self._find_answer(claim))
         try:
             yield keyed
             if keyed.new_summary is not None:
-                self._cache(claim, keyed.answer, keyed.size)
+                self._save_answer(claim, keyed.answer, keyed.size)
         except (RequestError, Refused):  # nothing was changed; after other errors that is unknown
             keyed.failed = claim.number == 1
             raise
@@ -347,7 +347,7 @@ class Once:
         except (StoreError, OSError) as exc:  # the write itself succeeded
             _logger.warning("cannot record the end of a request with a key: %s", exc)
 
-    def _cached(self, claim: Claim) -> Any | None:
+    def _find_answer(self, claim: Claim) -> Any | None:
         if claim.summary is None:
             return None
         with self._lock:
@@ -356,7 +356,7 @@ class Once:
             return None
         return cached.answer
 
-    def _cache(self, claim: Claim, answer: Any, size: int) -> None:
+    def _save_answer(self, claim: Claim, answer: Any, size: int) -> None:
         with self._lock:
             before = self._answers.pop(claim.name, None)
             if before is not None:

@@ -61,10 +61,12 @@ def find(call: Call) -> Any:
     arguments = dict(call.arguments)
     if "q" not in arguments:
         _only(arguments, LISTING, "a list; add q to search")
-        return shapes.page(call.memories.list(**_named(arguments)))
+        return shapes.page(call.memories.list(**_to_method_names(arguments)))
     _only(arguments, SEARCH, "a search; leave out q to list")
     query, explain = arguments.pop("q"), arguments.pop("explain", False)
-    return shapes.search_result(call.memories.explain(query, **_named(arguments)), explain=explain)
+    return shapes.search_result(
+        call.memories.explain(query, **_to_method_names(arguments)), explain=explain
+    )
 
 
 def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
@@ -73,7 +75,7 @@ def _only(arguments: dict[str, Any], known: Fields, what: str) -> None:
             raise InvalidInput(f"{name} can't be used with {what}")
 
 
-def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+def _to_method_names(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a query's values under the names that the methods of `Memories` use."""
     aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
     if "project" in arguments:

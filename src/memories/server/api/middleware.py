@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memories.server.api.problems import Refused, failed, stopped
+from memories.server.api.problems import Refused, error_response, stopping_response
 
 # scope key for values that routes add to the log: the path and the token's id
 LOG = "memories.log"
@@ -314,9 +314,9 @@ class Guard:
             await self._app(scope, _bound_body(receive, scope), answer)
         except asyncio.CancelledError:  # the server is stopping and does not wait any longer
             if not started:
-                await stopped(in_doubt=not _is_read(scope))(scope, receive, answer)
+                await stopping_response(in_doubt=not _is_read(scope))(scope, receive, answer)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
-            problem = failed(exc)
+            problem = error_response(exc)
             if not started:
                 await problem(scope, receive, answer)
 

@@ -70,7 +70,7 @@ class Refused(Exception):
 _RETRY = {"retry_after": "1"}
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Return JSON in UTF-8. A lone surrogate, which UTF-8 can't represent, becomes a JSON
     escape.
     """
@@ -81,7 +81,7 @@ def json_response(
     shape: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return an answer with JSON."""
-    return Response(encoded(shape), status, headers, media_type="application/json")
+    return Response(encode_json(shape), status, headers, media_type="application/json")
 
 
 def problem(
@@ -102,12 +102,12 @@ def problem(
         "status": status,
         "detail": detail,
     }
-    body = encoded({**shape, "error": detail, **(more or {})})
+    body = encode_json({**shape, "error": detail, **(more or {})})
     header_values = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(body, status, header_values, media_type="application/problem+json")
 
 
-def failed(exc: Exception) -> Response:
+def error_response(exc: Exception) -> Response:
     """Return the answer to a request that raised an error. Unexpected errors are logged by their
     location, never with content.
     """
@@ -142,7 +142,7 @@ def failed(exc: Exception) -> Response:
     )
 
 
-def stopped(*, in_doubt: bool) -> Response:
+def stopping_response(*, in_doubt: bool) -> Response:
     """Return the answer to a request that the server could not complete before it stopped.
 
     Args:

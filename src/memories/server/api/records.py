@@ -29,7 +29,7 @@ from memories.scratchpad import file
 from memories.scratchpad.mirror import Mirror
 from memories.server.api.access import Principal
 from memories.server.api.middleware import READS, Named
-from memories.server.api.problems import Refused, encoded, failed
+from memories.server.api.problems import Refused, encode_json, error_response
 from memories.server.api.server import Server
 from memories.stores import Store, open_store
 from memories.stores.logged import Change, ref_of
@@ -272,7 +272,7 @@ class Records:
         shape = {"value": to_wire(value)}
         if findings:
             shape["damaged"] = to_wire(findings)
-        return encoded(shape)
+        return encode_json(shape)
 
     def _call(self, who: Principal, request: _StoreRequest) -> tuple[Any, list[Finding]]:
         transaction = None
@@ -457,7 +457,7 @@ def route() -> Named:
                     records.answer, who, store_request, limiter=limiter
                 )
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
-            return failed(exc)
+            return error_response(exc)
         return Response(data, media_type="application/json")
 
     return Named("/store/v1/{method}", answer, methods=["POST"])

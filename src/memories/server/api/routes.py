@@ -26,7 +26,7 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
 from memories.server.api.middleware import Named
-from memories.server.api.problems import encoded, failed, json_response
+from memories.server.api.problems import encode_json, error_response, json_response
 from memories.server.api.server import Server
 from memories.write.create import Created
 from memories.write.review import Reviewed
@@ -317,7 +317,7 @@ def endpoint(route: Route) -> Named:
         try:
             return await _answer(route, request)
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
-            return failed(exc)
+            return error_response(exc)
 
     return Named(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
 
@@ -467,7 +467,7 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
             if answer.status < 300:
                 content_free = _without_content(route.schema, answer.shape)
                 summary = {"schema": route.schema, "status": answer.status, **content_free}
-            keyed.end(answer, summary, len(encoded(answer.shape)))
+            keyed.end(answer, summary, len(encode_json(answer.shape)))
     return answer
 
 

@@ -38,10 +38,12 @@ class Handles:
             embedder: Used instead of the embedder in the settings, if `store` is given.
         """
         self.config = config
-        self.embedder = embedder if store is not None else open_embedder(config.embedder, config)
-        space = self.embedder.space if self.embedder else None
-        self._owned = None if store is not None else open_store(config.store, space, config)
-        self.store: Store = store if store is not None else self._owned  # type: ignore[assignment]
+        self._owned: Store | None = None
+        if store is None:
+            embedder = open_embedder(config.embedder, config)
+            space = embedder.space if embedder else None
+            store = self._owned = open_store(config.store, space, config)
+        self.store, self.embedder = store, embedder
         self._of = functools.lru_cache(maxsize=512)(self._open_memories)
 
     def of(

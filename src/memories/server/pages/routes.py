@@ -26,7 +26,7 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named
-from memories.server.api.problems import Refused, failed, json_response, problem
+from memories.server.api.problems import Refused, error_response, json_response, problem
 from memories.server.api.routes import path_values, query_pairs
 from memories.server.api.server import Server
 from memories.server.api.store_routes import position
@@ -84,7 +84,7 @@ PAGES = (
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of all pages, the sign-in page, the style sheet and the script."""
+    """Return the routes of all pages, the sign-in page, the style sheet and the scripts."""
 
     def get(path: str, endpoint: Callable[[Request], object], name: str) -> BaseRoute:
         return Named(path, endpoint, methods=["GET"], name=name)
@@ -108,7 +108,7 @@ def _answer(page: Page) -> Callable[[Request], object]:
                     _render, server, page, request, limiter=limiter
                 )
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer; unexpected ones are also logged
-            answer = failed(exc)
+            answer = error_response(exc)
             if request.query_params.get("format") == "json":
                 return answer
             if answer.status_code == 401:
@@ -153,7 +153,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
     except Refused:
         raise
     except MemoriesError as exc:
-        answer = failed(exc.error if isinstance(exc, NotThen) else exc)
+        answer = error_response(exc.error if isinstance(exc, NotThen) else exc)
         if as_json:
             return answer
         shape = json.loads(bytes(answer.body))
@@ -230,7 +230,7 @@ def _static(name: str) -> Callable[[Request], object]:
     return answer
 
 
-HEADERS = {  # every page runs only its own script, and can't be framed; the guard adds others
+HEADERS = {  # pages run only our own scripts, and can't be framed; the guard adds more headers
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "connect-src 'self'; "

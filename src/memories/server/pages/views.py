@@ -219,16 +219,11 @@ def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str
     if last.ended_by != "delete":
         return shapes.memory(memories.get(past.id, as_of=as_of))
     version = shapes.history(past)["versions"][-1]
-    return {
-        **{name: version[name] for name in ("content", "tags", "version", "created_at")},
-        **shapes.without_none({name: version.get(name) for name in ("origin", "suspicious")}),
-        **shapes.without_none(
-            {"superseded_by": past.superseded_by, "pending": past.pending or None}
-        ),
-        "id": past.id,
-        "namespace": past.namespace,
-        "deleted": last.ended_by == "delete",
-    }
+    names = ("content", "tags", "version", "created_at", "origin", "suspicious")
+    fields = {name: version.get(name) for name in names}
+    fields |= {"superseded_by": past.superseded_by, "pending": past.pending or None}
+    identity = {"id": past.id, "namespace": past.namespace, "deleted": True}
+    return shapes.without_none(fields) | identity
 
 
 def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> dict[str, Any] | None:
