@@ -36,7 +36,7 @@ NAMES = frozenset(MODULES)
 # its index.
 ORDER = {
     "memories": """errors languages < guard < models < settings < core < anchors < config < stores < embedders < read <
-        search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < cli mcp < warm <
+        search write < scratchpad transfer < memories < context < identity < answers < hooks < connect < warm < cli mcp <
         integrations < server langgraph skins < __main__""",
     "memories.languages": "days gloss text < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
@@ -77,7 +77,6 @@ ORDER = {
         transfer""",
     "memories.mcp": "answers < tools < server < stdio",
     "memories.skins": "agents_session amplifier anthropic_tool",
-    "memories.warm": "client < manage",
     "memories.integrations": "amplifier anthropic chat hermes langchain langgraph openai openclaw",
     "memories.integrations.amplifier": "session < context tool < capture",
     "memories.integrations.hermes": "provider __main__",
@@ -159,7 +158,6 @@ LEAVES = (
 )  # packages whose `__init__` imports nothing of their own
 ABOVE_ALL = (
     "mcp",
-    "warm",
     "integrations",
     "server",
     "langgraph",

@@ -49,29 +49,39 @@ def main() -> None:
 
 def _recall(request: bytes) -> bytes | None:
     """Ask the store's server to answer a hook; None if the hook has to answer by itself."""
-    from memories import __version__
-    from memories.warm import client
+    from memories import __version__, warm
 
-    return client.recall(request, __version__)
+    return warm.recall(request, __version__)
 
 
 def ask(arguments: list[str]) -> int:
     """Ask the store's server to run the command, else run it here; return the exit code."""
-    from memories import __version__
-    from memories.warm import client
+    from memories import __version__, warm
 
-    if not client.is_warm(arguments):  # only the commands that a server can run
+    if not warm.is_warm(arguments):  # only the commands that a server can run
         from memories.cli import expand
 
         arguments = expand(arguments)
     try:
-        code = client.ask(arguments, __version__)
-    except client.AnswerLost as lost:
+        code = warm.ask(arguments, __version__)
+    except warm.AnswerLost as lost:
         if lost.create_id:  # the id prevents a second copy
             return answer(arguments, None, lost.create_id)[0]
         from memories.cli import output
 
-        return output.print_error(client.LOST, 1)
+        return output.print_error(warm.LOST, 1)
+    except warm.AnswerUnprinted as unprinted:
+        from memories.cli import output
+
+        output.begin_run()
+        output.record_change(unprinted.change)
+        return output.report_error(unprinted.error)
+    except warm.ChangeInterrupted:
+        from memories.cli import output
+
+        output.begin_run()
+        output.begin_change()
+        raise
     return run(arguments) if code is None else code
 
 
@@ -83,7 +93,7 @@ def _start_wanted_server(arguments: list[str]) -> None:
 
 
 def _start_server(store: str) -> None:
-    from memories.warm.client import start
+    from memories.warm import start
 
     start(store)
 
@@ -150,8 +160,6 @@ def _run(arguments: "Sequence[str]") -> object:
         return result
     programs: dict[str, Callable[..., object]] = {
         "StartServer": _serve,
-        "ManageServer": _manage,
-        "StopCommandServer": _stop_command_server,
         "StartMCP": _serve_mcp,
         "StartChat": _chat,
     }
@@ -200,52 +208,6 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
     request = import_module("memories.server.sockets").ServeOptions(**options)
     serve: Callable[..., int] = import_module("memories.server.serve").serve
     return serve(config, request, answer, load_commands)
-
-
-def _manage(config: "Config", action: str) -> int:
-    """Show or stop a running server, or remove what `serve --install` wrote."""
-    from functools import partial
-
-    from memories.cli.output import emit, note
-    from memories.warm import manage
-
-    if action == "uninstall":
-        unit = manage.uninstall(config)
-        if unit is None:
-            note("It is not installed.")
-            return 1
-        text = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
-        shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
-        emit({**shape, "commands": unit.stop}, text)
-        return 0
-    status = manage.send(config, action) or {"running": False}
-    if action == "stop":
-        status = {**status, "running": False, "stopped": status["running"]}
-    emit(status, partial(_describe_server, status))
-    return 0 if status["running"] or action == "stop" else 1
-
-
-def _describe_server(status: "Mapping[str, Any]") -> str:
-    """Return the state of a server for a person."""
-    from memories.cli.output import safe, table
-
-    rows = {name: str(value) for name, value in status.items() if value is not None}
-    minutes, seconds = divmod(int(rows.pop("seconds", 0)), 60)
-    rows["running"] = f"for {minutes} min {seconds} s" if status["running"] else "no"
-    return table((name.replace("_", " "), safe(value)) for name, value in rows.items())
-
-
-def _stop_command_server(config: "Config") -> int:
-    """End the server that hooks started, if it runs and answers."""
-    import contextlib
-
-    from memories.errors import SystemFault
-    from memories.warm import manage
-
-    if os.name == "posix":  # elsewhere there is none
-        with contextlib.suppress(SystemFault):  # it ends when it is idle
-            manage.stop_command_server(config)
-    return 0
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:

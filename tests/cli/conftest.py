@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from forked import Forked
 from memories import __main__ as front_door
-from memories.warm import client
+from memories import warm as client
 
 if TYPE_CHECKING:
     from forkserver import Piped

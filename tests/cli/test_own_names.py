@@ -28,7 +28,7 @@ from memories.identity.registry import set_alias
 from memories.server.api.idempotency import FileClaims, file_of
 from memories.stores.records import SEARCHED, Collection, Filter
 from memories.stores.sqlite.store import SQLiteStore
-from memories.warm.client import socket_of
+from memories.warm import socket_of
 from memories.write.queue import RetryQueue, files_of
 
 Stored = Callable[..., str]

@@ -18,9 +18,9 @@ from forked import Forked
 from hooks.conftest import Hook, Ran
 from live_command import Serve, servers
 from memories import Memories, __version__
+from memories import warm as client
 from memories.config import load_config
 from memories.hooks import inbox, session
-from memories.warm import client
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
 

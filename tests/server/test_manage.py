@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from memories import load_config
+from memories.cli import serve as manage
 from memories.config import registers
 from memories.server import sockets
-from memories.warm import manage
 
 CRC = "fe2468b5"  # hash of the store's URL, in the name of its unit
 

@@ -1,5 +1,6 @@
 """Commands that connect agents to the memory: connect, disconnect."""
 
+import contextlib
 import difflib
 import os
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import emit, safe, table, wrap
-from memories.cli.serve import StopCommandServer
+from memories.cli.serve import stop_command_server
 from memories.connect import report
 from memories.connect.check import Check, check_connection, check_connections
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
@@ -33,7 +34,7 @@ from memories.connect.status import (
     has_plugin,
     is_installed,
 )
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, SystemFault
 
 if TYPE_CHECKING:
     from memories.settings import Config
@@ -114,9 +115,7 @@ def connect(
 @_scope_option
 @dry_run_option
 @with_settings(format_option)
-def disconnect(
-    config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool
-) -> int | StopCommandServer:
+def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Disconnect agents from the memory.
 
     A file without other changes is restored byte by byte; from other files, only our entries are
@@ -145,8 +144,10 @@ def disconnect(
             answer["notes"].append(f"{title} was not connected; nothing to change.")
         answers.append(answer)
     emit({"disconnected": answers, "count": len(answers)}, partial(_render_answers, answers))
-    is_last = not dry_run and not find_connections(connector, None)
-    return StopCommandServer(config) if is_last else 0
+    if not (dry_run or find_connections(connector, None)) and os.name == "posix":
+        with contextlib.suppress(SystemFault):  # it ends when it is idle
+            stop_command_server(config)
+    return 0
 
 
 def _connector() -> Connector:

@@ -3,7 +3,12 @@
 Each command returns a request that the entry point runs, since the programs are optional and heavy.
 """
 
-from collections.abc import Mapping
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +21,16 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.errors import InvalidInput
+from memories.cli.output import emit, note, safe, table
+from memories.errors import InvalidInput, SystemFault
 from memories.settings import Config
+from memories.warm import GREETING, is_ours, socket_of
 
 _PORT = "port must be a whole number from 0 to 65535"
 _IDLE = "idle must be a whole number of minutes from 1"
+
+
+_TIMEOUT_SECONDS = 10.0  # for the answer of a running server
 
 
 class StartServer(NamedTuple):
@@ -28,19 +38,6 @@ class StartServer(NamedTuple):
 
     config: Config
     options: Mapping[str, Any]
-
-
-class ManageServer(NamedTuple):
-    """A request about a running server: `status`, `stop` or `uninstall`."""
-
-    config: Config
-    action: str
-
-
-class StopCommandServer(NamedTuple):
-    """A request to end the server that hooks started, if it runs; it has no HTTP."""
-
-    config: Config
 
 
 class StartMCP(NamedTuple):
@@ -114,7 +111,7 @@ def serve(
     idle: int | None,
     action: str | None,
     dry_run: bool,
-) -> StartServer | ManageServer:
+) -> StartServer | int:
     """Run a local server: faster commands, an HTTP API and a web page.
 
     While it runs, memory commands ask it over a socket that only you can open, so they take only a
@@ -136,7 +133,7 @@ def serve(
     if idle == 0:
         raise InvalidInput(f'{_IDLE}, not "0"')
     if action is not None:
-        return ManageServer(config, action)
+        return _manage(config, action)
     files = [file for file in (tls_cert, tls_key) if file is not None]
     tls = tuple(str(Path(file).expanduser().absolute()) for file in files)
     options = {**http, "http": not no_http, "tls": tls}
@@ -183,6 +180,118 @@ def chat(
     folder = Path(root).expanduser() if root is not None else Path.cwd()
     file = None if env_file is None else Path(env_file).expanduser()
     return StartChat(config, folder, file, demo, live)
+
+
+# --- a running server ---
+
+
+class Unit(NamedTuple):
+    """A file of systemd or launchd that starts a server.
+
+    Attributes:
+        path: The file.
+        text: Its text.
+        stop: The commands that unload it.
+    """
+
+    path: Path
+    text: str
+    stop: Sequence[str]
+
+
+def stop_command_server(config: Config) -> bool:
+    """Ask a server without HTTP to end; return whether there was one."""
+    status = send(config, "status")
+    if status is None or status.get("url"):
+        return False
+    send(config, "stop")
+    return True
+
+
+def send(config: Config, word: str) -> Mapping[str, Any] | None:
+    """Send `status` or `stop` to the server of a store; return its answer, None without a server.
+
+    Servers of earlier protocols understand both words.
+
+    Raises:
+        SystemFault: The server does not answer.
+    """
+    path = socket_of(config.store, os.environ)
+    try:
+        if not is_ours(path):
+            return None
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_TIMEOUT_SECONDS)
+            connection.connect(path)
+            with connection.makefile("rwb") as stream:
+                greeting = stream.readline().decode()
+                stream.write(f"{word}\n".encode())
+                stream.flush()
+                line = stream.readline()
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except OSError as exc:
+        reason = exc.strerror or exc
+        raise SystemFault(f"the server does not answer: {reason}; end its process") from exc
+    if not greeting.startswith(GREETING.partition(" ")[0]) or not line:
+        raise SystemFault("the server does not answer as this program does; end its process")
+    answer: Mapping[str, Any] = json.loads(line)
+    return answer
+
+
+def uninstall(config: Config) -> Unit | None:
+    """Remove the unit that `memory serve --install` of an earlier version wrote for a store.
+
+    Returns:
+        The removed unit; None if there is none.
+
+    Raises:
+        SystemFault: The file can't be read or removed.
+    """
+    name = Path(socket_of(config.store, os.environ)).stem
+    if sys.platform == "darwin":
+        label = f"memories.serve.{name}"
+        path = Path.home() / "Library" / "LaunchAgents" / f"{label}.plist"
+        stop = [f"launchctl bootout gui/{os.getuid()}/{label}"]
+    else:
+        service = f"memories-{name}.service"
+        base = Path(os.environ.get("XDG_CONFIG_HOME", "").strip() or Path.home() / ".config")
+        path = base / "systemd" / "user" / service
+        stop = [f"systemctl --user disable --now {service}", "systemctl --user daemon-reload"]
+    try:
+        text = path.read_text(errors="replace")
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise SystemFault(f"cannot remove {path}: {exc.strerror or exc}") from exc
+    return Unit(path, text, stop)
+
+
+def _manage(config: Config, action: str) -> int:
+    """Show or stop a running server, or remove what `serve --install` wrote."""
+    if action == "uninstall":
+        unit = uninstall(config)
+        if unit is None:
+            note("It is not installed.")
+            return 1
+        text = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
+        shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
+        emit({**shape, "commands": unit.stop}, text)
+        return 0
+    status = send(config, action) or {"running": False}
+    if action == "stop":
+        status = {**status, "running": False, "stopped": status["running"]}
+    emit(status, partial(_describe_server, status))
+    return 0 if status["running"] or action == "stop" else 1
+
+
+def _describe_server(status: Mapping[str, Any]) -> str:
+    """Return the state of a server for a person."""
+    rows = {name: str(value) for name, value in status.items() if value is not None}
+    minutes, seconds = divmod(int(rows.pop("seconds", 0)), 60)
+    rows["running"] = f"for {minutes} min {seconds} s" if status["running"] else "no"
+    return table((name.replace("_", " "), safe(value)) for name, value in rows.items())
 
 
 COMMANDS = (serve, mcp, chat)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories import __version__
+from memories.cli.serve import send, stop_command_server
 from memories.core.urls import is_loopback, without_password
 from memories.embedders import open_embedder, own_embedder
 from memories.errors import MemoriesError
@@ -22,7 +23,6 @@ from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
 from memories.server.warm import STOPPED, Run, Warm, install_stand_ins
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.warm import manage
 
 if TYPE_CHECKING:
     from memories.server.http import Web
@@ -65,7 +65,7 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
             finally:
                 process.close()
     except AlreadyRunning:
-        url = (manage.send(config, "status") or {}).get("url")
+        url = (send(config, "status") or {}).get("url")
         where = f"; it is at {url}" if url else ""
         _say(f"{ALREADY} ({without_password(config.store)}){where}; memory serve --stop ends it")
         return 0
@@ -84,7 +84,7 @@ def _listen(stack: contextlib.ExitStack, config: Config, options: ServeOptions) 
             return stack.enter_context(sockets.listen(config))
         except AlreadyRunning:
             if deadline is None:
-                if not (options.http and manage.stop_command_server(config)):
+                if not (options.http and stop_command_server(config)):
                     raise
                 deadline = time.monotonic() + _HANDOVER_SECONDS
             if time.monotonic() > deadline:

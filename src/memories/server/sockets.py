@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memories import warm
 from memories.config import load_config
 from memories.core.disk import CREATING, make_folder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
-from memories.warm import client
 
 
 class ServeOptions(NamedTuple):
@@ -60,13 +60,13 @@ class Listening(NamedTuple):
 def socket_paths(config: Config) -> list[str]:
     """Return the path of a store's socket, then other paths that clients may try."""
     environment: Any = os.environ
-    main = client.socket_of(config.store, environment)
+    main = warm.socket_of(config.store, environment)
     unset = {name: value for name, value in os.environ.items() if name != "MEMORY_STORE"}
     try:
         usual = load_config(environment=unset, folder=config.home, tell=lambda _: None)
     except MemoriesError:
         return [main]
-    return [main, client.socket_of("", environment)] if usual.store == config.store else [main]
+    return [main, warm.socket_of("", environment)] if usual.store == config.store else [main]
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def listen(config: Config) -> Iterator[Listening]:
     main, *others = socket_paths(config)
     folder = Path(main).parent
     make_folder(folder)
-    if not client.is_ours(main):
+    if not warm.is_ours(main):
         raise ConfigError(
             f"{folder} is not a folder that only you can use; remove it, or run: chmod 700 {folder}"
         )

@@ -1,7 +1,7 @@
 """The command over a Unix socket: runs each request in a thread, and returns its output and exit
 code.
 
-`memories.warm.client` is the other side and describes the messages. A command reads `sys.stdin`,
+`memories.warm` is the other side and describes the messages. A command reads `sys.stdin`,
 `os.environ` and relative paths as in its own process: `install_stand_ins` replaces the standard
 streams and `os.environ` with objects that look up the caller, and each thread has its own working
 folder if the system supports that.
@@ -34,7 +34,7 @@ from memories.models import Draft
 from memories.server.group_commit import Ending, GroupCommit
 from memories.settings import Config
 from memories.stores import Store
-from memories.warm.client import DIRECT, GREETING, HOOK, absolute, is_carried
+from memories.warm import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
 STOPPED = "stopped by a request"  # why `memory serve --stop` ended the server
@@ -429,7 +429,7 @@ class Warm:
         return request, b"".join(pieces)
 
     def _manage(self, connection: socket.socket, line: str) -> None:
-        """Answer a line that contains no command; see `memories.warm.manage`."""
+        """Answer a line that contains no command; see `memories.cli.serve`."""
         word, _, version = line.partition(" ")
         if word == "newer" and _number(version) > _number(__version__):
             self._served.end("a newer version of the program was installed")

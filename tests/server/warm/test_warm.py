@@ -16,9 +16,9 @@ import pytest
 
 from live_command import Serve, servers
 from memories import Memories, __version__
+from memories import warm as client
 from memories.cli import COMMANDS
 from memories.settings import SETTINGS
-from memories.warm import client
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -105,7 +105,7 @@ def test_heavy_modules_are_not_imported_when_a_server_answers(
     script = """
 import os, sys
 from memories import __main__ as front_door
-from memories.warm import client
+from memories import warm as client
 client._HELLO_SECONDS = 60.0  # on a busy machine a server takes longer than a command waits
 code = front_door.ask(["list"])
 sys.stdout.flush()

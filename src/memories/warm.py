@@ -73,6 +73,23 @@ class AnswerLost(Exception):
         self.create_id = create_id
 
 
+class AnswerUnprinted(Exception):
+    """The answer of the server could not be printed.
+
+    Attributes:
+        error: The error.
+        change: What the command changed, as part of a sentence; empty if nothing.
+    """
+
+    def __init__(self, error: OSError, change: str) -> None:
+        super().__init__()
+        self.error, self.change = error, change
+
+
+class ChangeInterrupted(KeyboardInterrupt):
+    """Ctrl-C came while the server ran a command that changes something."""
+
+
 # --- commands ---
 
 
@@ -88,6 +105,8 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
 
     Raises:
         AnswerLost: The server may have run it.
+        AnswerUnprinted: The server has run it.
+        ChangeInterrupted: The server may have run it.
     """
     if not is_warm(arguments):
         return None
@@ -277,12 +296,9 @@ def _exchange(connection: "socket", request: bytes, *, changes: bool) -> bytes |
         return _receive(connection)
     except OSError:
         return None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if changes:
-            from memories.cli import output
-
-            output.begin_run()
-            output.begin_change()
+            raise ChangeInterrupted from interrupt
         raise
 
 
@@ -306,7 +322,11 @@ def _receive(connection: "socket") -> bytes | None:
 
 
 def _print_answer(answer: bytes) -> int | None:
-    """Print an answer; return the exit code, or None if this process has to run the command."""
+    """Print an answer; return the exit code, or None if this process has to run the command.
+
+    Raises:
+        AnswerUnprinted: It can't be printed.
+    """
     if answer == DIRECT:
         return None
     head, _, body = answer.partition(b"\n")
@@ -325,18 +345,8 @@ def _print_answer(answer: bytes) -> int | None:
             output.buffer.write(piece)
             output.flush()
         except OSError as exc:
-            return _report_unprinted(exc, change)
+            raise AnswerUnprinted(exc, change) from exc
     return int(code)
-
-
-def _report_unprinted(error: OSError, change: str) -> int:
-    """Report that the answer could not be printed, as the command itself would."""
-    from memories.cli import output
-
-    output.begin_run()
-    if change:
-        output.record_change(change)
-    return output.report_error(error)
 
 
 # --- sockets ---
