@@ -263,15 +263,18 @@ class EventHandler:
             self.capture()
         if not self._is_first("given", prompt):
             return Reply()
-        missed_at = self._find_miss()
-        notice = MISSED if missed_at else ""
+        # The store did not answer an earlier hook of this session in time.
+        state = session.read(self.home, self.event.session_name)
+        is_past = 0 < state.suspect_since <= time.time_ns() // 1_000_000
+        has_missed = is_past and state.suspect_since != state.miss_reported
+        notice = MISSED if has_missed else ""
 
         def announce() -> None:
             """Send, before anything slow, the notice that recall was missed; this hook may be
             killed too.
             """
-            if missed_at:
-                self._note({session.MISS_REPORTED: missed_at})
+            if has_missed:
+                self._note({session.MISS_REPORTED: state.suspect_since})
             if self.call.send_interim:
                 self.call.send_interim(render_answer(self.event, self.call.event, notice))
 
@@ -279,15 +282,6 @@ class EventHandler:
         reply = self._recall(request, announce=announce)
         reply.text = "\n".join(filter(None, (notice, reply.text)))
         return reply
-
-    def _find_miss(self) -> int:
-        """Return when the store failed to answer an earlier hook of this session in time; 0 if it
-        did not, or if the agent has been informed.
-        """
-        state = session.read(self.home, self.event.session_name)
-        is_past = 0 < state.suspect_since <= time.time_ns() // 1_000_000
-        is_new = is_past and state.suspect_since != state.miss_reported
-        return state.suspect_since if is_new else 0
 
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
         if not self._is_first("given", prompt):

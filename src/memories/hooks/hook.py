@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from memories.hooks.events import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
+    # Called with its arguments and a function that sends an answer for the host in case no later
+    # one comes in time.
+    Work = Callable[..., Outcome]
+
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
@@ -34,8 +38,6 @@ _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 _children: "list[int]" = []
-_pipes: "list[int]" = []  # in a child process: its pipe to the parent
-_interim: "list[bytes]" = []  # where processes cannot fork
 
 
 class UsageError(Exception):
@@ -109,15 +111,14 @@ def _run(
     except (UsageError, ValueError) as exc:
         if os.isatty(0):  # a person; a host passes the event on a pipe
             _write_all(2, f"error: {exc}\n".encode())
-        _run_in_child("record_failure", (None, str(exc)), SECONDS, kill_late=False)
+        _run_in_child(_record_failure, (None, str(exc)), SECONDS, kill_late=False)
         return
     call.started_at, call.deadline = started_at, started_at + seconds
     call.ask_server, call.start_server = ask_server, start_server
-    call.send_interim = _send_interim
     late_seconds = min(age, _MAX_LATE_SECONDS)
-    answer, error = _run_in_child("handle", (call,), _seconds_left(call), late_seconds)
+    answer, error = _run_in_child(_handle, (call,), _seconds_left(call), late_seconds)
     if error:
-        _run_in_child("record_failure", (call, error), _REPORT_SECONDS, kill_late=False)
+        _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_late=False)
     if answer:
         if hasattr(signal, "setitimer"):  # the host may not read the answer
             signal.signal(signal.SIGALRM, _stop)
@@ -160,29 +161,38 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _call(name: str, arguments: "tuple[Any, ...]") -> "Outcome":
-    from memories.hooks import events  # in the child, since it may take long on a busy machine
+# These import `events` in the child, since that may take long on a busy machine.
 
-    outcome: Outcome = getattr(events, name)(*arguments)
-    return outcome
+
+def _handle(call: "HookCall", send_interim: "Callable[[bytes], None]") -> "Outcome":
+    from memories.hooks import events
+
+    call.send_interim = send_interim
+    return events.handle(call)
+
+
+def _record_failure(call: "HookCall | None", reason: str, _send_interim: object) -> "Outcome":
+    from memories.hooks import events
+
+    return events.record_failure(call, reason)
 
 
 def _run_in_child(
-    name: str,
+    work: "Work",
     arguments: "tuple[Any, ...]",
     seconds: float,
     late_seconds: float = 0.0,
     *,
     kill_late: bool = True,
 ) -> tuple[bytes, str]:
-    """Run a function of `events` in a child process; return its answer and an error to record, each
-    empty if there is none.
+    """Do some work in a child process; return its answer and an error to record, each empty if
+    there is none.
 
     The child sends the answer first; the host does not wait for the follow-up work after it. If
     there is no answer, the last interim answer takes its place.
 
     Args:
-        name: The name of the function.
+        work: The work.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
         late_seconds: How much longer to wait while there is no interim answer either.
@@ -190,13 +200,13 @@ def _run_in_child(
             moment.
     """
     if not hasattr(os, "fork"):
-        return _run_with_timer(name, arguments, seconds)
+        return _run_with_timer(work, arguments, seconds)
     deadline = time.monotonic() + seconds
     source, target = os.pipe()
     child = os.fork()
     if not child:
         limit = seconds + late_seconds if kill_late else seconds + _MAX_REPORT_SECONDS
-        _work_as_child(name, arguments, target, limit)
+        _work_as_child(work, arguments, target, limit)
     _children.append(child)
     os.close(target)
     interim, message = b"", b""
@@ -221,16 +231,12 @@ def _run_in_child(
     return interim, "it did not finish in time"
 
 
-def _send_interim(answer: bytes) -> None:
-    """Send an answer for the host in case no later one comes in time; the work continues."""
-    if _pipes:
-        _write_all(_pipes[0], answer + _INTERIM)
-    else:
-        _interim[:] = [answer]
-
-
-def _work_as_child(name: str, arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
+def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seconds: float) -> None:
     """Do the work in this child process, send the answer, follow up, and exit."""
+
+    def send_interim(answer: bytes) -> None:
+        _write_all(target, answer + _INTERIM)
+
     code = 1
     try:
         _children.clear()
@@ -240,8 +246,7 @@ def _work_as_child(name: str, arguments: "tuple[Any, ...]", target: int, seconds
         if hasattr(signal, "setitimer"):  # if the parent is killed, the kernel ends us in time
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
-        _pipes[:] = [target]
-        outcome = _call(name, arguments)
+        outcome = work(*arguments, send_interim)
         _write_all(target, outcome.answer + (_FAILED if outcome.failed else _SUCCEEDED))
         os.close(target)
         if hasattr(signal, "setitimer"):
@@ -252,20 +257,28 @@ def _work_as_child(name: str, arguments: "tuple[Any, ...]", target: int, seconds
         os._exit(code)
 
 
-def _run_with_timer(name: str, arguments: "tuple[Any, ...]", seconds: float) -> tuple[bytes, str]:
+def _run_with_timer(
+    work: "Work", arguments: "tuple[Any, ...]", seconds: float
+) -> tuple[bytes, str]:
     """Call a function on systems where processes cannot fork; a timer ends the process when the
     time is up.
     """
     import threading
 
+    interim = b""
+
+    def send_interim(answer: bytes) -> None:
+        nonlocal interim
+        interim = answer
+
     def end() -> None:
-        _write_all(1, b"".join(_interim))
+        _write_all(1, interim)
         os._exit(0)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
-    outcome = _call(name, arguments)
+    outcome = work(*arguments, send_interim)
     timer.cancel()
     outcome.follow_up()
     return outcome.answer, ""

@@ -157,17 +157,13 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
         except OSError:
             os.close(fd)
             raise
-        if _is_current(fd, path):
-            return fd
+        try:
+            if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                return fd
+        except FileNotFoundError:
+            pass
         os.close(fd)  # another process replaced the file while we waited
     raise OSError(f"other processes keep replacing {path}")
-
-
-def _is_current(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
