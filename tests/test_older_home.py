@@ -23,8 +23,7 @@ from click.testing import CliRunner
 
 from forkserver import ForkServer
 from memories import __main__ as front_door
-from memories.connect.check import Check
-from memories.connect.status import FoundEntries
+from memories.connect.status import Check, FoundEntries
 
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
 PROGRAM = Path(sys.executable).with_name("memory")
@@ -120,7 +119,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
         return Check(("search_memories",), 0.1)
 
     monkeypatch.setattr("memories.cli.connect.check_connection", check)
-    monkeypatch.setattr("memories.connect.check.check_connection", check)
+    monkeypatch.setattr("memories.connect.status.check_connection", check)
     return checked
 
 
@@ -174,7 +173,7 @@ def test_every_connection_of_before_works(
     user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_SERVER_SECONDS", "_HOOK_SECONDS", "HOOK_SECONDS"):  # on a busy machine too
-        monkeypatch.setattr(f"memories.connect.check.{limit}", 300.0)
+        monkeypatch.setattr(f"memories.connect.status.{limit}", 300.0)
     assert ask("doctor")["findings"] == []
     for host in HOSTS:
         ask("connect", host)

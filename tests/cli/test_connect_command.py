@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from memories.connect.check import Check, HookCheck
 from memories.connect.hosts import Where, load_hosts
 from memories.connect.program import (
     EVENTS,
@@ -25,7 +24,7 @@ from memories.connect.program import (
     is_server,
     words_of,
 )
-from memories.connect.status import FoundEntries
+from memories.connect.status import Check, FoundEntries, HookCheck
 
 Command = Callable[..., Any]
 
@@ -85,7 +84,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("memories.cli.connect.check_connection", check)
     monkeypatch.setattr("memories.cli.connect.check_connections", list)
-    monkeypatch.setattr("memories.connect.check.check_connections", list)
+    monkeypatch.setattr("memories.connect.status.check_connections", list)
     home = tmp_path / "home"
     home.mkdir()
     return home

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from memories.cli import COMMANDS
-from memories.connect.check import Check
+from memories.connect.status import Check
 
 Command = Callable[..., Any]
 some = settings(

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from memories import Memories
-from memories.connect.check import CHECK, check_connection, check_connections
-from memories.connect.status import Connection, FoundEntries
+from memories.connect.status import (
+    CHECK,
+    Connection,
+    FoundEntries,
+    check_connection,
+    check_connections,
+)
 
 PROGRAM = str(Path(sys.executable).with_name("memoriae"))
 SERVER = [PROGRAM, "mcp"]
@@ -91,7 +96,7 @@ def test_a_missing_server_is_a_problem() -> None:
 def test_a_server_that_does_not_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.connect.check._SERVER_SECONDS", 0.2)
+    monkeypatch.setattr("memories.connect.status._SERVER_SECONDS", 0.2)
     check = check_connection(entries([script(tmp_path, "exec sleep 600"), "mcp"]))
     assert "did not answer within" in check.problem
 
@@ -99,7 +104,7 @@ def test_a_server_that_does_not_answer_is_given_up(
 def test_a_hook_of_another_program_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memories.connect import check as module
+    from memories.connect import status as module
 
     monkeypatch.setattr(module, "_check_server", lambda *_: module.Check())
     monkeypatch.setattr(module, "HOOK_SECONDS", -1.0)

@@ -247,10 +247,9 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
 def _examine_hosts(examined: "Examined") -> None:
     """Check which agents are connected, and whether their server and hooks work."""
     from memories.config import registers
-    from memories.connect.check import check_connections
     from memories.connect.connect import Connector
     from memories.connect.hosts import Where
-    from memories.connect.status import describe_problem, find_connections
+    from memories.connect.status import check_connections, describe_problem, find_connections
 
     try:
         connected = find_connections(Connector(Where(Path.home(), os.environ), registers()), None)

@@ -20,14 +20,16 @@ from memories.cli.options import (
 from memories.cli.output import emit, safe, table, wrap
 from memories.cli.serve import stop_command_server
 from memories.connect import report
-from memories.connect.check import Check, check_connection, check_connections
 from memories.connect.connect import SCOPES, Change, Connector, Target, make_entries
 from memories.connect.entries import server_words
 from memories.connect.hosts import Host, Where, load_hosts
 from memories.connect.program import Program, bare, find_conflicts, find_program, words_of
 from memories.connect.status import (
+    Check,
     Connection,
     FoundEntries,
+    check_connection,
+    check_connections,
     describe_problem,
     find_connections,
     find_entries,

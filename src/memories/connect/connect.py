@@ -66,6 +66,13 @@ class Target(NamedTuple):
         """Return the content of one of the host's files; see `files.read`."""
         return files.read(path, inside=None if self.is_private else self.root)
 
+    def refuse_changed(self, change: "Change") -> None:
+        """Refuse to change a file that another program has changed since it was read."""
+        if self.read(change.path) != change.before:
+            raise InvalidInput(
+                f"{change.path} was changed by another program meanwhile; run this again"
+            )
+
 
 class Change(NamedTuple):
     """A change of one file.
@@ -220,7 +227,7 @@ class Connector:
         applied: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
-            check = partial(_check_unchanged, target, change)
+            check = partial(target.refuse_changed, change)
             folders: list[str] = []
             try:
                 check()
@@ -252,13 +259,6 @@ class Connector:
             folder = self.folder / "copies"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.copy(change.path, change.before, folder, datetime.now(UTC))
-
-
-def _check_unchanged(target: Target, change: Change) -> None:
-    if target.read(change.path) != change.before:
-        raise InvalidInput(
-            f"{change.path} was changed by another program meanwhile; run this again"
-        )
 
 
 def _edit(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from memories.connect.check import Check
 from memories.connect.connect import Target
+from memories.connect.status import Check
 from memories.core.urls import without_password
 from memories.hooks.hook import SECONDS as HOOK_SECONDS
 from memories.settings import Config
@@ -34,6 +34,9 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
     if has_hooks:
         prompts = "memories that match the prompt, each once a session; often none"
         switch = "memory off, in a project's folder; memory off --all for every project"
+    request = 'say "Store in memories that we deploy on Tuesdays", and ask in a new session'
+    if check.memories:
+        request = 'ask: "What do you remember about this project?"'
     return about | {
         "at_session_start": _describe_start(check),
         "at_each_prompt": prompts,
@@ -41,7 +44,7 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
         "stored_in": _describe_store(check),
         "background": _describe_server(config, has_hooks),
         "sent": _describe_network(config, target),
-        "ask_first": _first_request(target, check),
+        "ask_first": f"restart {target.host.title}, then {request}",
         "switch_off": switch,
         "undo": undo,
     }
@@ -129,13 +132,6 @@ def _describe_network(config: Config, target: Target) -> str:
         places.append(f"texts, to the embedder {service}")
     sent = " and ".join(places) or "nothing leaves this machine"
     return f"{sent}; {target.host.title} shows its own model what is recalled"
-
-
-def _first_request(target: Target, check: Check) -> str:
-    restart = f"restart {target.host.title}, then"
-    if check.memories:
-        return f'{restart} ask: "What do you remember about this project?"'
-    return f'{restart} say "Store in memories that we deploy on Tuesdays", and ask in a new session'
 
 
 _ROWS = (
