@@ -66,7 +66,7 @@ ORDER = {
     "memories.transfer.sources": """items database < reader < sample < markdown < chats chroma
         memory_programs plain_files sessions web_exports""",
     "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
-        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
+        chroma_mcp fitting < gateway < gathering < context < memory""",
     "memories.identity": "git registry captured tokens < namespaces prompt project < place",
     "memories.answers": "compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memories.context.context import estimate_tokens
-from memories.context.rendering import read
+from rendered import read
 
 Command = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
 from memories.context.fence import lines, plain
 from memories.context.gateway import MemoryGateway
-from memories.context.rendering import read
+from rendered import read
 
 sys.path.insert(
     0, str(Path(__file__).parents[2])

@@ -17,8 +17,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp import Client
 from mcp import MCPError as ClosedByPeer
 from memories import AgentMemory, MCPError, MemoryGateway, load_config
-from memories.context.chroma_mcp import PAGE, ChromaMcpBackend
-from memories.context.chroma_process import NotInstalled, Patience, Unreachable, environment
+from memories.context.chroma_mcp import (
+    PAGE,
+    ChromaMcpBackend,
+    NotInstalled,
+    Patience,
+    Unreachable,
+    environment,
+)
 from memories.context.memory import ATTEMPTS
 
 TS = "2026-05-31T10:00:00+02:00"

@@ -26,8 +26,8 @@ from memories.context.admission import Admission
 from memories.context.context import estimate_tokens
 from memories.context.fence import MAX_SHOWN, block, line, lines, new_boundary
 from memories.context.protocol import item_of, metadata_of, to_document, turn_of
-from memories.context.rendering import read
 from memories.guard.origin import Origin
+from rendered import read
 
 TS = "2026-05-31T10:00:00.000Z"
 CORPUS = [

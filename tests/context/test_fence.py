@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rendered
 from context.conftest import read_block
-from memories.context import rendering
 from memories.context.fence import MAX_SHOWN, block, line
 from memories.context.protocol import MemoryItem
 from memories.context.rendering import recall_block
@@ -169,7 +169,7 @@ def test_no_name_or_text_leaves_the_block(hostile: str) -> None:
     assert rows[-1] == "=== end of 1"
     assert "<" not in block
     assert "\u202e" not in block
-    [shown] = rendering.read(block, "1")
+    [shown] = rendered.read(block, "1")
     assert shown.text.startswith("Hello\n")
 
 

@@ -34,13 +34,13 @@ from memories.context.admission import Admission
 from memories.context.engine import EngineBackend
 from memories.context.fence import MAX_SHOWN
 from memories.context.protocol import ROLES, HistoryTurn, UnsupportedEndpoint
-from memories.context.rendering import read
 from memories.core import logs
 from memories.core.deadline import Deadline
 from memories.errors import InvalidInput
 from memories.guard.origin import user
 from memories.guard.validate import content
 from memories.stores.records import MAX_INDEX
+from rendered import read
 
 pytestmark = pytest.mark.usefixtures("home", "fake_embedder")
 

@@ -12,9 +12,10 @@ from memories.context.engine import EngineBackend
 from memories.context.gathering import order_by_need
 from memories.context.passages import passage, stems
 from memories.context.protocol import HistoryTurn, place_of
-from memories.context.rendering import read, sorted_turns
+from memories.context.rendering import sorted_turns
 from memories.context.tokens import estimate_tokens
 from memories.errors import ConfigError
+from rendered import read
 
 START = datetime(2024, 5, 1, 10, tzinfo=UTC)
 ASKED = "What did Ann buy in Lyon?"

@@ -18,11 +18,10 @@ it begins with a letter or a digit. So content can't begin a line of another kin
 a random number drawn for each context, after its items were written.
 """
 
-import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from memories.context import fence
 from memories.context.protocol import HistoryTurn, MemoryItem, place_of
@@ -30,7 +29,6 @@ from memories.guard.origin import describe_writer
 from memories.write.turns import SESSION_PAUSE
 
 GAP = "…"
-_ITEM = re.compile(r'((?:- )?(?:"[^"]*"|[^\W_])(?:"[^"]*"|[^":])*): ?(.*)')  # a memory or a turn
 _USUAL_TRUST = ("user", "agent")
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()
 
@@ -266,38 +264,3 @@ def _is_same_session(previous: HistoryTurn, turn: HistoryTurn) -> bool:
 def _said_at(turn: HistoryTurn) -> datetime:
     at = datetime.fromisoformat(turn.ts)
     return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-class Shown(NamedTuple):
-    """An item in a rendered context: the head of its line, and its text."""
-
-    head: str
-    text: str
-
-
-def read(prompt: str, boundary: str) -> list[Shown]:
-    """Return the memories and turns in a rendered context, distinguished as a model would.
-
-    Raises:
-        ValueError: A line is malformed, or the block has no end.
-    """
-    rows = prompt.split("\n")
-    if not rows[0].startswith(f"=== stored data {boundary}: "):
-        return []
-    end = 1
-    while end < len(rows) and not rows[end].startswith("==="):
-        end += 1
-    if end == len(rows) or not rows[end].startswith(f"=== end of {boundary}"):
-        raise ValueError("the block has no end")
-    items: list[Shown] = []
-    for row in rows[1:end]:
-        match = _ITEM.fullmatch(row)
-        if row.startswith("| ") and items:
-            items[-1] = items[-1]._replace(text=f"{items[-1].text}\n{row[2:]}")
-        elif row.startswith(("# ", GAP)):
-            continue
-        elif match:
-            items.append(Shown(match[1], match[2]))
-        else:
-            raise ValueError(f"no line can look like this: {row}")
-    return items
