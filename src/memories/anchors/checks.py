@@ -107,7 +107,8 @@ class Session:
     def _check_anchor(self, anchor: Anchor, cited: Cited, root: Path, tree: WorkingTree) -> Check:
         """Check one anchor, reading its file only if it changed since the last check."""
         entries, now = self._load(), to_millis(self._now)
-        key = self._digest(root, anchor)
+        address = f"{root}\0{anchor}".encode("utf-8", "surrogateescape")
+        key = hashlib.blake2b(address, digest_size=12, key=self._salt).hexdigest()
         stamp, held_before, held_at, changed_at = entries.get(key, ([], None, 0, 0))
         look = tree.look(anchor.parts)
         is_current = look.kind == "file" and stamp == list(look.stamp) and not look.why
@@ -138,10 +139,6 @@ class Session:
         return Check(anchor, False, reason, changed_at)
 
     # --- results of earlier checks
-
-    def _digest(self, root: Path, anchor: Anchor) -> str:
-        text = f"{root}\0{anchor}".encode("utf-8", "surrogateescape")
-        return hashlib.blake2b(text, digest_size=12, key=self._salt).hexdigest()
 
     def _load(self) -> dict[str, list[Any]]:
         if self._entries is not None:

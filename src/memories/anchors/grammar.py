@@ -100,7 +100,12 @@ def parse(text: str) -> Anchor:
     if any(is_unseen(sign) for sign in text):
         raise InvalidInput(f'the anchor "{shown(text)}" has an invisible character; leave it out')
     if text.startswith(_COMMIT_PREFIX) or (_is_commit(text) and any(map(str.isdigit, text))):
-        return _parse_commit(text)
+        commit = text.removeprefix(_COMMIT_PREFIX).lower()
+        if not _is_commit(commit):
+            raise InvalidInput(
+                f'"{shown(commit)}" is not a commit: give 7 to 64 hexadecimal digits'
+            )
+        return Anchor(COMMIT, commit)
     scheme, colon, _ = text.partition("://")
     if colon and scheme.isalnum():
         if scheme.lower() not in ("http", "https") or " " in text:
@@ -122,13 +127,6 @@ def parse(text: str) -> Anchor:
 
 def _is_commit(text: str) -> bool:
     return 7 <= len(text) <= 64 and _HEX.issuperset(text.lower())
-
-
-def _parse_commit(text: str) -> Anchor:
-    commit = text.removeprefix(_COMMIT_PREFIX).lower()
-    if not _is_commit(commit):
-        raise InvalidInput(f'"{shown(commit)}" is not a commit: give 7 to 64 hexadecimal digits')
-    return Anchor(COMMIT, commit)
 
 
 def parse_path(text: str) -> str:

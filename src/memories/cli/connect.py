@@ -248,7 +248,14 @@ def _check_target(connector: Connector, request: Target, program: Program) -> Ch
 
 
 def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
-    files = [{"path": str(change.path), "change": _describe(change)} for change in changes]
+    files = []
+    for change in changes:
+        kind = "changed"
+        if change.before is None:
+            kind = "made"
+        elif change.after is None:
+            kind = "removed"
+        files.append({"path": str(change.path), "change": kind})
     answer: dict[str, Any] = {
         "host": request.name,
         "title": request.host.title,
@@ -260,12 +267,6 @@ def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dic
         diffs = [_diff(change) for change in changes]
         answer |= {"dry_run": True, "diff": "\n".join(filter(None, diffs))}
     return answer
-
-
-def _describe(change: Change) -> str:
-    if change.before is None:
-        return "made"
-    return "removed" if change.after is None else "changed"
 
 
 def _diff(change: Change) -> str:

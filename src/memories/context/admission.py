@@ -147,7 +147,10 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
     counts: Counter[tuple[Any, ...]] = Counter()
     rounds: list[tuple[int, int]] = []
     for row, document in enumerate(documents):
-        writer = _writer(document)
+        origin: Origin | None = document.get("origin")
+        writer: tuple[Any, ...] = (document["metadata"].get("namespace"),)
+        if origin is not None:
+            writer = (origin.by, origin.user, origin.namespace, origin.trust)
         if counts[writer] < per_writer or document.get("own", True):
             rounds.append((counts[writer] // max(1, per_writer), row))
         counts[writer] += 1
@@ -167,13 +170,6 @@ def _crowded_out(
         for row, document in enumerate(documents[:end])
         if row not in admitted
     ]
-
-
-def _writer(document: Document) -> tuple[Any, ...]:
-    origin: Origin | None = document.get("origin")
-    if origin is None:
-        return (document["metadata"].get("namespace"),)
-    return (origin.by, origin.user, origin.namespace, origin.trust)
 
 
 def _find_reason(document: Document, rules: Admission) -> str:

@@ -211,9 +211,12 @@ class ContextBuilder:
 
     def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
         start = time.perf_counter()
+        hit_count = self.recall_n
+        if hit_count and self.token_budget is not None:  # which limits how many are useful
+            hit_count = max(hit_count, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
         request = Request(
             self.history_tail_n,
-            self._hit_count(),
+            hit_count,
             self.memory_top_k,
             self.min_confidence,
             self._admission,
@@ -251,12 +254,6 @@ class ContextBuilder:
             results=sum(len(context[part]) for part in ("history", "recalled", "memories")),
             tokens=counts["total"] - counts["latest_message"],
         )
-
-    def _hit_count(self) -> int:
-        """Return the number of turns to recall; a budget limits how many are useful."""
-        if not self.recall_n or self.token_budget is None:
-            return self.recall_n
-        return max(self.recall_n, min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT))
 
     # --- the budget ---
 

@@ -191,7 +191,8 @@ def _count_pieces(word: str) -> float:
     vocabulary = _vocabulary()
     plain = word.lower()
     if plain not in vocabulary:
-        plain = _strip_accents(plain)
+        letters = unicodedata.normalize("NFD", plain)
+        plain = "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
     if plain in vocabulary:
         return 1.0
     if not plain or any(letter not in vocabulary for letter in plain):
@@ -203,11 +204,6 @@ def _count_pieces(word: str) -> float:
         start = next((end for end in ends if prefix + plain[start:end] in vocabulary), start + 1)
         count += 1
     return float(count)
-
-
-def _strip_accents(word: str) -> str:
-    decomposed = unicodedata.normalize("NFD", word)
-    return "".join(letter for letter in decomposed if unicodedata.category(letter) != "Mn")
 
 
 @cache

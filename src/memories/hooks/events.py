@@ -1,6 +1,7 @@
 """Handling one event: check the switch, append to the inbox, recall, and start the flusher."""
 
 import binascii
+import contextlib
 import json
 import os
 import sys
@@ -365,7 +366,9 @@ class EventHandler:
         if not self._is_first("kept", "".join(map(str, texts.values())), name):
             return False
         event = self.event
-        transcript = event.text("transcript_path")
+        transcript, size = event.text("transcript_path"), 0
+        with contextlib.suppress(OSError, ValueError):
+            size = os.stat(transcript).st_size
         named = self.state.namespace or self.call.namespace
         fields: dict[str, object] = {
             "id": os.urandom(8).hex(),
@@ -378,7 +381,7 @@ class EventHandler:
             "transcript": transcript,
             "turn": event.turn_id,
             "source": event.source,
-            "size": _file_size(transcript),
+            "size": size,
             "store": store_mark(os.environ),
         }
         if self.call.event != "user-prompt":  # the flusher records the figures
@@ -403,14 +406,6 @@ def _search_here(request: RecallRequest) -> HookContext:
     from memories.hooks.recall import answer
 
     return answer(request)
-
-
-def _file_size(path: str) -> int:
-    """Return the size of a transcript; 0 if there is none."""
-    try:
-        return os.stat(path).st_size if path else 0
-    except (OSError, ValueError):
-        return 0
 
 
 def store_mark(environment: "Mapping[str, str]") -> str:

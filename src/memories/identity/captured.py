@@ -58,8 +58,13 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
         _edit_lines(file, partial(_edit_accesses, name=name, into=into), dry_run=dry_run)
-    default = config.identity or SHARED
-    edit_event = partial(_edit_event, name=name, into=into, default=default)
+    default = config.identity or SHARED  # of an event without a namespace
+
+    def edit_event(line: Any) -> Any:
+        if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
+            return line
+        return None if into is None else {**line, "namespace": into}
+
     count = 0
     for file in (*sorted(inbox.glob("*.jsonl")), *sorted((inbox / "refused").glob("*"))):
         count += _edit_lines(file, edit_event, dry_run=dry_run)
@@ -69,16 +74,6 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
         if changed and into is None and not dry_run:
             _forget_utterances(inbox / "state" / f"{file.name}.json")
     return count
-
-
-def _edit_event(line: Any, name: str, into: str | None, default: str) -> Any:
-    """Return an inbox event moved to the new namespace, or None.
-
-    An event without a namespace belongs to the one in the settings.
-    """
-    if not isinstance(line, dict) or not _is_name(line.get("namespace") or default, name):
-        return line
-    return None if into is None else {**line, "namespace": into}
 
 
 def _edit_session(line: Any, name: str, into: str | None) -> Any:
