@@ -61,9 +61,9 @@ class Principal(NamedTuple):
         return "page" if self.browser else "http"
 
     @property
-    def everywhere(self) -> int:
-        """The access level in the entire store."""
-        return self.level(tokens.ALL)
+    def manages_store(self) -> bool:
+        """Whether the sender may manage the entire store, and see where it is."""
+        return self.level(tokens.ALL) >= SCOPES["admin"]
 
     def home(self, default: str) -> str:
         """Return the namespace for requests that don't name one.
@@ -89,7 +89,7 @@ class Principal(NamedTuple):
         Raises:
             Refused: 403, the sender lacks the right.
         """
-        level = self.everywhere if namespace is None else self.level(namespace)
+        level = self.level(namespace or tokens.ALL)
         if level < SCOPES[scope]:
             where = "the entire store" if namespace is None else f"namespace {namespace}"
             needed = _LEVELS[SCOPES[scope]]

@@ -5,7 +5,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from memories.answers import conversation_shapes, shapes
+from memories.answers import conversation_shapes
 from memories.answers.conversation_shapes import add_turns_result
 from memories.context.context import ContextBuilder
 from memories.context.engine import EngineBackend
@@ -157,7 +157,7 @@ def scratchpad(call: Call) -> Any:
     Only managers of the entire store see its path.
     """
     shape = conversation_shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
-    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+    return call.without_place(shape)
 
 
 def prompt(call: Call) -> Any:
@@ -180,7 +180,7 @@ def prompt(call: Call) -> Any:
             len(block.entries) + len(block.sessions),
         )
     shape = prompt_shape(block)
-    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+    return call.without_place(shape)
 
 
 _ONE = "/api/conversations/{conversation}"

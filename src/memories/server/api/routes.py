@@ -224,6 +224,10 @@ class Call(NamedTuple):
         """The namespaces that the request reads."""
         return readable_namespaces(self.memories.namespace, shared=self.shared)
 
+    def without_place(self, shape: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an answer without paths on the server, unless the sender manages the store."""
+        return shape if self.who.manages_store else shapes.without_place(shape)
+
 
 class Answer(NamedTuple):
     """An answer that isn't just JSON with status 200."""

@@ -58,7 +58,7 @@ def status(call: Call) -> Any:
     Only managers of the entire store see paths on the server.
     """
     shape = store_shapes.status(call.memories.status())
-    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+    return call.without_place(shape)
 
 
 def stats(call: Call) -> Any:
@@ -111,7 +111,7 @@ async def export_lines(call: Call) -> Response:
         spool.write(line.encode())
 
     def prove() -> bytes | None:
-        return own_key(registers(), make=True) if call.who.everywhere >= 3 else None
+        return own_key(registers(), make=True) if call.who.manages_store else None
 
     def write() -> None:
         with noting(call.server.config, "export", **call.memories.event_figures()):
@@ -174,7 +174,7 @@ def _store(
     config, into = call.server.config, call.arguments.get("as")
     terms = Terms(
         writer=origin("import", into or call.memories.namespace, (call.who.name, "")),
-        key=None if trusted or call.who.everywhere < 3 else own_key(registers()),
+        key=None if trusted or not call.who.manages_store else own_key(registers()),
         namespaces=names,
         into=into,
         redactor=config.redactor() if call.arguments.get("redact", True) else None,

@@ -129,7 +129,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         query_pairs(request, _MAX_FIELDS),
         reads=lambda name: who.level(name) > 0,
         writes=lambda name: who.level(name) > 1,
-        manages=who.everywhere >= 3,
+        manages=who.manages_store,
         is_owner=who.id == OWNER.id,
         open_memories=_opener(server, who),
     )
