@@ -332,7 +332,7 @@ class _GatedBackend(EngineBackend):
             rater = _Rater([result])
             hits: list[Hit] = []
             for ranked in result.ranked:
-                entry = rater.rate(result, ranked, result.features[ranked.row].evidence.words)
+                entry = rater.rate(result, ranked, ranked.features.evidence.words)
                 if ranked.dropped or entry.relevance < gate.THRESHOLD:
                     continue
                 hits.append(entry.hit)
@@ -382,7 +382,7 @@ class _Rater:
             need = gate.rate_need(model, vector)
             self._relate = gate.relation_rater(model, vector)
         self._gate = gate.Gate(query.text, need)
-        meanings = [_meaning(own, features) for features in own.features]
+        meanings = [_meaning(own, ranked.features) for ranked in own.ranked]
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
@@ -390,7 +390,7 @@ class _Rater:
         with the prompt.
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
-        meaning = _meaning(result, result.features[ranked.row])
+        meaning = _meaning(result, ranked.features)
         vectors, relation = self._vectors.get(ref), 0.0
         if self._relate is not None and vectors is not None:
             relation = self._relate(vectors)
@@ -413,7 +413,7 @@ class _Rater:
         The gate replaces the search's thresholds, which are made for questions.
         """
         for ranked in result.ranked:
-            features = result.features[ranked.row]
+            features = ranked.features
             if features.confidence < min_confidence:
                 continue
             words = features.evidence.words

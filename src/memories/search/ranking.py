@@ -208,6 +208,7 @@ class Ranked(NamedTuple):
 
     Attributes:
         row: Its index in the sequence that was ranked.
+        features: Its features.
         score: Its score, 0 to 1.
         freshness: Its freshness, 0 to 1.
         boost: Its factor for reads.
@@ -217,11 +218,12 @@ class Ranked(NamedTuple):
     """
 
     row: int
+    features: Features
     score: float
-    freshness: float
-    boost: float
-    threshold: float
-    dropped: str
+    freshness: float = 1.0
+    boost: float = 1.0
+    threshold: float = 0.0
+    dropped: str = ""
 
 
 def fuse(evidence: Evidence, best_words: float, weight: float) -> Any:
@@ -292,14 +294,14 @@ def rank(candidates: Sequence[Features], rules: RankingRules) -> list[Ranked]:
     min_if_noise = best - rules.near_best
     judged: list[Ranked] = []
     for ranked in _score_all(candidates, best_words, rules):
-        reason = noise or _reason_to_drop(candidates[ranked.row], rules, weakest, min_if_noise)
+        reason = noise or _reason_to_drop(ranked.features, rules, weakest, min_if_noise)
         judged.append(ranked._replace(dropped=reason) if reason else ranked)
-    judged = _apply_thresholds(judged, candidates, best_words, rules)
+    judged = _apply_thresholds(judged, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
     messages: set[str] = set()
-    for ranked in _corrections_first(judged, candidates, include_corrected=rules.include_corrected):
-        message = candidates[ranked.row].message
+    for ranked in _corrections_first(judged, include_corrected=rules.include_corrected):
+        message = ranked.features.message
         reason = ranked.dropped
         if not reason and message in messages:
             reason = "another part of the same message is a hit"
@@ -320,47 +322,40 @@ def _score_all(
     scored = [_score(row, candidate, best_words, rules) for row, candidate in enumerate(candidates)]
     if rules.relevance is None or not rules.relevance.by_formula:
         best_score = max([ranked.score for ranked in scored], default=0.0)
-        for row, candidate in enumerate(candidates):
-            if candidate.verbatim:
-                scored[row] = scored[row]._replace(score=best_score)
+        for ranked in scored:
+            if ranked.features.verbatim:
+                scored[ranked.row] = ranked._replace(score=best_score)
 
     def sort_key(ranked: Ranked) -> tuple[float, bool, float]:
         # On a tie the newer memory comes first; turns have no age here and keep their order.
-        candidate = candidates[ranked.row]
-        return -ranked.score, not candidate.verbatim, candidate.age_days
+        return -ranked.score, not ranked.features.verbatim, ranked.features.age_days
 
     return sorted(scored, key=sort_key)
 
 
-def _corrections_first(
-    ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
-) -> Sequence[Ranked]:
+def _corrections_first(ranked: Sequence[Ranked], *, include_corrected: bool) -> Sequence[Ranked]:
     """Move a correction that is a hit directly before the hit that it corrects, with at least its
     score.
 
     Args:
         ranked: All candidates, best first.
-        candidates: Their features, by row.
         include_corrected: Keep corrected hits; otherwise they are dropped.
     """
-    hits = {
-        candidates[place.row].name: place
-        for place in ranked
-        if not place.dropped and candidates[place.row].name
-    }
-    if not any(candidates[place.row].corrected_by in hits for place in hits.values()):
+    named = [place for place in ranked if not place.dropped and place.features.name]
+    hits = {place.features.name: place for place in named}
+    if not any(place.features.corrected_by in hits for place in named):
         return ranked
     placed: dict[int, Ranked] = {}
     for place in ranked:
         chain = [place]
         while chain[-1].row not in placed and not chain[-1].dropped:
-            newer = hits.get(candidates[chain[-1].row].corrected_by)
+            newer = hits.get(chain[-1].features.corrected_by)
             if newer is None or newer in chain:
                 break
             chain.append(newer)
         for link in reversed(chain):
             reason = link.dropped
-            if not reason and not include_corrected and candidates[link.row].corrected_by in hits:
+            if not reason and not include_corrected and link.features.corrected_by in hits:
                 reason = "another hit corrects it"
             placed.setdefault(
                 link.row, link._replace(score=max(place.score, link.score), dropped=reason)
@@ -368,13 +363,13 @@ def _corrections_first(
     return list(placed.values())
 
 
-def _score(index: int, candidate: Features, best_words: float, rules: RankingRules) -> Ranked:
+def _score(row: int, candidate: Features, best_words: float, rules: RankingRules) -> Ranked:
     score = float(fuse(candidate.evidence, best_words, rules.weight))
     relevance = rules.relevance
     if relevance is None or not candidate.name:
-        return Ranked(index, score, 1.0, 1.0, 0.0, "")
+        return Ranked(row, candidate, score)
     if relevance.by_formula:
-        return _score_by_formula(index, candidate, score, relevance)
+        return _score_by_formula(row, candidate, score, relevance)
     policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
     fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
     max_boost = relevance.most_boost
@@ -392,12 +387,10 @@ def _score(index: int, candidate: Features, best_words: float, rules: RankingRul
         baseline = rules.strangers * weight / (1 + weight)
     baseline = min(baseline, score)
     score = baseline + (score - baseline) * factor(fresh, use, relevance.least_freshness)
-    return Ranked(index, score, fresh, use, threshold, "")
+    return Ranked(row, candidate, score, fresh, use, threshold)
 
 
-def _score_by_formula(
-    index: int, candidate: Features, fused: float, relevance: Relevance
-) -> Ranked:
+def _score_by_formula(row: int, candidate: Features, fused: float, relevance: Relevance) -> Ranked:
     """Score by the formula of Decision 5 in the identity specification: a product without bounds.
 
     If there is no similarity, the fused score takes its place; words alone decide it then.
@@ -409,7 +402,7 @@ def _score_by_formula(
     use = boost(candidate.accesses, relevance.boost_rate, math.inf)
     score = (fused if similarity is None else similarity) * fresh * use
     threshold = relevance.thresholds[_staleness(candidate, relevance)]
-    return Ranked(index, score, fresh, use, threshold, "")
+    return Ranked(row, candidate, score, fresh, use, threshold)
 
 
 def _staleness(candidate: Features, relevance: Relevance) -> int:
@@ -457,7 +450,7 @@ def _reason_without_words(similarity: float | None, weakest: float, *, readable:
 
 
 def _apply_thresholds(
-    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: RankingRules
+    ranked: Sequence[Ranked], best_words: float, rules: RankingRules
 ) -> list[Ranked]:
     """Drop memories with too few shared words and too little similarity for their age and use.
 
@@ -471,17 +464,17 @@ def _apply_thresholds(
     cosines = {threshold: to_cosine(threshold, *rules.curve) for threshold in thresholds}
 
     def is_clear(place: Ranked) -> bool:
-        similarity = candidates[place.row].evidence.similarity
+        similarity = place.features.evidence.similarity
         return similarity is None or similarity >= cosines[place.threshold]
 
     open_places = [place for place in ranked if place.threshold and not place.dropped]
     clear_similarities = [
-        candidates[place.row].evidence.similarity or 0.0 for place in open_places if is_clear(place)
+        place.features.evidence.similarity or 0.0 for place in open_places if is_clear(place)
     ]
     near = max(clear_similarities, default=0.0) - NEAR_CLEAR / rules.curve[0]
     dropped: set[int] = set()
     for place in open_places:
-        candidate = candidates[place.row]
+        candidate = place.features
         is_stale = _staleness(candidate, relevance) == STALE
         enough_words = OWN_WORDS * max(best_words, FULL_WORDS) if is_stale else 0.0
         speaks_for_itself = (

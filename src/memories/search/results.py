@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from memories.models import Memory, is_doubtful
 from memories.read import versions
 from memories.search.candidates import Query
-from memories.search.ranking import Evidence, Features, Ranked
+from memories.search.ranking import Evidence, Ranked
 from memories.search.relevance import calibrate
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Collection, Record, Ref
@@ -178,12 +178,11 @@ class _Considering(Sequence[Considered]):
 
 
 class SearchResult(NamedTuple):
-    """A search's ranked candidates, with their features."""
+    """A search's candidates, and their places in the ranking."""
 
     store: Store
     query: Query
     candidates: Sequence[Candidate]
-    features: Sequence[Features]
     ranked: Sequence[Ranked]
     note: str = ""
 
@@ -206,7 +205,7 @@ class SearchResult(NamedTuple):
 
     def describe(self, ranked: Ranked) -> Considered:
         """Return a candidate with its numbers."""
-        record, features = self.candidates[ranked.row].record, self.features[ranked.row]
+        record, features = self.candidates[ranked.row].record, ranked.features
         is_turn = record.ref.collection is Collection.HISTORY
         numbers = _round_evidence(features.evidence, is_turn=is_turn)
         numbers["confidence"] = features.confidence

@@ -260,7 +260,7 @@ def run(store: Store, search: Search) -> SearchResult:
     spare_terms = [] if _count_hits(ranked) else other_terms(query.text)
     if spare_terms and query.terms != spare_terms:
         return run(store, search._replace(query=query._replace(terms=spare_terms)))
-    return SearchResult(store, query, gathered.candidates, gathered.features, ranked)
+    return SearchResult(store, query, gathered.candidates, ranked)
 
 
 def _gather_and_rank(store: Store, search: Search) -> tuple[Gathered, list[Ranked]]:
@@ -373,7 +373,7 @@ def put_newer_first(
     Args:
         store: The store, for the vectors of the best hits.
         query: The question.
-        gathered: The candidates, with their features.
+        gathered: The candidates.
         ranked: The candidates by score, best first.
         limit: The maximum number of hits.
     """
@@ -381,7 +381,7 @@ def put_newer_first(
     if len(best) < 2:
         return list(ranked)
     records = [gathered.candidates[place.row].record for place in best]
-    ages = [gathered.features[place.row].age_days for place in best]
+    ages = [place.features.age_days for place in best]
     ordered = list(ranked)
     for old, new in permutations(range(len(best)), 2):
         is_below = ordered.index(best[new]) > ordered.index(best[old])
@@ -402,7 +402,7 @@ def _is_examined(place: Ranked, gathered: Gathered) -> bool:
     A pinned memory, one with the question's exact words, and one from a day in the question keep
     their places.
     """
-    features = gathered.features[place.row]
+    features = place.features
     is_memory = gathered.candidates[place.row].record.ref.collection is Collection.MEMORY
     is_fixed = features.pinned or features.verbatim or features.on_date
     return is_memory and not is_fixed and place.dropped in ("", BEYOND_LIMIT)
