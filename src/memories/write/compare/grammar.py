@@ -45,6 +45,7 @@ _ARTICLES = (["a"], ["an"])
 _DUTIES = frozenset("must shall should can has".split())
 _PARTICIPLE = re.compile(r"ge(\w{3,}t)|(\w{3,})ée?s?")  # German and French participles
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
+_SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _LONG = 60  # number of words; longer texts aren't rewritten
 _VERBS = COMMON_VERBS | ACTIONS
 _VERBS |= {GROUP[verb] for verb in _VERBS if verb in GROUP}
@@ -269,15 +270,29 @@ class _Construction(NamedTuple):
 
 @functools.lru_cache(maxsize=256)  # the same text is compared often
 def rewrite(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the words of a text with each known construction in its one form."""
+    """Return the words of a text with each known construction, and each time span, in one form."""
     if len(words) > _LONG:
         return words
+    words = _convert_units(words)
     keys = {*keys_of(words)}
     for construction in _read_constructions():
         if not any(map(keys.isdisjoint, construction.needed)):
             words = _apply(construction, words)
             keys = {*keys_of(words)}
     return words
+
+
+def _convert_units(words: Sequence[Word]) -> Sequence[Word]:
+    """Write time spans in seconds: "two weeks", "14 days"."""
+    if _SECONDS.keys().isdisjoint(word.key.removesuffix("s") for word in words):
+        return words
+    converted = list(words)
+    for i, word in enumerate(words):
+        seconds = _SECONDS.get(word.key.removesuffix("s"))
+        if seconds and i and words[i - 1].key.isdigit():
+            converted[i - 1] = words[i - 1]._replace(key=str(int(words[i - 1].key) * seconds))
+            converted[i] = word._replace(key="second")
+    return tuple(converted)
 
 
 def _apply(construction: _Construction, words: Sequence[Word]) -> Sequence[Word]:

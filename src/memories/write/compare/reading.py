@@ -50,6 +50,7 @@ _RATE = re.compile(r"([$€£\w.,]+)/(s|sec|second|min|minute|h|hr|hour|day|week
 _PRICE = re.compile(r"([$€£])(\d[\d.,]*)")
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound"}
 _MINIMUM = re.compile(r"(?:>=|≥)?(\d[\d.]*)\+|(?:>=|≥)(\d[\d.]*)")
+_THOUSANDS = re.compile(r"(\d+)k|(\d{1,3}(?:,\d{3})+)")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
 _STRAIGHT = str.maketrans("‘’“”„।۔؟،؛", '\'\'"""..?,;')
 _ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
@@ -220,11 +221,14 @@ def _split_name(name: str) -> Iterator[Word]:
         yield from _split_name(rate[1])
         yield from (Word("per", "/"), Word(UNITS.get(rate[2], rate[2]), rate[2]))
     elif price := _PRICE.fullmatch(name):
-        yield Word(price[2], price[2], exact=True)
+        yield from _split_name(price[2])
         yield Word(_CURRENCIES[price[1]], price[1], exact=True)
     elif quantity := _QUANTITY.fullmatch(name):
         for part in quantity.groups():
             yield Word(part.lower(), part, exact=True)
+    elif thousands := _THOUSANDS.fullmatch(name):
+        number = f"{thousands[1]}000" if thousands[1] else name.replace(",", "")
+        yield Word(number, name, exact=True)
     elif minimum := _MINIMUM.fullmatch(name):
         number = minimum[1] or minimum[2]
         yield Word("min", name, exact=True)

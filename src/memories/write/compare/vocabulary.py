@@ -129,9 +129,12 @@ ANTONYMS = frozenset(
 
 _DAY_OF_MONTH = re.compile(r"[0-3]?\d(?:st|nd|rd|th)?")
 _HOUR = re.compile(r"(1[0-2]|[1-9])(?::([0-5]\d))?")
-_HALVES = {"a.m.": 0, "pm": 12, "p.m.": 12, "o'clock": 0}
+_FULL_HOURS = frozenset({"o'clock", "uhr"})
+_HALVES = {"a.m.": 0, "pm": 12, "p.m.": 12, **dict.fromkeys(_FULL_HOURS, 0)}
 _HOURS = frozenset("1 2 3 4 5 6 7 8 9 10 11 12".split())
-_PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}  # minutes after an hour
+# Minutes after an hour; German and Dutch "half ten" is half past nine.
+_PARTS = {"half past": 30, "quarter past": 15, "quarter to": -15}
+_PARTS |= {"halb": -30, "viertel nach": 15, "viertel vor": -15}
 _BETWEEN_NUMBERS = frozenset({"and", "y", "e", "et"})
 _POWERS = frozenset({100, 1_000, 1_000_000})
 _FIRST_SUM = 20
@@ -240,11 +243,12 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
     """Write times such as "2 am", "2:30 pm" and "half past 9" as on a 24-hour clock."""
     written: list[Word] = []
     for word in words:
-        minutes = _PARTS.get(" ".join(keys_of(written[-2:])))
-        if minutes is not None and word.key in _HOURS:
+        start = _find_part(written)
+        if start is not None and word.key in _HOURS:
+            part = written[start:]
+            minutes = _PARTS[" ".join(keys_of(part))]
             hour, minute = divmod(60 * int(word.key) + minutes, 60)
-            start = len(written) - 2
-            shown = f"{written[start].shown} {written[-1].shown} {word.shown}"
+            shown = " ".join(before.shown for before in (*part, word))
             start -= start > 0 and written[start - 1].key == "a"
             written[start:] = [Word(f"{hour or 12}:{minute:02}", shown, exact=True)]
             continue
@@ -254,8 +258,16 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
             written.append(word)
         else:
             hour = int(clock[1])
-            if word.key != "o'clock":
+            if word.key not in _FULL_HOURS:
                 hour = hour % 12 + half
             key = f"{hour}:{clock[2] or '00'}"
             written[-1] = Word(key, f"{written[-1].shown} {word.shown}", exact=True)
     return written
+
+
+def _find_part(words: Sequence[Word]) -> int | None:
+    """Return where a part of an hour such as "half past" begins at the end of some words."""
+    for start in (len(words) - 2, len(words) - 1):
+        if start >= 0 and " ".join(keys_of(words[start:])) in _PARTS:
+            return start
+    return None

@@ -227,7 +227,7 @@ def _sort_pair(words: Sequence[Word]) -> list[Word]:
     is_list = at == length - 2 and keys[at - 2] in _LISTING and _ORDERED.isdisjoint(keys)
     if is_list:
         is_list = not any(COMMON_VERBS.intersection(forms_of(word.key)) for word in pair)
-    if is_list or all(word.shown[:1].isupper() for word in pair):
+    if is_list or all(word.shown != word.shown.lower() for word in pair):
         words[at - 1], words[at + 1] = sorted(pair, key=lambda word: word.key)
     return words
 
