@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from memories.core import events
 from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
@@ -34,8 +34,6 @@ MOST_WAITING = 2_000  # maximum number of writes in the queue
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
 _SECONDS = 0.1
-
-Result = TypeVar("Result")
 
 
 class Full(StoreBusy):
@@ -61,24 +59,24 @@ class _Submitted(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """A write in the queue."""
+    """New memories in the queue."""
 
-    run: Callable[[], Any]
+    prepared: Batch
+    submitted: _Submitted | None
     size: int
-    store: Store
     context: contextvars.Context
     future: "Future[Any]"
-    prepared: Batch | None  # the new memories, if `run` stores them
-    submitted: _Submitted | None = None
 
     @classmethod
     def of(cls, prepared: Batch, submitted: _Submitted | None = None) -> "_Write":
-        """Return the write for new memories."""
+        """Return the write for new memories, which runs in this thread's context."""
         size = sum(len(item.draft.content) for item in prepared.drafts)
-        context = contextvars.copy_context()
-        return cls(
-            prepared.write, size, prepared.writer.store, context, Future(), prepared, submitted
-        )
+        return cls(prepared, submitted, size, contextvars.copy_context(), Future())
+
+    @property
+    def store(self) -> Store:
+        """The store that the new memories are written to."""
+        return self.prepared.writer.store
 
 
 class _Outcome(NamedTuple):
@@ -170,7 +168,13 @@ class GroupCommit:
     def create(
         self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
     ) -> list[Created]:
-        """Store drafts as `Memories.create_many` does; see `do` for the other errors."""
+        """Store drafts as `Memories.create_many` does, in transactions that other writes share.
+
+        Raises:
+            Full: Too many writes are waiting.
+            Ending: The server is stopping.
+            SystemFault: A transaction failed, and every write in it.
+        """
         if len(drafts) == 1:
             return self.submit(memories, drafts[0], force, redact).result()
         run = events.note_calls(self._create, "create_many", "create")
@@ -196,21 +200,6 @@ class GroupCommit:
         except Exception as exc:
             submitted.record_event(exc)
             raise
-
-    def do(self, run: Callable[[], Result]) -> Result:
-        """Run a function in a transaction that other writes share; return its result after the
-        commit.
-
-        Args:
-            run: Writes to the store; another thread runs it in this thread's context.
-
-        Raises:
-            Full: Too many writes are waiting.
-            SystemFault: The transaction failed, and every write in it.
-        """
-        write = _Write(run, 0, self._store, contextvars.copy_context(), Future(), None)
-        result: Result = self._enter(write).result()
-        return result
 
     def _enter(self, write: _Write) -> "Future[Any]":
         write.future.set_running_or_notify_cancel()  # a caller that stops waiting cancels nothing
@@ -271,7 +260,7 @@ class GroupCommit:
         # Sorting by store makes writes that share a log entry consecutive. It reorders no client's
         # writes, because a client waits for one before it sends the next.
         remaining = sorted(writes, key=lambda write: id(write.store))
-        together = all(write.prepared is not None for write in remaining)
+        together = True
         while remaining:
             try:
                 self._refuse_broken()
@@ -332,7 +321,6 @@ class GroupCommit:
 
     def _defer(self, write: _Write, batch: BatchedStore, through: Store) -> "_Outcome":
         """Run a write against a batch; a refused write is removed from the batch."""
-        assert write.prepared is not None
         before = batch.mark()
         try:
             return _Outcome(write, write.context.run(write.prepared.through(through).write), None)
@@ -348,7 +336,7 @@ class GroupCommit:
             StoreError: The store failed, and the entire transaction with it.
         """
         try:
-            return _Outcome(write, write.context.run(write.run), None)
+            return _Outcome(write, write.context.run(write.prepared.write), None)
         except StoreError as exc:
             if exc.__cause__ is not None:  # an error from the driver, not one of our refusals
                 self._fail([write], exc)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,7 +31,7 @@ from memories import (
 )
 from memories.core import events
 from memories.embedders import open_embedder
-from memories.server.group_commit import Ending, Full, GroupCommit
+from memories.server.group_commit import Ending, Full, GroupCommit, _Write
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter, Record
 
@@ -53,13 +54,28 @@ def group_commit(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterato
     made.close(60)
 
 
+class Scripted:
+    """A prepared batch without drafts that runs a function when it is written."""
+
+    drafts: tuple[()] = ()
+
+    def __init__(self, store: Store, run: Callable[[], Any]) -> None:
+        self.writer, self.write = SimpleNamespace(store=store), run
+
+
+def do(group_commit: GroupCommit, run: Callable[[], Any]) -> Any:
+    """Run a function as one of the writes; return its result."""
+    batch: Any = Scripted(group_commit._store, run)
+    return group_commit._enter(_Write.of(batch)).result()
+
+
 class Held:
     """Keeps the queue's thread busy, so that the writes that arrive share the next transaction."""
 
     def __init__(self, group_commit: GroupCommit) -> None:
         self._group_commit = group_commit
         self._go, self._begun = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: group_commit.do(self._wait))
+        self._thread = threading.Thread(target=do, args=(group_commit, self._wait))
 
     def _wait(self) -> None:
         self._begun.set()
@@ -201,7 +217,7 @@ def test_a_bug_in_one_reaches_only_who_asked(memories: Memories, group_commit: G
 
     bad, good = together(
         group_commit,
-        [lambda: group_commit.do(broken), create(group_commit, memories, Draft("fine"))],
+        [lambda: do(group_commit, broken), create(group_commit, memories, Draft("fine"))],
     )
     assert isinstance(bad, ZeroDivisionError)
     assert good[0].stored
@@ -215,7 +231,7 @@ def test_when_the_disk_fails_nothing_of_the_transaction_is_acknowledged(
 
     made = together(
         group_commit,
-        [create(group_commit, memories, Draft("before it")), lambda: group_commit.do(full)],
+        [create(group_commit, memories, Draft("before it")), lambda: do(group_commit, full)],
     )
     assert [type(each) for each in made] == [StoreError, StoreError]
     assert memories.list().memories == ()
@@ -229,7 +245,7 @@ def test_after_damage_nothing_more_is_written(
         raise StoreDamaged("m.db is damaged") from OSError("malformed")
 
     with pytest.raises(StoreDamaged):
-        group_commit.do(damaged)
+        do(group_commit, damaged)
     with pytest.raises(StoreDamaged, match=r"m\.db is damaged"):
         group_commit.create(memories, [Draft("more")], False, True)
     assert group_commit.problem == "m.db is damaged"
@@ -249,13 +265,13 @@ def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.Mo
     monkeypatch.setattr("memories.server.group_commit.MOST_WAITING", 3)
     group_commit = GroupCommit(memories._raw_store)
     with Held(group_commit):
-        waiting = [threading.Thread(target=group_commit.do, args=(list,)) for _ in range(3)]
+        waiting = [threading.Thread(target=do, args=(group_commit, list)) for _ in range(3)]
         for number, thread in enumerate(waiting, 1):
             thread.start()
             while group_commit.waiting < number:
                 pass
         with pytest.raises(Full, match="nothing was written"):
-            group_commit.do(list)
+            do(group_commit, list)
     for thread in waiting:
         thread.join()
     assert group_commit.close(60)
