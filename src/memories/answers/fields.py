@@ -237,7 +237,7 @@ HIT = (
     Field("conversation_id", "text", "The conversation; for a memory, the tag of that name.", None),
     Field("similarity", "number?", "The cosine of its embedding and the query's."),
     Field("calibrated", "number", "The same on a scale that all embedders share.", None),
-    Field("score", "number", "The score by which results are ordered."),
+    Field("score", "number", "The ranking score, 0 to 1, comparable only within one search."),
     Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
