@@ -5,11 +5,12 @@ answers.
 import contextlib
 import copy
 import hashlib
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -127,24 +128,26 @@ class HTTPEmbedder:
         else:
             kind, prefix, max_windows = "statement", model.statement, MAX_WINDOWS
         size = model.window_bytes - len(prefix)
-        inputs = [
-            [prefix + window for window in windows(text, size, max_windows)] for text in texts
-        ]
-        cache_keys: dict[str, str] = {}
-        for pieces in inputs:
-            cache_keys.update({window: f"{kind} {window}" for window in pieces})
-        cached = self._cache.find(list(cache_keys.values()))
-        vectors = {text: cached[key] for text, key in cache_keys.items() if key in cached}
+        windows_of_texts: list[list[str]] = []
+        for text in texts:
+            pieces = windows(text, size, max_windows)
+            windows_of_texts.append([prefix + piece for piece in pieces])
+        inputs = dict.fromkeys(itertools.chain.from_iterable(windows_of_texts))
+        vectors = self._cache.find(kind, inputs)
+        missing = [window for window in inputs if window not in vectors]
         for batch in by_weight(
-            [text for text in cache_keys if text not in vectors],
-            lambda text: len(text.encode("utf-8", "replace")),
+            missing,
+            lambda window: len(window.encode("utf-8", "replace")),
             most=batch_size,
             heaviest=MAX_REQUEST_BYTES,
         ):
             new = dict(zip(batch, self._ask(batch, question=question, units=units), strict=True))
-            self._cache.keep({cache_keys[text]: vector for text, vector in new.items()})
+            self._cache.keep(kind, new)
             vectors |= new
-        return [np.stack([vectors[window] for window in pieces]) for pieces in inputs]
+        return [
+            np.stack([vectors[window] for window in text_windows])
+            for text_windows in windows_of_texts
+        ]
 
     def _ask(
         self, texts: Sequence[str], *, question: bool, units: Patience
@@ -372,15 +375,20 @@ class VectorCache:
         self._rows = max_bytes // self._row_bytes
         self._warned = threading.Event()
 
-    def find(self, texts: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of the texts that are in the cache."""
+    def find(self, kind: str, texts: Iterable[str]) -> "dict[str, NDArray[np.float32]]":
+        """Return the vectors of the texts that are in the cache.
+
+        Args:
+            kind: The way in which they are embedded: `question` or `statement`.
+            texts: The texts.
+        """
         vectors: dict[str, NDArray[np.float32]] = {}
         if not self._rows:
             return vectors
         try:
             with self._open(os.O_RDONLY) as file:
                 for text in texts:
-                    vector = self._read(file, text)
+                    vector = self._read(file, f"{kind} {text}")
                     if vector is not None:
                         vectors[text] = vector
         except FileNotFoundError:
@@ -389,15 +397,15 @@ class VectorCache:
             self._warn(exc)
         return vectors
 
-    def keep(self, vectors: "Mapping[str, NDArray[np.float32]]") -> None:
-        """Keep the vectors of texts."""
+    def keep(self, kind: str, vectors: "Mapping[str, NDArray[np.float32]]") -> None:
+        """Keep the vectors of texts; see `find`."""
         if not self._rows or not vectors:
             return
         try:
             make_folder(self.path.parent)
             with self._open(os.O_RDWR | os.O_CREAT) as file:
                 for text, vector in vectors.items():
-                    position, mask = self._place(text)
+                    position, mask = self._place(f"{kind} {text}")
                     data = vector.astype("<f4").tobytes()
                     file.seek(position)
                     file.write(_mask(_check(data) + data, mask))
