@@ -11,7 +11,7 @@ from memories.hooks import inbox, session, switch
 
 def is_on(name: str | None = None) -> bool:
     """Return whether memory is on in the working directory."""
-    return switch.read_state(str(Path.cwd()), name, os.environ).on
+    return switch.read_state(str(Path.cwd()), name).on
 
 
 def test_off_and_on_are_for_this_project(

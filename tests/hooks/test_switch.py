@@ -1,6 +1,5 @@
 """Switching memory off and on."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,14 @@ Memory = Callable[..., str]
 
 def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
     """Return whether memory is on in a folder."""
-    return switch.read_state(str(folder), session_name, {**os.environ, **variables}).on
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return switch.read_state(str(folder), session_name).on
 
 
 def test_memory_is_on_by_default(folder: Path, home: Path) -> None:
-    state = switch.read_state(str(folder), None, os.environ)
+    state = switch.read_state(str(folder), None)
     assert (state.on, state.capture, state.why, state.namespace) == (True, True, "", None)
     assert not home.exists()
 
@@ -68,7 +70,9 @@ def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> Non
 
 def test_capture_projects_selects_folders(folder: Path) -> None:
     def captured(patterns: str, where: Path = folder) -> bool:
-        state = switch.read_state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CAPTURE_PROJECTS", patterns)
+            state = switch.read_state(str(where), None)
         assert state.on
         return state.capture
 
@@ -94,14 +98,14 @@ def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_capture_projects_is_read_from_the_users_file(folder: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
-    assert not switch.read_state(str(folder), None, os.environ).capture
+    assert not switch.read_state(str(folder), None).capture
 
 
 def test_a_session_switches_only_itself(folder: Path, home: Path) -> None:
     session.note(str(home), "claude-code.s1", off=True)
     assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
     session.note(str(home), "claude-code.s1", off=False, namespace="bob")
-    state = switch.read_state(str(folder), "claude-code.s1", os.environ)
+    state = switch.read_state(str(folder), "claude-code.s1")
     assert (state.on, state.namespace) == (True, "bob")
 
 
@@ -114,7 +118,7 @@ def test_the_home_is_that_of_all_other_commands(
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
-    assert files.home(os.environ) == str(load_config().home)
+    assert files.home() == str(load_config().home)
 
 
 def test_the_home_that_the_file_of_the_user_names(
@@ -125,7 +129,7 @@ def test_the_home_that_the_file_of_the_user_names(
     config = tmp_path / "home" / ".config" / "memories"
     config.mkdir(parents=True)
     (config / "config.toml").write_text(f'home = "{tmp_path / "other"}"\n')
-    assert files.home(os.environ) == str(load_config().home) == str(tmp_path / "other")
+    assert files.home() == str(load_config().home) == str(tmp_path / "other")
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
@@ -186,9 +190,7 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(
         False,
         True,
     ]
-    assert (
-        "the project example.com/acme/shop" in switch.read_state(str(clone), None, os.environ).why
-    )
+    assert "the project example.com/acme/shop" in switch.read_state(str(clone), None).why
     memory(clone, "on")
     assert [on(each) for each in clones] == [True, True, True]
     memory(one, "off")
@@ -239,7 +241,7 @@ def test_an_empty_home_is_reported_under_its_own_name(
         monkeypatch.setenv("MEMORY_HOME", " ")
         source = "MEMORY_HOME (environment)"
     with pytest.raises(ValueError, match="set but empty") as refused:
-        files.home(os.environ)
+        files.home()
     with pytest.raises(ConfigError) as also_refused:
         load_config()
     assert str(refused.value) == str(also_refused.value)

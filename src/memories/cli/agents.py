@@ -342,7 +342,7 @@ def status(config: "Config") -> None:
     from memories.hooks.runs import describe_runs
 
     home = str(config.home)
-    state = switch.read_state(str(Path.cwd()), None, os.environ)
+    state = switch.read_state(str(Path.cwd()), None)
     answer: dict[str, Any] = {
         "on": state.on,
         "capture": state.capture,
@@ -419,7 +419,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
         place, synonyms = _place_of(config.home, folder)
         title = f"the {place}" if place.startswith(switch.PROJECT) else place
         _write_switch(config.home, place, synonyms, on=on)
-    state = switch.read_state(folder, session_name, os.environ)
+    state = switch.read_state(folder, session_name)
     switched = "on" if on else "off"
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
     sentence = f"Hooks are {switched} for {title}"

@@ -22,9 +22,10 @@ from memories.connect.entries import (
 )
 from memories.connect.files import WrittenFile
 from memories.connect.hosts import Files, Host, Where, load_hosts
-from memories.connect.program import CAPTURING, EVENTS, Program, hook_command
+from memories.connect.program import CAPTURING, Program, hook_command
 from memories.core.disk import locked
 from memories.errors import InvalidInput
+from memories.hooks.hook import EVENTS
 
 SCOPES = ("user", "project")
 Made = tuple[tuple[str, ...], ...]

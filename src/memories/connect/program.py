@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from memories.core.installation import install_command, is_temporary
+from memories.hooks.hook import EVENTS
 
-EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)

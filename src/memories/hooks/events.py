@@ -26,7 +26,7 @@ from memories.hooks.recall_strategy import (
 
 TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from memories.hooks.recall_strategy import AskServer
 
@@ -151,8 +151,8 @@ def handle(call: HookCall) -> Outcome:
         if CHECK in event.fields:
             return Outcome(_answer_check(call, event))
         call.host = event.host
-        home = files.home(os.environ)
-        state = switch.read_state(event.folder, event.session_name, os.environ)
+        home = files.home()
+        state = switch.read_state(event.folder, event.session_name)
         handler = EventHandler(call, event, home, state)
         reply = handler.reply()
         if reply is None:
@@ -182,8 +182,8 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
 
     report: dict[str, object] = {"is_on": True, "text": "", "problem": ""}
     try:
-        home = files.home(os.environ)
-        state = switch.read_state(event.folder, event.session_name, os.environ)
+        home = files.home()
+        state = switch.read_state(event.folder, event.session_name)
         report["is_on"] = state.on
         if state.on and call.event in _RECALL_EVENTS:
             place = (home, event.folder, event.session_name, state.namespace or call.namespace)
@@ -201,8 +201,8 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
 def record_failure(call: HookCall | None, reason: str) -> Outcome:
     """Record that an event failed; where memory is off, nothing is written."""
     try:
-        home = files.home(os.environ)
-        if not switch.read_state(working_folder(), None, os.environ).on:
+        home = files.home()
+        if not switch.read_state(working_folder(), None).on:
             return Outcome(failed=True)
     except ValueError:
         return Outcome(failed=True)
@@ -382,7 +382,7 @@ class EventHandler:
             "turn": event.turn_id,
             "source": event.source,
             "size": size,
-            "store": store_mark(os.environ),
+            "store": store_mark(),
         }
         if self.call.event != "user-prompt":  # the flusher records the figures
             fields["ms"] = round((time.monotonic() - self.call.started_at) * 1000, 2)
@@ -408,9 +408,9 @@ def _search_here(request: RecallRequest) -> HookContext:
     return answer(request)
 
 
-def store_mark(environment: "Mapping[str, str]") -> str:
+def store_mark() -> str:
     """Return a hash of the store named in the environment; empty if none is named."""
-    url = environment.get("MEMORY_STORE")
+    url = os.environ.get("MEMORY_STORE")
     if not url:
         return ""
     import hashlib

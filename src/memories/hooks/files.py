@@ -13,10 +13,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 INBOX, SESSIONS, HOOKS, LOG, OFF = "inbox", "sessions", "hooks", "hooks.log", "off"
 MAX_LOG_BYTES = 262_144
 _CREATE = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -27,40 +23,40 @@ class UnsafeFolder(OSError):
     """Other users may write to a folder that must be private."""
 
 
-def home(environment: "Mapping[str, str]") -> str:
+def home() -> str:
     """Return the folder named by the setting `home`, as `load_config` does.
 
     Raises:
         ValueError: The setting is empty, or `config.toml` can't be read.
     """
-    if "MEMORY_HOME" in environment:
-        return _memory_home(environment)
-    folder = own_settings(environment).get("home")
+    if "MEMORY_HOME" in os.environ:
+        return _memory_home()
+    folder = own_settings().get("home")
     if isinstance(folder, str):
-        file = os.path.join(settings_folder(environment), "config.toml")
-        return _absolute(folder, f"home ({file})", environment)
-    return _platform_folder("data", environment)
+        file = os.path.join(settings_folder(), "config.toml")
+        return _absolute(folder, f"home ({file})")
+    return _platform_folder("data")
 
 
-def settings_folder(environment: "Mapping[str, str]") -> str:
+def settings_folder() -> str:
     """Return the folder with the user's `config.toml` and projects, as `config.registers` does.
 
     Raises:
         ValueError: The setting `home` is empty.
     """
-    if "MEMORY_HOME" in environment:
-        return _memory_home(environment)
-    return _platform_folder("config", environment)
+    if "MEMORY_HOME" in os.environ:
+        return _memory_home()
+    return _platform_folder("config")
 
 
-def own_settings(environment: "Mapping[str, str]") -> "dict[str, object]":
+def own_settings() -> "dict[str, object]":
     """Return the user's `config.toml`; empty if it contains no setting that hooks read.
 
     Raises:
         ValueError: The file can't be read.
     """
     try:
-        with open(os.path.join(settings_folder(environment), "config.toml"), "rb") as stream:
+        with open(os.path.join(settings_folder(), "config.toml"), "rb") as stream:
             data = stream.read()
     except FileNotFoundError:
         return {}
@@ -141,17 +137,16 @@ def session_name(host: str, session: str) -> str:
     return f"{host}.{digest.hexdigest()}"
 
 
-def _memory_home(environment: "Mapping[str, str]") -> str:
-    return _absolute(environment["MEMORY_HOME"], "MEMORY_HOME (environment)", environment)
+def _memory_home() -> str:
+    return _absolute(os.environ["MEMORY_HOME"], "MEMORY_HOME (environment)")
 
 
-def _absolute(path: str, name: str, environment: "Mapping[str, str]") -> str:
+def _absolute(path: str, name: str) -> str:
     """Return the absolute path of a folder.
 
     Args:
         path: The value of the setting.
         name: The setting and its source, for the error.
-        environment: The environment.
 
     Raises:
         ValueError: The value is empty.
@@ -159,24 +154,24 @@ def _absolute(path: str, name: str, environment: "Mapping[str, str]") -> str:
     path = path.strip(" ")
     if not path:
         raise ValueError(f"{name} is set but empty; give it a value or unset it")
-    if path.startswith("~/") and "HOME" in environment:
-        path = environment["HOME"] + path[1:]
+    if path.startswith("~/") and "HOME" in os.environ:
+        path = os.environ["HOME"] + path[1:]
     elif path.startswith("~"):
         path = os.path.expanduser(path)
     return os.path.abspath(path)
 
 
-def _platform_folder(kind: str, environment: "Mapping[str, str]") -> str:
+def _platform_folder(kind: str) -> str:
     """Return the application's data or config folder, as `config` does, without `pathlib`."""
-    user = environment.get("HOME") or os.path.expanduser("~")
+    user = os.environ.get("HOME") or os.path.expanduser("~")
     if sys.platform == "win32":
         local = os.path.join(os.path.expanduser("~"), "AppData", "Local")
-        return os.path.join(environment.get("LOCALAPPDATA") or local, "memories", "memories")
+        return os.path.join(os.environ.get("LOCALAPPDATA") or local, "memories", "memories")
     if sys.platform == "darwin":
         return os.path.join(user, "Library", "Application Support", "memories")
     if kind == "data":
         variable, default = "XDG_DATA_HOME", ".local/share"
     else:
         variable, default = "XDG_CONFIG_HOME", ".config"
-    base = environment.get(variable, "").strip() or os.path.join(user, default)
+    base = os.environ.get(variable, "").strip() or os.path.join(user, default)
     return os.path.join(base, "memories")

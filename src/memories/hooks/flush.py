@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memories.config import load_config
+from memories.context.fitting import largest_fitting
 from memories.context.tokens import estimate_tokens
 from memories.core.disk import try_lock
 from memories.core.events import note as note_operation
@@ -146,7 +147,7 @@ class _Flusher:
 
     def _store_events(self, name: str) -> bool:
         progress = Progress(self._home, name)
-        events, length, unreadable = inbox.read(self._home, name, store_mark(os.environ))
+        events, length, unreadable = inbox.read(self._home, name, store_mark())
         if not length and inbox.read(self._home, name)[1]:
             self._report(
                 f"{name} is for another MEMORY_STORE; run memory capture flush with that one"
@@ -346,12 +347,11 @@ def _shorten(text: str, max_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 def _cut(sentence: str, max_tokens: int) -> str:
     """Return the longest beginning of a sentence that fits, if possible up to the end of a word."""
-    low, high = 0, min(len(sentence), _MAX_CHARACTERS)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if estimate_tokens(f"{sentence[:middle]}…") <= max_tokens:
-            low = middle
-        else:
-            high = middle - 1
-    words, _, _ = sentence[:low].rpartition(" ")
-    return f"{words or sentence[:low]}…"
+
+    def fits(length: int) -> bool:
+        return estimate_tokens(f"{sentence[:length]}…") <= max_tokens
+
+    longest = min(len(sentence), _MAX_CHARACTERS)
+    beginning = sentence[: largest_fitting(longest + 1, fits)]
+    words, _, _ = beginning.rpartition(" ")
+    return f"{words or beginning}…"

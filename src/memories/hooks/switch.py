@@ -12,7 +12,7 @@ from memories.hooks import files, session
 
 TYPE_CHECKING = False  # as in `typing`, but importing that costs 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
@@ -83,25 +83,24 @@ class State:
         return "" if self.on else self.why
 
 
-def read_state(folder: str, session_name: str | None, environment: "Mapping[str, str]") -> State:
+def read_state(folder: str, session_name: str | None) -> State:
     """Return whether memory is on.
 
     Args:
         folder: The working folder of the agent.
         session_name: The agent's session, as `files.session_name` writes it; None for none.
-        environment: The process's environment variables.
 
     Raises:
         ValueError: The home or the user's `config.toml` can't be read.
         OSError: The list of folders that are off can't be read.
     """
     folders = list(_with_parents(folder))
-    why = _why_off(folders, environment)
+    why = _why_off(folders)
     if why:
         return State(on=False, capture=False, why=why)
     state = session.Session()
     if session_name:
-        state = session.read(files.home(environment), session_name)
+        state = session.read(files.home(), session_name)
     if state.off:
         return State(
             on=False,
@@ -110,37 +109,36 @@ def read_state(folder: str, session_name: str | None, environment: "Mapping[str,
             off_for_session=True,
             namespace=state.namespace,
         )
-    projects = environment.get(PROJECTS)
+    projects = os.environ.get(PROJECTS)
     if projects is None:
-        projects = str(files.own_settings(environment).get("capture_projects", ""))
+        projects = str(files.own_settings().get("capture_projects", ""))
     why = why_not_captured(folders, projects)
     return State(on=True, capture=not why, why=why, namespace=state.namespace)
 
 
-def _why_off(folders: "Sequence[str]", environment: "Mapping[str, str]") -> str:
+def _why_off(folders: "Sequence[str]") -> str:
     """Return why memory is off for every session in a folder; empty if it is on.
 
     Args:
         folders: The folder, then its parents.
-        environment: The process's environment variables.
     """
-    if environment.get(VARIABLE, "").strip().lower() not in _FALSE:
+    if os.environ.get(VARIABLE, "").strip().lower() not in _FALSE:
         return f"{VARIABLE} is set"
     for folder in folders:
         if os.path.lexists(os.path.join(folder, MARKER)):
             return f"{os.path.join(folder, MARKER)} exists"
-    off = read_off(files.home(environment))
+    off = read_off(files.home())
     if EVERYWHERE in off:
         return "memory off --all was run"
     for folder in folders:
         if folder in off:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
-        return _why_project_off(off, folders[0], environment)
+        return _why_project_off(off, folders[0])
     return ""  # finding a folder's project takes as long as all checks above
 
 
-def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]") -> str:
+def _why_project_off(off: set[str], folder: str) -> str:
     """Return why a folder's project is off; empty if it is on.
 
     If the project can't be identified, it is off: it may be one that the user switched off.
@@ -150,7 +148,7 @@ def _why_project_off(off: set[str], folder: str, environment: "Mapping[str, str]
     from memories.errors import ConfigError
     from memories.identity.project import identify
 
-    settings = Path(files.settings_folder(environment))
+    settings = Path(files.settings_folder())
     try:
         project = identify(Path(folder), settings, record=False)
         if project is not None and lines_of(off, project.name, settings):

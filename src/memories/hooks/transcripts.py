@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -249,7 +249,7 @@ def _read_new_lines(
     utterances: list[Utterance] = []
     is_off, before = False, _time_of(event)
     try:
-        for line in read_lines(host, path, progress.offset, os.environ):
+        for line in read_lines(host, path, progress.offset):
             if not is_last and line.end > sizes.largest:
                 break
             if line.end < progress.offset:  # the host has written a new file
@@ -264,7 +264,7 @@ def _read_new_lines(
             if not is_off:
                 utterances.append(progress.count("lines", utterance))
     except UnknownTranscript as exc:
-        runs.log(files.home(os.environ), str(exc))
+        runs.log(files.home(), str(exc))
     except FileNotFoundError:
         return []  # a host that keeps no transcripts may still name one
     if sizes.stopped is not None:
@@ -272,14 +272,13 @@ def _read_new_lines(
     return utterances
 
 
-def read_lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> Iterator[Line]:
+def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
     """Yield a transcript's texts from a position on; an unfinished last line is left for later.
 
     Args:
         host: The host.
         path: The file, as an event named it.
         start: The position; a file that is shorter is new, and is read from its beginning.
-        environment: The variables that locate the host's files.
 
     Raises:
         UnknownTranscript: The path is not a file of this user in this host's folder.
@@ -288,7 +287,7 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
     parse = _PARSERS.get(host)
     if parse is None:
         raise UnknownTranscript(f"{host} has no transcripts in a known format")
-    with open(_open_transcript(host, path, environment), "rb") as stream:
+    with open(_open_transcript(host, path), "rb") as stream:
         end = start if start <= os.fstat(stream.fileno()).st_size else 0
         stream.seek(end)
         while line := stream.readline(MAX_LINE_BYTES):
@@ -312,9 +311,9 @@ def read_lines(host: str, path: str, start: int, environment: Mapping[str, str])
                         yield Line(role, text, at, end)
 
 
-def _open_transcript(host: str, path: str, environment: Mapping[str, str]) -> int:
+def _open_transcript(host: str, path: str) -> int:
     variable, below, default = _FOLDERS[host]
-    base = environment.get(variable)
+    base = os.environ.get(variable)
     if base:
         folder = os.path.join(base, below)
     else:

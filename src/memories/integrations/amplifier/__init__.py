@@ -6,7 +6,6 @@ functions.
 """
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,7 +158,7 @@ def _is_refused(settings: Settings) -> bool:
     """
     from memories.hooks import switch
 
-    return settings.enabled is False or not switch.read_state(str(Path.cwd()), None, os.environ).on
+    return settings.enabled is False or not switch.read_state(str(Path.cwd()), None).on
 
 
 async def _nothing() -> None:

@@ -100,7 +100,7 @@ class Capture:
         """Append an event to the inbox, unless memory is switched off here."""
 
         def append(home: str) -> None:
-            state = switch.read_state(str(self._mounted.folder), self._name, os.environ)
+            state = switch.read_state(str(self._mounted.folder), self._name)
             if not (self._mounted.is_on(self._settings) and state.on and state.capture):
                 return
             _record_shown(home, self._name, self._mounted)
@@ -123,7 +123,7 @@ class Capture:
             "transcript": "",
             "turn": "",
             "source": "",
-            "store": events.store_mark(os.environ),
+            "store": events.store_mark(),
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":

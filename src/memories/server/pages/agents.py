@@ -110,7 +110,7 @@ def agents(memories: "Memories", request: PageRequest) -> View:
     hosts = load_hosts()
     why_off = ""
     if request.is_owner:
-        why_off = switch.read_state(chosen.folder or os.sep, None, os.environ).why_off
+        why_off = switch.read_state(chosen.folder or os.sep, None).why_off
     more = {
         "chosen": chosen,
         "hosts": [(name, hosts[name].title) for name in hook.HOSTS if name in hosts],
