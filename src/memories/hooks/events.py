@@ -41,8 +41,8 @@ FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 _RUNS_OTHER_HOOKS = (CURSOR,)  # hosts that also run other hosts' hooks
-_SAME_EVENT_SECONDS = 10.0  # seconds in which an event without a turn counts as a repetition
-_RESERVED_SECONDS = 0.2  # seconds reserved for the scratchpad, in case the store does not answer
+_SAME_EVENT_SECONDS = 10.0  # within this time, an equal event without a turn id is a repetition
+_RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not answer
 
 
 class HookCall:
@@ -56,9 +56,9 @@ class HookCall:
         capture: Whether the conversation may be captured.
         started_at: When the process started, on the clock of `time.monotonic`.
         deadline: When the hook must have answered, on the same clock.
-        ask_server: Sends a recall request to a running server; None if that is impossible.
-        start_server: Starts a server for a store; None if that is impossible.
-        send_interim: Sends an answer for the host in case the hook is too slow to finish.
+        ask_server: Sends a recall request to a running server; None if there can't be one.
+        start_server: Starts a server for a store; None if there can't be one.
+        send_interim: Sends an answer that the host gets if the hook does not finish in time.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Reply:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
         error: Why the store did not answer; empty if it answered, or was not asked.
-        probe: The request with which to probe the store later; None to leave the store alone.
+        probe: The request to use for probing the store later; None not to probe it.
         probe_seconds: How long the probe may take.
     """
 
@@ -98,7 +98,7 @@ class Outcome:
     Attributes:
         answer: The answer for the host.
         failed: Whether it failed; the failure is already recorded.
-        follow_up: Does the work that is left when the host has its answer.
+        follow_up: Does the remaining work after the host has received its answer.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Outcome:
 def _follow_up(
     call: HookCall, folder: str | None, reply: Reply, result: str
 ) -> "Callable[[], None]":
-    """Return the work to do after the answer: record figures, start a wanted server, probe the
-    store.
+    """Return a function that does the work after the answer: recording figures, starting a server
+    if the settings want one, and probing the store.
 
     Args:
         call: The run of the hook.
@@ -173,10 +173,10 @@ def handle(call: HookCall) -> Outcome:
 
 
 def _answer_check(call: HookCall, event: HostEvent) -> bytes:
-    """Answer an event that `memory connect` sent: recall, and report how that went.
+    """Answer an event that `memory connect` sent: recall, and report the result.
 
-    Nothing is captured or recorded, and no memory counts as read. If the settings want a server, it
-    is started, so that the agent's first session has it.
+    Nothing is captured or recorded, and no memory counts as read. If the settings want a server,
+    this starts one, so that it is running when the agent's first session begins.
     """
     from memories.errors import MemoriesError
 
@@ -199,7 +199,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
 
 
 def record_failure(call: HookCall | None, reason: str) -> Outcome:
-    """Record that an event failed; where memory is off, nothing is written."""
+    """Record that an event failed; write nothing in a folder where memory is off."""
     try:
         home = files.home()
         if not switch.read_state(working_folder(), None).on:
@@ -214,7 +214,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
 
 class EventHandler:
-    """Handles one event in a session, for which the switch has been read."""
+    """Handles one event, after the switch has been read for its session."""
 
     def __init__(self, call: HookCall, event: HostEvent, home: str, state: switch.State) -> None:
         """Create a handler."""
@@ -271,7 +271,7 @@ class EventHandler:
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
-            """Send, before anything slow, the notice that recall was missed; this hook may be
+            """Send the notice that recall was missed before anything slow, since this hook may be
             killed too.
             """
             if has_missed:
@@ -421,7 +421,7 @@ def store_mark() -> str:
 def start_flusher(home: str) -> None:
     """Start a process that stores the inbox and outlives the host.
 
-    If one is already running, it stores the new events.
+    If a flusher is already running, it stores the new events as well.
     """
     command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
@@ -455,7 +455,7 @@ def _start_detached(command: list[str], folder: str) -> None:
 
 
 def _read_event(fd: int) -> "dict[str, object]":
-    """Return the event. An oversized event is also read to its end, so that its pipe does not
+    """Return the event. An oversized event is read to its end too, so that the host's pipe does not
     break.
 
     Raises:

@@ -1,7 +1,7 @@
 """The hooks' files: their paths, and private folders and files.
 
-Paths are found without loading the settings, which would take too long for a hook that only
-appends.
+The paths are found without loading the settings, which would be too slow for a hook that only
+appends to the inbox.
 """
 
 import os
@@ -62,7 +62,7 @@ def own_settings() -> "dict[str, object]":
         return {}
     if not any(name in data for name in _READ_SETTINGS):
         return {}
-    import tomllib  # takes as long as the rest of a hook
+    import tomllib  # importing it takes as long as the rest of a hook
 
     return tomllib.loads(data.decode())
 
@@ -94,7 +94,7 @@ def private_folder(*parts: str) -> str:
 
 
 def _make(folder: str) -> None:
-    """Create a private folder and private parents; `makedirs` leaves the parents open."""
+    """Create a private folder and its parents, which `makedirs` would not make private."""
     parent = os.path.dirname(folder)
     if parent != folder and not os.path.isdir(parent):
         _make(parent)
@@ -120,7 +120,7 @@ def open_private(path: str, flags: int) -> int:
 def lock(fd: int) -> None:
     """Wait for the lock of an open file, which closing the file releases.
 
-    On Windows there is none: writing each line in a single call is the only protection.
+    Windows has no such lock: writing each line in a single call is the only protection there.
     """
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,7 +1,8 @@
 """The flusher: stores the inbox as turns of conversations, proposals, and session notes.
 
-Events leave the inbox only after they are completely stored. The next flusher recognizes the work
-of a killed one: a turn by its text and the number of its repetitions, a memory by its text.
+Events leave the inbox only after they are completely stored. If a flusher is killed, the next one
+recognizes what is stored already: a turn by its text and its number among equal turns, a memory by
+its text.
 """
 
 import contextlib
@@ -40,28 +41,28 @@ from memories.read.turns import TurnDraft
 from memories.settings import Config
 from memories.write.suspicion import find_marks
 
-_ATTEMPTS = 3  # attempts before a session that can't be stored is moved away
-_ROUNDS = 20
-_BATCH = 100  # turns
-# number of events after which a session leaves a note
+_ATTEMPTS = 3  # number of attempts before a session that can't be stored is moved away
+_ROUNDS = 20  # maximum number of passes over the inbox
+_BATCH = 100  # number of turns stored at a time
+# the events after which a session leaves a note
 _ENDING_EVENTS = ("session-end", "pre-compact")
 
-# The parts of a session note: together 80 tokens, since every session in the project starts with
-# them.
+# The parts of a session note: 80 tokens in total, since every session in the project starts with
+# these notes.
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
-_MAX_CHARACTERS = 1_000  # characters of a part: more would not fit, and counting tokens is slow
-# minimum length of a sentence in a note: shorter ones are greetings and thanks
+_MAX_CHARACTERS = 1_000  # of a part: longer ones would not fit, and counting tokens is slow
+# minimum length of a sentence in a note; shorter ones are greetings and thanks
 _MIN_CHARACTERS = 12
 
 
 class Stored(NamedTuple):
-    """How many objects are new in the store.
+    """Numbers of new objects in the store.
 
     Attributes:
-        turns: Turns.
-        proposed: Memories that wait for review.
-        summaries: New session notes, and new versions of existing ones.
+        turns: Number of new turns.
+        proposed: Number of new memories that wait for review.
+        summaries: Number of new session notes and new versions of existing ones.
     """
 
     turns: int = 0
@@ -73,12 +74,12 @@ class Flushed(NamedTuple):
     """The result of a flush.
 
     Attributes:
-        sessions: The number of sessions with something to store.
-        turns: How many turns are new.
-        proposed: How many memories now wait for review.
-        summaries: How many sessions left a note, or a new version of it.
-        waiting: How many bytes still wait.
-        reasons: Why bytes still wait, or why events were moved away.
+        sessions: Number of sessions that had something to store.
+        turns: Number of new turns.
+        proposed: Number of new memories that wait for review.
+        summaries: Number of new session notes and new versions of existing ones.
+        waiting: Number of bytes that are still in the inbox.
+        reasons: Why they are still there, or why events were moved away; each a sentence.
     """
 
     sessions: int = 0
@@ -90,7 +91,7 @@ class Flushed(NamedTuple):
 
 
 def flush(home: str) -> Flushed:
-    """Store the inbox until no more events arrive; only one process at a time does so."""
+    """Store the inbox until no more events arrive; only one process at a time does this."""
     if not os.path.isdir(os.path.join(home, files.INBOX)):
         return Flushed()
     flusher = _Flusher(home)
@@ -104,7 +105,7 @@ def flush(home: str) -> Flushed:
                     failed.add(name)
             session.prune(home)
             prune_progress(home)
-        # Checked after the lock is released: events that arrived in the meantime started no
+        # Check this after releasing the lock: the hooks of events that arrived before started no
         # flusher.
         if not set(inbox.names(home)) - failed:
             break
@@ -121,12 +122,12 @@ class _Flusher:
         self._reasons: list[str] = []
 
     def result(self) -> Flushed:
-        """Return the counts so far, and how many bytes still wait."""
+        """Return the counts so far, and how many bytes are still in the inbox."""
         waiting = inbox.size(self._home)
         return Flushed(self._sessions, *self._stored, waiting, tuple(self._reasons))
 
     def store(self, name: str) -> bool:
-        """Store one session's events; return False if they still wait."""
+        """Store one session's events; return False if they stay in the inbox."""
         try:
             is_stored = self._store_events(name)
         except (SystemFault, ConfigError, OSError) as exc:
@@ -199,8 +200,8 @@ class _Flusher:
             session.read(self._home, name),
         )
         quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-        # Turns belong to this namespace only. A fact that the session can read in `shared` is not
-        # news either.
+        # Turns are stored in this namespace only, but a fact that the session can read in `shared`
+        # is not news either.
         with (
             Memories(config=quiet, channel="hook", shared=False) as memories,
             Memories(config=quiet, channel="hook", embedder=memories.embedder) as readable,
@@ -212,7 +213,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events after the last one that a killed flusher stored but did not remove."""
+    """Leave out the events that a killed flusher stored but did not remove."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:
@@ -265,7 +266,7 @@ def store_session(
         readable: All memories that the session may read, in the same store.
         source: The session.
         utterances: Its utterances, in order.
-        leaves_note: Whether the session ends here, or loses its beginning to compaction.
+        leaves_note: Whether to store a note: the session ends here, or its context is compacted.
     """
     turns = [said for said in utterances if said.role != TOOL and said.text]
     turn_ids: dict[Utterance, str] = {}
@@ -309,7 +310,7 @@ def write_note(turns: Sequence[tuple[str, str]], is_fit: Callable[[str], bool]) 
 
     Args:
         turns: The role and text of each turn, in order.
-        is_fit: Whether a sentence may be in the note.
+        is_fit: Returns whether a sentence may be in the note.
 
     Returns:
         The note; empty without a request. It is extracted, not written by a model.

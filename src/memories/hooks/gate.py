@@ -1,33 +1,36 @@
 """The gate of the prompt hook: decides whether a prompt needs a memory that the user did not ask
-for, and rates vectors of both local models.
+for. It also scores vectors of the two local models.
 
-A search orders what it finds, but always finds something. The gate estimates the log-odds that a
-prompt needs a text, in any language, and admits what reaches a threshold:
+A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
+that a prompt needs a text, in any language, and admits texts that reach a threshold:
 
     relevance = -4.06 + 0.6 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
                 + 0.158 × words + 2.31 × spelling - 1.857 × everywhere
 
-    need        how likely it is that the prompt needs anything: `rate_need`. 0 if it is unknown.
+    need        the log-odds that the prompt needs any memory; see `rate_need`. 0 if unknown.
     size        the length of the prompt in bytes of UTF-8, at most 100: "go on" needs nothing.
-                A byte means about the same in all scripts.
+                The length in bytes is comparable across scripts.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). It is
-                comparable across embedders. 0 if it is unknown.
-    behind      the meaning less that of the most similar text of the project: 0 or negative
-    relation    how likely such a prompt needs such a text, even if they aren't similar: "compile
-                it" needs "The thesis is built with latexmk". See `relation_rater`. 0 if unknown.
-    words       the BM25 of the words that the prompt and the text share
-    spelling    the share of the prompt's groups of four letters that the text has too: parts of
-                compounds, and other forms of a word. In scripts without spaces a group has two.
+                comparable across embedders. 0 if unknown.
+    behind      the meaning minus that of the most similar text of the project: 0 or negative
+    relation    the log-odds that prompts of this kind need texts of this kind, even if the two
+                aren't similar: "compile it" needs "The thesis is built with latexmk". See
+                `relation_rater`. 0 if unknown.
+    words       the BM25 score of the words that the prompt and the text share
+    spelling    the fraction of the prompt's four-letter groups that also occur in the text. They
+                match parts of compounds and other forms of a word. In scripts without spaces, a
+                group has two characters.
     everywhere  1 for a memory that is valid in every project, else 0
 
 The coefficients are a logistic regression (L2 of 0.003 on standardized features) over all pairs of
-the 155 prompts of the development half of `bench/histories` and the facts of their project or of
-every project. The need of each prompt was rated by weights fitted without its history; its
-coefficient is twice the fitted one, since a prompt that needs nothing is worth more than a pair.
-The relation was fitted on `bench/needs.txt` alone. These are the figures of MiniLM; e5 has its own
-need and relation, and shares the coefficients. The longest of those prompts has 87 bytes, so a
-longer one gains nothing. docs/benchmarks.md has the figures of both halves.
+a prompt and a fact that is valid in its project. The prompts are the 155 of the development half of
+`bench/histories`. Each prompt's need was computed with weights that were fitted without its own
+history. The coefficient of the need is twice the fitted one, because recalling nothing for a prompt
+that needs nothing matters more than a single pair. The relation was fitted on `bench/needs.txt`
+alone. All coefficients were fitted with MiniLM; e5 uses the same ones with its own need and
+relation. The longest of those prompts has 87 bytes, so size is capped at 100.
+docs/benchmarks.md has the results on both halves.
 """
 
 import functools
@@ -47,11 +50,11 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 
-MAX_MEMORIES = 5  # maximum memories that a prompt recalls
+MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.75  # minimum relevance of the most relevant memory
-_RISE = 0.1  # rise of the threshold with each further memory, which is needed less often
-# A memory of a project that the prompt doesn't name: three in four such texts would be needed, and
-# it must be that much more relevant than the best memory of the session's own project.
+_RISE = 0.1  # increase of the threshold for each further memory
+# A memory of a project that the prompt doesn't name must have this relevance (odds of about three
+# to one), and exceed the best memory of the session's own project by this much.
 CLEARLY_RELEVANT = 1.0
 CLEARLY_BETTER = 1.0
 
@@ -60,10 +63,10 @@ _INTERCEPT, _NEED, _SIZE = -4.06, 0.6, 0.385
 _MEANING, _BEHIND, _RELATION = 0.254, 0.129, 1.78
 _WORDS, _SPELLING, _EVERYWHERE = 0.158, 2.31, -1.857
 _MAX_SIZE = 100  # bytes
-_LETTERS = 4  # of a group
+_LETTERS = 4  # length of a group of letters
 _CHARACTERS = 2  # length of a group in scripts without spaces
 _WORD = re.compile(r"\w{2,}")
-_MIN_NAME = 3  # characters of a project's name that a prompt can contain by more than accident
+_MIN_NAME = 3  # minimum length of a project's name; prompts contain shorter ones by chance
 
 
 class Gate:
@@ -85,20 +88,20 @@ class Gate:
         relation: float = 0.0,
         is_global: bool = False,
     ) -> float:
-        """Return the relevance of a text to the prompt; see the module.
+        """Return the relevance of a text to the prompt; see the module's docstring.
 
         Args:
             text: The text.
-            meaning: The log-odds of their calibrated similarity; None if it is unknown, or the
-                embedder does not know their language.
-            words: The BM25 of the words that they share.
+            meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
+                unknown, or if the embedder does not know their language.
+            words: The BM25 score of the words that they share.
             best: The meaning of the most similar text of the project, if there is one.
             relation: See `relation_rater`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
         Returns:
-            The log-odds that the prompt needs the text; minus infinity if they share no word, and
-            their meaning is unknown.
+            The log-odds that the prompt needs the text; minus infinity if they share no word and
+            the meaning is unknown.
         """
         if meaning is None and words <= 0:
             return -math.inf
@@ -129,10 +132,10 @@ def _groups(text: str) -> set[str]:
 
 
 def count_words(text: str, terms: Sequence[str]) -> float:
-    """Estimate the BM25 of a prompt's terms in a text of a small store.
+    """Estimate the BM25 score of a prompt's terms in a text of a small store.
 
-    In a small store, a word occurs in one text or in half of them, which says little about how rare
-    it is.
+    In a small store, the number of texts that contain a word says little about how rare the word
+    is.
     """
     return BM25_OF_A_WORD * coverage(text, terms) * len(terms)
 
@@ -148,15 +151,15 @@ def names_project(prompt: str, project: str) -> bool:
 
 # --- Scores by vectors ---
 #
-# `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is linear in
-# two, which are mapped to the same few dimensions and multiplied there. Their JSON files have the
-# weights of logistic regressions; `tools/linear_scores.py` fits them. Vectors of another model have
-# none of these scores.
+# `worth` and `need` are linear in a vector: intercept + weights · vector. `relation` is bilinear:
+# both vectors are mapped to the same few dimensions and multiplied there. The JSON files contain
+# the weights of logistic regressions, which `tools/linear_scores.py` fits. Vectors of other models
+# have none of these scores.
 
 Rate = Callable[[str], float]
 FOLDER = Path(__file__).parent
 WORTH, NEED, RELATION = "worth", "need", "relation"
-# The models whose vectors are rated, with the name of their files.
+# The models whose vectors have scores, and the name of each one in its file names.
 FITTED = {"all-MiniLM-L6-v2/int8/1": "minilm", "multilingual-e5-small/int8/1": "e5"}
 
 
@@ -169,9 +172,9 @@ class _Fit(NamedTuple):
 
 
 def worth_rater(embedder: "Embedder | None") -> Rate | None:
-    """Return a function from a sentence to its worth; None for all embedders but MiniLM.
+    """Return a function that computes the worth of a sentence; None if the embedder is not MiniLM.
 
-    The worth is the log-odds that an English sentence of a user matters in later sessions.
+    The worth is the log-odds that a user's English sentence matters in later sessions.
     """
     if embedder is None or FITTED.get(embedder.space.model) != "minilm":
         return None
@@ -179,10 +182,10 @@ def worth_rater(embedder: "Embedder | None") -> Rate | None:
 
 
 def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
-    """Return the need of a prompt with this vector; 0 if it is of a model without weights.
+    """Return the need of the prompt with this vector; 0 if there are no weights for the model.
 
-    The need is the log-odds that a prompt needs something that an agent was told earlier, minus
-    the log-odds of an average prompt.
+    The need is the log-odds that a prompt needs something from an earlier session, minus the
+    log-odds for an average prompt.
     """
     name = FITTED.get(model)
     return 0.0 if name is None else _read(NEED, name).score(vector)
@@ -200,10 +203,10 @@ class _Map(NamedTuple):
 def relation_rater(
     model: str, prompt: "NDArray[np.float32]"
 ) -> "Callable[[NDArray[np.float32]], float] | None":
-    """Return a function from the vectors of a text's windows to the text's relation to a prompt;
-    None if they are of a model without weights.
+    """Return a function that computes a text's relation to a prompt from the vectors of the text's
+    windows; None if there are no weights for the model.
 
-    The relation is the log-odds that a prompt needs a text, beyond what their similarity says.
+    The relation is the log-odds that a prompt needs a text, beyond what their similarity predicts.
     """
     name = FITTED.get(model)
     if name is None:
@@ -235,5 +238,5 @@ def _read(score: str, name: str) -> _Fit:
 
 
 def file_of(score: str, name: str) -> Path:
-    """Return the file with the weights of a score for vectors of a model."""
+    """Return the file that contains the weights of a score for a model's vectors."""
     return FOLDER / f"{score}-{name}.json"

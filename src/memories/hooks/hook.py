@@ -1,8 +1,8 @@
 """The process of `memory hook`: handles one host event in time, and never fails the agent.
 
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
-library, the hook still exits with 0 in time, prints the complete answer or nothing, and logs the
-reason in `hooks.log`. The parent does not touch the disk. This module imports almost nothing.
+library, the hook still exits with code 0 in time, prints the complete answer or nothing, and logs
+the reason in `hooks.log`. The parent does not touch the disk. This module imports almost nothing.
 """
 
 import os
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode", "openclaw", "cursor")
 SECONDS, MAX_SECONDS = 0.85, 30.0  # seconds since the start of the process
-# On a busy machine: half of the timeout that `memory connect` sets; see connect/hosts.toml.
+# The limits on a busy machine: half of the timeout that `memory connect` sets; see hosts.toml.
 _LONGEST = {"session-start": 5.0, "user-prompt": 2.5, "session-end": 1.5}
 _LONGEST_OTHERS = 5.0
-_QUIET_START = 0.1  # seconds in which a process starts on a machine that isn't busy
+_QUIET_START = 0.1  # seconds that a process takes to start on an idle machine
 _MIN_SECONDS = 0.05
-_REPORT_SECONDS = 0.05  # seconds that the agent waits for the log line
-_MAX_REPORT_SECONDS = 5.0  # seconds that writing that line may take
-_MAX_LATE_SECONDS = 1.0  # seconds that a hook that started too late gets to read its event
+_REPORT_SECONDS = 0.05  # how long the agent waits for the log line
+_MAX_REPORT_SECONDS = 5.0  # how long writing that line may take
+_MAX_LATE_SECONDS = 1.0  # maximum extra time for a hook that started late to read its event
 # The last byte that a child sends: success, or a failure whose reason the child has recorded.
 _SUCCEEDED, _FAILED = b"\1", b"\2"
 _INTERIM = b"\0"  # ends an interim answer; answers are JSON, so they have no such byte
@@ -49,7 +49,7 @@ def main(
     ask_server: "AskServer | None" = None,
     start_server: "Callable[[str], None] | None" = None,
 ) -> None:
-    """Handle one event, then end the process with exit code 0 in any case.
+    """Handle one event, then end the process; the exit code is always 0.
 
     Args:
         arguments: The arguments of the hook.
@@ -140,12 +140,12 @@ def _process_age() -> float:
 def limit_seconds(event: str, age: float) -> float:
     """Return how long a hook may take: longer on a busy machine, up to half the host's limit.
 
-    A machine is busy by the number of waiting processes per core, or, if they are new, by the time
-    that this process took to start.
+    Two figures show how busy a machine is: the load average per core, and the time that this
+    process took to start, which reacts to new load immediately.
 
     Args:
         event: The event.
-        age: For how many seconds the process has run.
+        age: How many seconds ago the process started.
     """
     waiting = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     busy = max(1.0, waiting / (os.cpu_count() or 1), age / _QUIET_START)
@@ -195,7 +195,7 @@ def _run_in_child(
         work: The work.
         arguments: Its arguments.
         seconds: How long to wait for the answer.
-        late_seconds: How much longer to wait while there is no interim answer either.
+        late_seconds: How much longer to wait if no interim answer has arrived either.
         kill_late: Whether to kill a child that takes longer; otherwise it may continue for a
             moment.
     """
@@ -260,7 +260,7 @@ def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seco
 def _run_with_timer(
     work: "Work", arguments: "tuple[Any, ...]", seconds: float
 ) -> tuple[bytes, str]:
-    """Call a function on systems where processes cannot fork; a timer ends the process when the
+    """Do the work in this process, on systems that cannot fork; a timer ends the process when the
     time is up.
     """
     import threading
@@ -285,7 +285,7 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child immediately; by now, nothing or the complete answer was
+    """End this process and its child immediately; either nothing or the complete answer has been
     printed.
     """
     for child in _children:

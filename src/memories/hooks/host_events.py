@@ -12,10 +12,10 @@ from memories.hooks import files
 
 CURSOR = "cursor"
 CHECK = "memory_connect_check"  # a field of the events that `memory connect` sends
-# text that no user typed
+# sources of prompts that no user typed
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
 _MAX_ID = 256  # characters
-# The host's own name for an event, for hosts that do not send it.
+# The hosts' own names for events, for hosts that do not send them; "" stands for all others.
 _EVENT_NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
     "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
@@ -69,7 +69,7 @@ class HostEvent:
         if not os.path.isabs(self.folder):
             self.folder = os.path.abspath(self.folder)
         session = self.session_id
-        if not session:  # such events are grouped by day and folder
+        if not session:  # events without a session are grouped by day and folder
             session = f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
         self.session_name = files.session_name(self.host, session)
 

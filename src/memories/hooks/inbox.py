@@ -2,8 +2,8 @@
 session.
 
 A line is written completely or not at all, and it is on disk before the hook reports success. A
-process that adds or removes lines holds the file's lock, and reopens the file if it was replaced in
-the meantime.
+process that adds or removes lines holds the file's lock. It reopens the file if another process
+replaced the file before it got the lock.
 """
 
 import json
@@ -11,9 +11,9 @@ import os
 
 from memories.hooks import files
 
-MAX_TEXT = 200_000  # characters of one text
+MAX_TEXT = 200_000  # maximum number of characters of one text
 MAX_FILE_BYTES = 16 * 1_048_576
-MAX_BYTES = 64 * 1_048_576  # bytes in all files
+MAX_BYTES = 64 * 1_048_576  # maximum size of all files in total
 SUFFIX, REFUSED = ".jsonl", "refused"
 _ATTEMPTS = 100
 
@@ -57,7 +57,7 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
 
 
 def size(home: str) -> int:
-    """Return how many bytes are waiting."""
+    """Return how many bytes are waiting to be stored."""
     return sum(status.st_size for _, status in _entries(home))
 
 
@@ -76,7 +76,8 @@ def names(home: str) -> list[str]:
 def read(
     home: str, name: str, store: str | None = None
 ) -> tuple[list["dict[str, object]"], int, int]:
-    """Return a session's waiting events, their size in bytes, and how many lines are unreadable.
+    """Return a session's events that wait to be stored, their size in bytes, and the number of
+    unreadable lines.
 
     Args:
         home: The home folder.
@@ -167,7 +168,8 @@ def _open_locked(path: str, flags: int, *, create: bool = True) -> int:
 
 
 def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
-    """Yield the inbox files and their status; the flusher may remove one at any time."""
+    """Return the names of the inbox files, each with its status; the flusher may remove a file at
+    any time."""
     entries = []
     try:
         with os.scandir(os.path.join(home, files.INBOX)) as listing:

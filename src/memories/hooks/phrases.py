@@ -4,8 +4,8 @@ A sentence is proposed if it asks to be remembered, begins with a label such as 
 phrase from `languages/phrases`: a standing instruction, a team habit, a decision, something about
 the user, a preference, a cause, a lesson. A user's English sentence is also rated by `gate`: it may
 need no phrase, or be left out in spite of one. A German, French or Spanish sentence without a
-phrase is rated by its gloss in English words. Questions, quotations, reports, suppositions,
-denials and instructions for the moment are left out in all languages.
+phrase is rated by its gloss in English words. In all languages, questions, quotations, reports,
+suppositions, denials and instructions that concern only the current task are left out.
 """
 
 import functools
@@ -21,12 +21,12 @@ from memories.hooks.transcripts import ASSISTANT, TOOL, USER
 from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
-MAX_CHARACTERS = 600  # of a sentence
-_MAX_SENTENCES = 500  # of a message; more are pasted, not typed
-# The shortest sentence in Latin letters; after "remember" it may be shorter.
+MAX_CHARACTERS = 600  # maximum length of a sentence
+_MAX_SENTENCES = 500  # maximum number in a message; a longer one was pasted, not typed
+# The minimum length of a sentence in Latin letters; after "remember" it may be shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
-_MIN_LETTERS = 0.6  # the part of a sentence that is letters or spaces
+_MIN_LETTERS = 0.6  # minimum fraction of a sentence that must be letters or spaces
 # Confidence that a sentence is worth keeping; see the setting `memory_confidence_min`.
 _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
@@ -37,7 +37,7 @@ _STATEMENT = "statement"  # a sentence that is worth enough without a phrase
 # The minimum worth of a proposed sentence, the worth that a phrase adds, and the minimum worth of
 # the gloss of a proposed sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
-_WITHOUT_LABEL = ("preference:", "important")  # such a label does not become part of the memory
+_WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
 # Words that connect "remember" with a fact that needs no verb.
 _CLEAR_LEADS = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
 _ASKS = re.compile(r"[?？؟]\W*$")
@@ -63,7 +63,7 @@ class Candidate(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A label from `labels.txt`, with which a sentence begins.
+    """A label from `labels.txt` that begins a sentence.
 
     Attributes:
         name: Its name.
@@ -258,7 +258,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
 
 
 def _weigh_gloss(text: str, sentence: str, code: str, rate: Rate) -> str | None:
-    """Return the kind of a sentence of another language if its gloss is worth enough."""
+    """Return the kind of a sentence in another language if its gloss is worth enough."""
     if code not in gloss.LANGUAGES or _QUOTATION in text:
         return None
     language = read_language(code)

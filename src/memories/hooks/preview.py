@@ -1,7 +1,7 @@
 """What an agent sees: the context that hooks would give it, with a reason for each memory.
 
-The context comes from the functions that hooks call. Nothing counts as read, and no session is
-recorded. A preview stands for a new session: its first prompt follows the session block.
+The context comes from the functions that hooks call. No memory counts as read, and no session is
+recorded. A preview shows a new session: the session block, then the first prompt.
 """
 
 import os
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from memories.models import Memory
     from memories.scratchpad.entries import Entry
 
-SECONDS = 20.0  # how long a person may wait; a hook has less
-NEAR = 1.5  # how far below the threshold a memory is still worth a look
-MAX_LEFT_OUT = 10  # memories
+SECONDS = 20.0  # how long a person may have to wait; a hook has less time
+NEAR = 1.5  # how far below the threshold a memory may be and still be listed
+MAX_LEFT_OUT = 10  # maximum number of listed memories that are not shown
 _NO_SESSION = ".preview"  # no session has this name
 
 
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 class QuotedTurn(NamedTuple):
-    """A turn that the text quotes, and its relevance; None if it stands beside a relevant turn."""
+    """A turn that the text quotes, and its relevance; None for a neighbour of a relevant turn."""
 
     turn: "HistoryTurn"
     relevance: float | None
@@ -64,10 +64,10 @@ class Part(NamedTuple):
         text: The text, exactly; may be empty.
         tokens: An upper bound on its tokens.
         milliseconds: How long it took.
-        lines: The memories that were considered, those that are shown first.
+        lines: The memories that were considered; the shown ones come first.
         turns: The recalled turns of conversations.
         silence: Why hooks say nothing at all, as a key: `command`, `switch`, `empty`; else empty.
-        error: Why the store did not answer, so that the scratchpad did; else empty.
+        error: Why the store did not answer and the scratchpad was used; else empty.
     """
 
     text: str
@@ -168,7 +168,7 @@ def _block_lines(
 
 
 def _prompt_lines(trace: RecallTrace, shown: set[str]) -> list[Line]:
-    """Return the memories that were shown, passed the gate, or came near it."""
+    """Return the memories that were shown, passed the gate, or nearly passed it."""
     rated = sorted(trace.rated.values(), key=lambda entry: -entry.relevance)
     lines: list[Line] = []
     left_out: list[Line] = []

@@ -1,6 +1,6 @@
 """Proposals: sentences from a session that may be worth remembering, stored to wait for review.
 
-`phrases` finds the sentences; those that say nothing new are left out here.
+`phrases` finds the sentences; this module leaves out those that say nothing new.
 """
 
 import functools
@@ -22,9 +22,9 @@ from memories.memories import Memories
 from memories.models import SESSION
 
 WINDOW = "window"  # the tag used to count the memories of a time window
-_SIMILAR = 5  # memories compared with a sentence
-_MAX_SEEN = 200  # memories shown to the session that are compared with a sentence
-_MAX_QUERY = 1_000  # characters
+_SIMILAR = 5  # number of similar memories that a sentence is compared with
+_MAX_SEEN = 200  # maximum number of memories shown to the session that it is compared with
+_MAX_QUERY = 1_000  # maximum number of characters of a sentence that are searched for
 
 _INSTRUCTION_FILES = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",

@@ -1,7 +1,8 @@
-"""The context that a hook gives a model: the prompt block, or the memories that a prompt recalls.
+"""The context that a hook gives a model: the session block, or the memories that a prompt recalls.
 
-A session starts with the prompt block. If its scratchpad is up to date, no store is opened for it.
-Prompts are answered in `recall_prompt`. No context is longer than the host accepts.
+A session starts with the block that `identity.prompt` renders. If the scratchpad is up to date, no
+store is opened for the block. `recall_prompt` recalls what a prompt needs. No context is longer
+than hosts accept.
 """
 
 import contextlib
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     OpenMemories = Callable[[Config, bool], Memories]
 
 CONNECTED = "connected.json"  # the receipts of `memory connect`, as in `memories.connect.files`
-MAX_CHARACTERS = 8_000  # Claude Code cuts contexts at 10,000, by its own count
-MAX_TOKENS = 2_000  # Codex cuts contexts at about 2,500
+MAX_CHARACTERS = 8_000  # Claude Code truncates contexts at 10,000 characters, by its own count
+MAX_TOKENS = 2_000  # Codex truncates contexts at about 2,500 tokens
 
 
 class Situation(NamedTuple):
-    """The circumstances that decide a hook's answer, besides the session and the prompt.
+    """What a hook's answer depends on, apart from the session and the prompt.
 
     Attributes:
         config: The settings.
@@ -66,7 +67,7 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
         opened: Opens the memories in a server; None in other processes.
 
     Raises:
-        MemoriesError: A setting is wrong; or a session starts without a reachable store or a
+        MemoriesError: A setting is wrong, or a session starts with neither a reachable store nor a
             scratchpad.
     """
     situation = find_situation(request)
@@ -84,7 +85,7 @@ def answer(request: RecallRequest, opened: "OpenMemories | None" = None) -> Hook
 def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
     """Answer the encoded request of a hook in a server; return the encoded context.
 
-    The server notes the figures too, since the hook would have to load more for that.
+    The server also records the figures, because the hook would have to load more code to do it.
     """
     request = RecallRequest.decode(data)
     context = answer(request, opened)
@@ -99,7 +100,7 @@ def answer_as_server(data: bytes, opened: "OpenMemories | None") -> str:
 
 
 def find_situation(request: RecallRequest) -> Situation:
-    """Return the settings and the project of a working folder, and its host's way to the memory.
+    """Return a working folder's settings and project, and how its agent reaches the memory.
 
     Raises:
         MemoriesError: A setting is wrong.
@@ -134,7 +135,7 @@ def read_settings(request: RecallRequest) -> Config:
 def open_memories(
     config: Config, situation: Situation, opened: "OpenMemories | None"
 ) -> "Iterator[Memories]":
-    """Open the memories that hooks read; anchors are checked where the session works."""
+    """Open the memories that hooks read; anchors are checked in the session's working tree."""
     from memories.memories import Memories
 
     opening = Memories(config=config, channel="hook") if opened is None else opened(config, True)
@@ -148,7 +149,10 @@ def recall_memories(
     opened: "OpenMemories | None",
     trace: "RecallTrace | None" = None,
 ) -> HookContext:
-    """Return the memories and turns that a prompt recalls; a probe doesn't count them as read."""
+    """Return the memories and turns that a prompt recalls.
+
+    For a probe, they don't count as read.
+    """
     from memories.hooks.recall_prompt import recall_prompt
 
     config = situation.config
@@ -169,7 +173,7 @@ def recall_memories(
 def build_block(
     request: RecallRequest, situation: Situation, opened: "OpenMemories | None"
 ) -> blocks.Prompt:
-    """Return the prompt block for the start of a session.
+    """Return the block for the start of a session.
 
     Raises:
         StoreError: The store can't be reached, and there is no scratchpad.
@@ -188,7 +192,7 @@ def build_block(
 
 
 def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
-    """Return a prompt block as the context of a session; empty if no host would accept it."""
+    """Return a block as the context of a session; empty if the block is too long for hosts."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
     context.marks = sorted(hash_sentences(text))
@@ -241,7 +245,7 @@ def is_served(session: str, folder: str) -> bool:
 
 
 def _identify(request: RecallRequest) -> Project | None:
-    """Return the working folder's project, or None: a session can start without one."""
+    """Return the working folder's project; None if it has none or can't be identified."""
     try:
         return identify(Path(request.folder))
     except (ConfigError, OSError) as exc:

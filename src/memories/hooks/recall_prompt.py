@@ -1,9 +1,9 @@
 """Memories and turns that a prompt recalls: those that pass the `gate` and are new to the session.
 
 The session's own project comes first: its memories, those for every project, and those without a
-project. A memory from another project is recalled if the prompt names that project, or if it is
-clearly the best one. Candidates are rated and cut off, and then those that the session was shown
-are left out. Less relevant ones never replace them.
+project. A memory from another project is recalled if the prompt names that project, or if that
+memory is clearly the most relevant one. First the gate selects candidates by relevance. Then those
+that are already in the session's context are left out; less relevant ones never take their place.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from memories.context.protocol import HistoryTurn
     from memories.stores.records import Space
 
-_NO_ID = "ffffffff-ffff-7"  # the prefix of an id of the year 10889
-_MIN_BUDGET = 100  # tokens
+_NO_ID = "ffffffff-ffff-7"  # the prefix of an id from the year 10889, which no memory has
+_MIN_BUDGET = 100  # minimum number of tokens to try
 
 
 class Rated(NamedTuple):
@@ -56,7 +56,7 @@ class Rated(NamedTuple):
         hit: The memory or turn.
         relevance: Its relevance; see `gate`.
         meaning: The log-odds of the calibrated similarity; None if it is unknown.
-        words: The BM25 of the words that the memory shares with the prompt.
+        words: The BM25 score of the words that the memory shares with the prompt.
         vectors: The vectors of its windows, shape (windows, dimension); None if there are none.
     """
 
@@ -80,8 +80,8 @@ class RecallTrace:
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of those that passed the gate.
-        current: The ids of those, or of their corrections, in order of relevance.
-        left_out: The reason why a memory or turn that passed may not be shown, by id.
+        current: The ids of those memories or of their corrections, in order of relevance.
+        left_out: Why a memory or turn that passed the gate may not be shown, by id.
         turns: The recalled turns, with their neighbours.
         turn_relevance: The relevance of the turns that passed the gate, by id.
     """
@@ -131,8 +131,8 @@ def recall_prompt(
         request: The session and its prompt.
         config: The settings.
         projects: All names of the session's project; empty for none, when all memories are its own.
-        limits: How many characters and how many tokens the text may have.
-        trace: Records the reasons, for people who ask for them.
+        limits: The maximum numbers of characters and of tokens in the text.
+        trace: Records the reasons, for the preview.
     """
     in_context = session.read(request.home, request.session).in_context
     if trace is not None:
@@ -164,8 +164,10 @@ def recall_prompt(
 
 
 def _check_store(memories: Memories, seconds: float) -> str:
-    """Return why the store does not answer a cheap call; empty if it answers. This runs before a
-    model is loaded."""
+    """Return why the store does not answer a cheap call; empty if it does.
+
+    This runs before a model is loaded.
+    """
     try:
         Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
     except MemoryTimeout:
@@ -183,9 +185,11 @@ def _build(
     projects: Sequence[str],
     limits: tuple[int, int],
 ) -> tuple[dict[str, Any], str]:
-    """Return a context that fits and its text, which is empty if it contains nothing new.
+    """Return a context that fits, and its text, which is empty if there is nothing new to show.
 
-    `limits` are the maximum numbers of characters and of tokens.
+    `limits` are the maximum numbers of characters and of tokens. The builder measures its own
+    format, which is longer, so the first budget usually fits. Each retry searches again with a
+    smaller budget.
     """
     characters, tokens = limits
     budget = min(tokens, config.context_token_budget or tokens)
@@ -232,13 +236,13 @@ def _gateway(
     seconds: float | None,
     trace: RecallTrace | None,
 ) -> MemoryGateway:
-    """Return a gateway that recalls what passes the gate.
+    """Return a gateway that recalls only what passes the gate.
 
     Args:
         memories: The memories.
         projects: All names of the session's project.
         offline: Why the store is not asked; empty if it is asked.
-        seconds: How long a call may take; None for as long as the settings allow.
+        seconds: The timeout of a call; None to use the settings'.
         trace: Records the reasons.
     """
     backend = _GatedBackend(memories, projects, offline, trace)
@@ -247,7 +251,12 @@ def _gateway(
 
 
 class _GatedBackend(EngineBackend):
-    """The engine that recalls what passes the gate."""
+    """An engine that recalls only what passes the gate.
+
+    For memories, the gate alone decides, with a threshold that rises with each further memory; a
+    candidate that the search itself would drop can pass. A turn must pass both the search and the
+    gate, whose threshold is fixed for turns. Neighbours of turns are added without the gate.
+    """
 
     def __init__(
         self,
@@ -266,7 +275,10 @@ class _GatedBackend(EngineBackend):
         min_confidence: float,
         conversation_id: str | None,  # noqa: ARG002 - a prompt recalls memories of all conversations
     ) -> list[Any]:
-        """Return the documents of the memories that a prompt needs, most relevant first."""
+        """Return the documents of the memories that pass the gate, most relevant first.
+
+        A memory that was corrected is replaced with its correction.
+        """
         if self._offline:
             raise StoreUnreachable(self._offline)
         query = query_text[:MAX_QUERY_CHARACTERS]
@@ -295,8 +307,8 @@ class _GatedBackend(EngineBackend):
             return list(map(self._memory_with_owner, hits))
 
     def _search(self, query: str, k: int, min_confidence: float) -> list[SearchResult]:
-        """Search all memories, and separately those in the session's project, which others may
-        crowd out.
+        """Search all memories, and separately those of the session's project, which may be crowded
+        out by other projects.
         """
         everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
         if not self._projects:
@@ -319,7 +331,7 @@ class _GatedBackend(EngineBackend):
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Any]:
-        """Return the documents of the turns that a prompt needs."""
+        """Return the documents of the turns that pass the gate, in the order of the search."""
         memories = self.memories.without_shared() if own else self.memories
         query = query_text[:MAX_QUERY_CHARACTERS]
         with translate_errors():
@@ -349,7 +361,7 @@ class _GatedScratchpad(WithScratchpad):
         self._projects = projects
 
     def select_offline(self, query_text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Return the hits that pass the gate; the words that they share are counted here."""
+        """Return the hits that pass the gate, rated by the words that they share with the query."""
         terms, prompt_gate = query_terms(query_text), gate.Gate(query_text)
         rated: list[Rated] = []
         for hit in hits:
@@ -362,13 +374,14 @@ class _GatedScratchpad(WithScratchpad):
 
 
 class _Rater:
-    """Rates the candidates of the searches for one prompt by the `gate`."""
+    """Rates the candidates of one prompt's searches with the `gate`."""
 
     def __init__(self, results: Sequence[SearchResult]) -> None:
         """Rate the need of the prompt, and the relation of each candidate to it.
 
         Args:
-            results: The searches for the prompt; the last one is of the project, if there is one.
+            results: The results of the prompt's searches; the last one is limited to the project,
+                if there is one.
         """
         own = results[-1]
         query = own.query
@@ -386,8 +399,8 @@ class _Rater:
         self._best = max((meaning for meaning in meanings if meaning is not None), default=None)
 
     def rate(self, result: SearchResult, ranked: Ranked, words: float) -> Rated:
-        """Return a candidate with its relevance; `words` is the BM25 of the words that it shares
-        with the prompt.
+        """Return a candidate with its relevance; `words` is the BM25 score of the words that it
+        shares with the prompt.
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
         meaning = _meaning(result, ranked.features)
@@ -410,7 +423,7 @@ class _Rater:
     ) -> Iterable[Rated]:
         """Yield the candidates of a search that are current enough, with their relevance.
 
-        The gate replaces the search's thresholds, which are made for questions.
+        The gate replaces the search's own thresholds, which are meant for questions.
         """
         for ranked in result.ranked:
             features = ranked.features
@@ -433,7 +446,8 @@ def _meaning(result: SearchResult, features: Features) -> float | None:
 
 
 def is_own(memory: Memory, projects: Sequence[str]) -> bool:
-    """Return whether a memory belongs to a session of the project with these names."""
+    """Return whether a memory is valid in the project with these names; if there are none, every
+    memory is."""
     project = memory.tags.get("project")
     return not projects or project is None or project in projects or _is_global(memory)
 
@@ -443,7 +457,7 @@ def _is_global(memory: Memory) -> bool:
 
 
 def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list[Rated]:
-    """Return the memories that a prompt needs, most relevant first; see the module."""
+    """Return the memories that pass the gate, most relevant first; see the module's docstring."""
     ordered = sorted(rated, key=lambda entry: -entry.relevance)
     own: list[Rated] = []
     others: list[Rated] = []
@@ -463,7 +477,7 @@ def _select(query: str, rated: Iterable[Rated], projects: Sequence[str]) -> list
 def _put_corrections(
     selected: Iterable[Rated], rated: Mapping[str, Rated], get: Callable[[str], Memory]
 ) -> list[Rated]:
-    """Replace each memory by its last correction.
+    """Replace each memory with its latest correction.
 
     Args:
         selected: The memories, most relevant first.
@@ -489,10 +503,10 @@ def _put_corrections(
 def _put_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Put each memory after the newer one that may replace it; leave it out if that is certain.
+    """Put each memory after a newer one that may replace it, or leave it out if that is certain.
 
-    A correction in other words isn't linked with the memory that it corrects, and a prompt often
-    resembles the older one more; see `search.put_newer_first`.
+    A correction in other words isn't linked to the memory that it corrects, and a prompt often
+    resembles the older memory more; see `search.put_newer_first`.
     """
     ordered: dict[str, Rated] = {}
     for older in current:
@@ -511,7 +525,7 @@ def _find_newer(
 ) -> tuple[Rated | None, float]:
     """Return the memory that most likely replaces an older one, if any, and its score.
 
-    A memory replaces at most one other: that with the highest score.
+    A memory replaces at most one other, the one with the highest score.
     """
     best, best_score = None, REPLACES
     for newer in candidates:
@@ -526,7 +540,7 @@ def _find_newer(
 
 
 def _score_replacement(newer: Rated, older: Rated, space: "Space | None") -> float:
-    """Return how likely a memory replaces an older one of its project; see `read.subjects`."""
+    """Return how likely it is that a memory replaces an older one; see `read.subjects`."""
     new, old = newer.memory, older.memory
     is_beside = new.namespace == old.namespace
     is_beside = is_beside and new.tags.get("project") == old.tags.get("project")

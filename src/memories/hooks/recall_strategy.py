@@ -1,9 +1,9 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
-A session waits for an unresponsive store only once. Before a hook asks the store, it marks the
-store in the session's file as suspect from its deadline on. It clears the mark after the answer, so
-a killed hook leaves the mark behind. While the mark is set, the session's hooks answer from the
-scratchpad, and probe the store after the host has their answer.
+A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
+session's file that the store is suspect from the hook's deadline on. It removes the suspicion after
+the store has answered, so a killed hook leaves it behind. While the store is suspect, the session's
+hooks answer from the scratchpad, and probe the store after the host has received their answer.
 
 Requests and contexts travel to the server and back as JSON.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 PROBE_PAUSE_MS = 3_000
-# seconds after which the store is asked again even if no probe has succeeded
+# After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-_LATE = "did not answer"  # in the errors of a store that is too slow
-# `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, whose import would cost too much
+_LATE = "did not answer"  # part of the errors that report a slow store
+# the same as `MAX_QUERY_CHARACTERS` in `memories.guard.validate`, which is slow to import
 _MAX_QUERY = 4_096
 
 
@@ -91,7 +91,7 @@ class RecallRequest:
 
 
 class HookContext:
-    """Text that a hook gives a model, and its source.
+    """The text that a hook gives a model, and where it comes from.
 
     Attributes:
         text: The text; may be empty.
@@ -145,7 +145,7 @@ def recall(
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not answer.
         search_here: Answers the request in this process.
-        announce: Called before anything slow, when a hook that is killed leaves the mark behind.
+        announce: Called before anything slow, once the suspicion has been recorded.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
@@ -190,7 +190,7 @@ def is_suspect(state: session.Session, now_ms: int) -> bool:
 
 
 def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
-    """Return whether the last probe was long enough ago; a session's start never probes."""
+    """Return whether the last probe was long enough ago; the start of a session never probes."""
     if request.prompt is None:
         return False
     elapsed_ms = now_ms - state.probed_at
@@ -206,8 +206,8 @@ def recall_from_store(
 
 
 def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since: int) -> None:
-    """Record the shown texts and their namespace, so that they are neither shown nor captured
-    again.
+    """Record the texts that were shown and their namespace, so that they are neither shown nor
+    captured again.
     """
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.error and _LATE not in context.error:

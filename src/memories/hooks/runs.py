@@ -2,7 +2,7 @@
 
 There is a small file for each hook of each host, and a log of limited size. Neither contains text
 from a session. This module also provides the report for `memory doctor` and the figures for `memory
-stats`; their imports happen only when needed.
+stats`; it imports what they need only when they are called.
 """
 
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 300  # characters
 _MAX_RUN_BYTES = 4_096
-_LONG_WAIT_SECONDS = 3_600  # seconds; doctor reports events that have waited longer
+_LONG_WAIT_SECONDS = 3_600  # doctor reports events that have waited longer
 
 
 class Run:
@@ -196,7 +196,7 @@ def _iso(millis: int) -> str | None:
 
 
 def figures(config: "Config", folder: str, text: str = "") -> "dict[str, Any]":
-    """Return a run's figures for `memory stats`, as arguments for `core.events.note`.
+    """Return the figures of a run for `memory stats`, as arguments for `core.events.note`.
 
     Args:
         config: The settings.

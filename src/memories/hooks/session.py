@@ -1,7 +1,7 @@
 """Session files: the namespace and switch of each host session, and the memories it was shown.
 
-Lines are only ever appended to a session file, so simultaneous hooks lose nothing. It contains
-hashes instead of the text of memories.
+Lines are only ever appended to a session file, so simultaneous hooks lose nothing. A session file
+contains hashes instead of the text of memories.
 """
 
 import json
@@ -37,13 +37,13 @@ class Session:
         off: Whether it switched memory off.
         folder: Its working folder.
         ended: Whether it has ended, and was not resumed.
-        in_context: The marks of memories and turns that are in its context now; see `mark`.
+        in_context: The marks of the memories and turns that are in its context now; see `mark`.
         seen: The marks of all memories and turns ever shown to it.
         sentences: The hashes of all sentences ever shown to it.
         suspect_since: When the store was first suspected of not answering, in milliseconds since
             1970; 0 if it is not suspected.
         probed_at: When the store was last probed, in milliseconds since 1970.
-        miss_reported: The `suspect_since` of which the agent was last informed.
+        miss_reported: The last `suspect_since` that was reported to the agent.
     """
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class Session:
 def mark(shown: str) -> str:
     """Return the form of an id in a session file.
 
-    A memory's id is unchanged. A turn, `CONVERSATION#INDEX`, is hashed: users name their
+    A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
     conversations, and such a name must not outlive the conversation. Marking is idempotent, so
-    files from earlier versions, which contain the names, are read like others.
+    files from earlier versions, which contain the names, can be read in the same way.
     """
     if shown.rfind("#") <= 0:
         return shown
@@ -133,7 +133,7 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
         home: The home.
         name: The session.
         action: The action; it must not contain any text of the session.
-        within: How many seconds a repetition counts as the same action; None for no limit.
+        within: For how many seconds a repetition counts as the same action; None for no limit.
 
     Raises:
         OSError: The file can't be written.
@@ -163,7 +163,7 @@ def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
     Args:
         home: The home.
         folder: The folder.
-        since: The time since which it was active, in seconds since 1970.
+        since: Ignore sessions that were last active before this time, in seconds since 1970.
     """
     active = [(entry.stat().st_mtime, entry.name) for entry in _entries(home)]
     for moment, name in sorted(active, reverse=True):

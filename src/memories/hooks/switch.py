@@ -39,7 +39,7 @@ _START = (
     r"(?: (?:session|chat))?)"
 )
 _AS = rf"(?:{_START} as|as) {_NAME}"
-# Words in the position of a name, in sentences that do not name an identity.
+# Words that can stand in the place of a name, in sentences that do not name an identity.
 _NOT_NAMES = frozenset(
     "a an the usual always before expected planned is was well soon possible needed follows "
     "above below discussed agreed described requested root admin administrator daemon service "
@@ -58,9 +58,9 @@ class State:
     Attributes:
         on: Whether anything may be stored or shown.
         capture: Whether the conversation may be captured, if the hook is called with `--capture`.
-        why: Why it is off, or not captured, as part of a sentence; empty if it is on.
-        off_for_session: Whether it is off only because this session asked for it, so that the
-            session can switch it on.
+        why: Why memory is off or captures nothing, as part of a sentence; empty if neither is so.
+        off_for_session: Whether memory is off only because this session switched it off, so that
+            the session can switch it on again.
         namespace: The namespace to which the session switched; None if it did not.
     """
 
@@ -135,13 +135,13 @@ def _why_off(folders: "Sequence[str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0])
-    return ""  # finding a folder's project takes as long as all checks above
+    return ""  # otherwise don't look up the project, which takes as long as all of this
 
 
 def _why_project_off(off: set[str], folder: str) -> str:
     """Return why a folder's project is off; empty if it is on.
 
-    If the project can't be identified, it is off: it may be one that the user switched off.
+    A project that can't be identified counts as off, since the user may have switched it off.
     """
     from pathlib import Path
 

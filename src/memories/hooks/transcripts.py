@@ -1,7 +1,7 @@
 """A session's utterances, from its host's transcript and from captured events.
 
-A transcript is read only in the host's transcript folder, and only lines of known kinds count. The
-position reached in each session is stored next to the inbox.
+A transcript is read only if it is in the host's transcript folder, and only lines of known kinds
+are used. The position reached in each session is stored in a folder of the inbox.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_fram
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
-MAX_TEXT = 200_000  # characters of one line's text
-MAX_TOOL = 20_000
+MAX_TEXT = 200_000  # maximum number of characters of one line's text
+MAX_TOOL = 20_000  # the same for a tool's output
 # Where hosts keep transcripts: below the folder that a variable names, else below the home folder.
 _FOLDERS = {
     "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
@@ -32,12 +32,12 @@ _FOLDERS = {
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
 HOSTS = tuple(_FOLDERS)  # hosts whose transcripts are read
-# kinds of lines in Claude Code
+# fields that mark the lines of Claude Code that are left out
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
 _PROGRESS = "state"  # folder
 _KEEP_SECONDS = 180 * 86_400
-_RECENT = 20  # number of prompts and answers compared with a new one
-_SAME_MS = 3_000  # milliseconds in which two hooks may report the same text
+_RECENT = 20  # number of earlier prompts and answers that a new one is compared with
+_SAME_MS = 3_000  # within this time, an equal text without a turn id is the same utterance
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
@@ -140,9 +140,9 @@ class Progress:
         return utterance._replace(number=counts[key])
 
     def is_new(self, event: Event, utterance: Utterance, key: str) -> bool:
-        """Return whether no other event reported an utterance, and remember that this one did.
+        """Return whether this event is the first to report an utterance, and remember that it did.
 
-        Both a plugin and a user may have installed the hooks.
+        Events can occur twice, since both a plugin and the user may have installed the hooks.
         """
         if not utterance.text:
             return False
@@ -226,7 +226,9 @@ class _Sizes(NamedTuple):
         )
 
     def is_off_at(self, end: int, stopped: int | None) -> bool:
-        """Return whether a line is between the agent's last stop and the first prompt."""
+        """Return whether a line that ends here lies between the agent's last stop and the first
+        prompt.
+        """
         if stopped is None or self.prompt is None:
             return False
         return stopped < end <= self.prompt
@@ -237,8 +239,8 @@ def _read_new_lines(
 ) -> list[Utterance]:
     """Return the transcript's unread utterances.
 
-    Text that was written while memory was off is left out: it starts with a prompt that no event
-    reported, between the agent's last stop and the first prompt of the run.
+    Text written while memory was off is left out. Such text starts with a prompt that no event
+    reported, and lies between the agent's last stop and the first prompt of the run.
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")
@@ -278,7 +280,7 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
     Args:
         host: The host.
         path: The file, as an event named it.
-        start: The position; a file that is shorter is new, and is read from its beginning.
+        start: The position; a shorter file is a new one, and is read from its beginning.
 
     Raises:
         UnknownTranscript: The path is not a file of this user in this host's folder.
@@ -296,7 +298,7 @@ def read_lines(host: str, path: str, start: int) -> Iterator[Line]:
                 if not more:
                     return  # the host is still writing it
                 end += len(line)
-                line = more  # so long a line is skipped
+                line = more  # a line this long is skipped
             end += len(line)
             try:
                 fields = json.loads(line)
