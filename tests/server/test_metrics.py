@@ -23,7 +23,7 @@ def lines() -> list[str]:
 @pytest.fixture
 def metrics() -> Metrics:
     """The metrics of the server."""
-    return Metrics(gauges=lambda: [Gauge("memories_ready", "gauge", "Whether it is.", 1.0)])
+    return Metrics(list, lambda: [Gauge("memories_ready", "gauge", "Whether it is.", 1.0)])
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_metrics_are_text_that_prometheus_reads(asked: TestClient, metrics: Metr
 
 
 def test_labels_are_escaped_and_buckets_rise() -> None:
-    metrics = Metrics()
+    metrics = Metrics(list, list)
     for seconds in (0.001, 0.02, 0.3, 20.0):
         metrics.note("GET", 'a"b\\c\nd', 200, seconds)
     text = metrics.text()

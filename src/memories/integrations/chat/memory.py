@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from operator import attrgetter
@@ -143,7 +143,7 @@ def _sqlite() -> Any:
     return module
 
 
-KNOWN = 3  # number of facts that the model is shown
+KNOWN = 3  # maximum number of facts that the model is shown
 MAX_CHARACTERS = 1_000  # maximum length of a fact
 KINDS = ("fact", "preference", "constraint")
 _REQUIRED = ("id", "user_id", "content", "kind", "created_at", "updated_at")
@@ -199,9 +199,14 @@ class LongTerm:
             _log.warning("%s; nothing is remembered until the file is repaired", self._unreadable)
             return []
 
-    def latest(self, count: int = KNOWN) -> list[Fact]:
-        """Return the last facts, newest first."""
-        return newest(self.all(), count)
+    def latest(self) -> list[Fact]:
+        """Return the newest facts, newest first; if two have the same time, the one appended later
+        comes first.
+        """
+        facts = self.all()
+        facts.reverse()  # sorting keeps the order of equal times
+        facts.sort(key=attrgetter("updated_at"), reverse=True)
+        return facts[:KNOWN]
 
     def add(self, content: str, kind: str, turn_id: str) -> Stored:
         """Append a fact, at most one per turn; repeating it changes nothing.
@@ -326,15 +331,6 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
         source_turn_id=None if turn is None else str(turn),
         line=line.strip(),
     )
-
-
-def newest(facts: Sequence[Fact], count: int) -> list[Fact]:
-    """Return the newest facts, newest first; if two have the same time, the one appended later
-    comes first.
-    """
-    by_time = list(reversed(facts))  # sorting keeps the order of equal times
-    by_time.sort(key=attrgetter("updated_at"), reverse=True)
-    return by_time[:count]
 
 
 _MAX_QUERY = 4_000

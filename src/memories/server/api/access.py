@@ -110,7 +110,7 @@ class Access:
     effect immediately.
     """
 
-    def __init__(self, home: Path, port: int = 0, issuer: "Issuer | None" = None) -> None:
+    def __init__(self, home: Path, port: int, issuer: "Issuer | None") -> None:
         """Initialize without reading any tokens.
 
         Args:

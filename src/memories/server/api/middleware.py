@@ -36,9 +36,7 @@ class Metrics:
     """Counts requests; `text` returns the counts for Prometheus."""
 
     def __init__(
-        self,
-        on_request: Callable[[], None] | None = None,
-        gauges: Callable[[], Sequence[Gauge]] = tuple,
+        self, on_request: Callable[[], object], gauges: Callable[[], Sequence[Gauge]]
     ) -> None:
         """Start all counts at 0.
 
@@ -54,8 +52,7 @@ class Metrics:
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        if self._on_request is not None:
-            self._on_request()
+        self._on_request()
         with self._lock:
             key = method, route, status
             self._counts[key] = self._counts.get(key, 0) + 1
