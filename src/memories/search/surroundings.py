@@ -88,7 +88,11 @@ def gather_surrounded(store: Store, filters: Filter, query: Query, limit: int) -
         return Gathered([], [], has_more=False)
     columns = _describe(matches, query, speakers)
     best_rows = _first_rows(matches, _order_rows(columns, query), max(MIN_READ, 2 * limit))
-    rows = {_ref(filters, matches, row): row for row in best_rows}
+    rows: dict[Ref, int] = {}
+    for row in best_rows:
+        namespace, group = matches.groups[matches.group[row]]
+        ref = Ref(filters.collection, namespace, group, int(matches.position[row]))
+        rows[ref] = row
     records = store.read(list(rows))
     if filters.as_of is not None and filters.collection is Collection.MEMORY:
         accepted = select_accepted(records, filters.as_of)
@@ -218,11 +222,6 @@ def _first_rows(matches: Matches, order: "NDArray[np.int64]", count: int) -> lis
         if len(rows) == count:
             break
     return list(rows.values())
-
-
-def _ref(filters: Filter, matches: Matches, row: int) -> Ref:
-    namespace, group = matches.groups[matches.group[row]]
-    return Ref(filters.collection, namespace, group, int(matches.position[row]))
 
 
 # --- three scales ---

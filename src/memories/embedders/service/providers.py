@@ -52,14 +52,13 @@ def models() -> Mapping[str, Model]:
     import tomllib  # costs 4 ms, so only where a service is used
 
     table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
-    return {name: _read_model(**row) for name, row in table.items()}
-
-
-def _read_model(
-    *, any_shorter: bool = False, shorter: Sequence[int] = (), dimension: int, **row: Any
-) -> Model:
-    lengths = range(1, dimension + 1) if any_shorter else frozenset(shorter)
-    return Model(dimension, shorter=lengths, **row)
+    read_models: dict[str, Model] = {}
+    for name, row in table.items():
+        shorter: range | frozenset[int] = frozenset(row.pop("shorter", ()))
+        if row.pop("any_shorter", False):
+            shorter = range(1, row["dimension"] + 1)
+        read_models[name] = Model(**row, shorter=shorter)
+    return read_models
 
 
 def find_model(name: str) -> Model | None:
