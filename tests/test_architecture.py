@@ -55,7 +55,7 @@ ORDER = {
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "subjects turns versions where < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
-    "memories.write": """compare queue accesses < suspicion waiting links anchoring < change turns many < forget
+    "memories.write": """compare turn_queue accesses < suspicion links anchoring < change turns many < forget
         repetitions < writer < tidy < truth create < review rollback""",
     "memories.write.compare": "vocabulary < reading grammar < word_order < duplicates "
     "< corrections",

@@ -13,9 +13,9 @@ from memories.identity import registry
 from memories.scratchpad import file as scratchpad_file
 from memories.stores.records import Collection, Ref
 from memories.transfer import export
-from memories.write import queue
+from memories.write import turn_queue
 from memories.write.accesses import Accesses
-from memories.write.queue import RetryQueue
+from memories.write.turn_queue import RetryQueue
 
 
 class Counting:
@@ -70,7 +70,7 @@ class Case:
 
 
 CASES = {
-    "queue: add": Case(queued, "q.jsonl.lock", queue, "_append"),
+    "queue: add": Case(queued, "q.jsonl.lock", turn_queue, "_append"),
     "queue: drain": Case(
         lambda folder: queued(folder).drain(lambda _: None),
         "q.jsonl.drain.lock",
@@ -78,24 +78,30 @@ CASES = {
         "_drain",
     ),
     "queue: take out": Case(
-        lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.lock", queue, "_rewrite"
+        lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.lock", turn_queue, "_rewrite"
     ),
     "queue: discard while others add": Case(
-        lambda folder: queued(folder).discard("talk"), "q.jsonl.lock", queue, "_rewrite"
+        lambda folder: queued(folder).discard("talk"), "q.jsonl.lock", turn_queue, "_rewrite"
     ),
     "queue: discard while others drain": Case(
-        lambda folder: queued(folder).discard("talk"), "q.jsonl.drain.lock", queue, "_rewrite"
+        lambda folder: queued(folder).discard("talk"), "q.jsonl.drain.lock", turn_queue, "_rewrite"
     ),
     "queue: move while others add": Case(
-        lambda folder: queued(folder).move_to(queued(folder, "r")), "q.jsonl.lock", queue, "_append"
+        lambda folder: queued(folder).move_to(queued(folder, "r")),
+        "q.jsonl.lock",
+        turn_queue,
+        "_append",
     ),
     "queue: move while others add to the other": Case(
-        lambda folder: queued(folder).move_to(queued(folder, "r")), "r.jsonl.lock", queue, "_append"
+        lambda folder: queued(folder).move_to(queued(folder, "r")),
+        "r.jsonl.lock",
+        turn_queue,
+        "_append",
     ),
     "queue: move while others drain": Case(
         lambda folder: queued(folder).move_to(queued(folder, "r")),
         "q.jsonl.drain.lock",
-        queue,
+        turn_queue,
         "_append",
     ),
     "reads: count": Case(flush_reads, "accesses.lock", Counting, "touch"),

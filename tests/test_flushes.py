@@ -17,7 +17,7 @@ from memories.core.disk import replacing
 from memories.settings import Config
 from memories.transfer.backup import back_up, restore
 from memories.transfer.doctor import salvage
-from memories.write.queue import RetryQueue
+from memories.write.turn_queue import RetryQueue
 
 SCHEMA_3 = Path(__file__).parent / "data" / "schema3.db.gz"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from memories.write.accesses import Accesses
     from memories.write.create import Batch, Created
     from memories.write.many import Affected
-    from memories.write.queue import RetryQueue
     from memories.write.review import Review
     from memories.write.truth import Truth
+    from memories.write.turn_queue import RetryQueue
     from memories.write.writer import Repeat, Writer
 
 
@@ -769,7 +769,7 @@ class Memories:
         Args:
             conversation_id: Only turns of this conversation.
         """
-        from memories.write.waiting import waiting_turns
+        from memories.write.turn_queue import waiting_turns
 
         return waiting_turns(self._queue(), self.namespace, conversation_id)
 
@@ -815,7 +815,7 @@ class Memories:
         waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
             return stored
-        from memories.write.waiting import select_unstored, with_waiting
+        from memories.write.turn_queue import select_unstored, with_waiting
 
         return with_waiting(stored, select_unstored(self._raw_store, waiting), first=is_first)
 
@@ -1471,10 +1471,10 @@ class Memories:
         url = self._url or self._raw_store.info(self._reader.where()).url
         return Accesses(self.config.home, str(local_path(url) or url))
 
-    # Turns that could not be stored wait in a queue; see `write.queue`.
+    # Turns that could not be stored wait in a queue; see `write.turn_queue`.
 
     def _queue(self) -> "RetryQueue":
-        from memories.write.queue import RetryQueue, files_of
+        from memories.write.turn_queue import RetryQueue, files_of
 
         return RetryQueue.of_turns(*files_of(self.config, self.namespace))
 
@@ -1488,6 +1488,6 @@ class Memories:
 
     def _waiting_in(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
         """Return a conversation's queued turns that match a filter, numbered after stored ones."""
-        from memories.write.waiting import number_turns
+        from memories.write.turn_queue import number_turns
 
         return number_turns(self._raw_store, self.waiting_turns(conversation_id), where)

@@ -29,7 +29,7 @@ from memories.server.api.idempotency import FileClaims, file_of
 from memories.stores.records import SEARCHED, Collection, Filter
 from memories.stores.sqlite.store import SQLiteStore
 from memories.warm import socket_of
-from memories.write.queue import RetryQueue, files_of
+from memories.write.turn_queue import RetryQueue, files_of
 
 Stored = Callable[..., str]
 

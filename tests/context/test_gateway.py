@@ -919,7 +919,7 @@ def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
 def test_a_full_queue_says_that_the_turn_is_lost(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.write.queue.MAX_BYTES", 10)
+    monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", 10)
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
     with pytest.raises(MCPError) as raised:
@@ -1330,7 +1330,7 @@ def test_a_turn_that_waits_is_logged_until_it_is_stored(
 def test_a_turn_that_is_lost_is_logged_as_an_error(
     flaky: Flaky, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memories.write.queue.MAX_BYTES", 10)
+    monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", 10)
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
     with pytest.raises(MCPError):

@@ -23,7 +23,7 @@ from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.pages import Place
-from memories.write.queue import RetryQueue, files_of
+from memories.write.turn_queue import RetryQueue, files_of
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -52,7 +52,7 @@ def warm() -> None:
     import memories.write.change
     import memories.write.create
     import memories.write.forget
-    import memories.write.queue
+    import memories.write.turn_queue
     import memories.write.turns  # noqa: F401
     from memories.embedders import open_embedder
 

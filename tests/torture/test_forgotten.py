@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memories import Memories, TurnDraft
-from memories.write.queue import RetryQueue, files_of
+from memories.write.turn_queue import RetryQueue, files_of
 
 TAIL = "zqxj7k"  # an index may cut the beginning of a word off, so its end is looked for
 

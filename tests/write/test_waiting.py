@@ -10,8 +10,7 @@ import pytest
 
 from memories import Memories, TurnDraft, load_config
 from memories.read.conversations import ConversationPage
-from memories.write.queue import RetryQueue, files_of
-from memories.write.waiting import with_waiting
+from memories.write.turn_queue import RetryQueue, files_of, with_waiting
 
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

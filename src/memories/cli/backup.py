@@ -55,7 +55,7 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     other store an export with vectors.
     """
     from memories.transfer.backup import back_up
-    from memories.write.queue import count_waiting
+    from memories.write.turn_queue import count_waiting
 
     if keep is not None and not 1 <= keep <= 10_000:
         raise InvalidInput(f'{_KEEP}, not "{keep}"')
@@ -155,7 +155,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             examine_surroundings(config, examined)
         if secrets:
             from memories.transfer.doctor import find_secrets
-            from memories.write.queue import lines_of
+            from memories.write.turn_queue import lines_of
 
             examined.findings.extend(find_secrets(config, lines_of(config), bar))
     answer = store_shapes.doctor_result(examined, fixed)
@@ -227,7 +227,7 @@ def examine_surroundings(config: "Config", examined: "Examined") -> None:
     """Check the queue, the hooks, the model, the settings and the program."""
     from memories.hooks.runs import examine as examine_hooks
     from memories.settings import SETTINGS
-    from memories.write.queue import count_refused, count_waiting
+    from memories.write.turn_queue import count_refused, count_waiting
 
     facts, findings = examined.facts, examined.findings
     facts["queued"] = count_waiting(config)

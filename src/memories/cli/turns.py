@@ -297,7 +297,7 @@ def list_(
         page = memories.list_conversations(cursor=cursor, tags=tags, **filters)
     except SystemFault as exc:
         from memories.read.conversations import ConversationPage
-        from memories.write.waiting import with_waiting
+        from memories.write.turn_queue import with_waiting
 
         page = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True)
         problem = exc

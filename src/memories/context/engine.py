@@ -26,7 +26,7 @@ from memories.models import Memory
 from memories.read.turns import Turn, TurnDraft
 from memories.search.results import Hit
 from memories.stores.records import SEARCHED
-from memories.write.queue import files_of
+from memories.write.turn_queue import files_of
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor

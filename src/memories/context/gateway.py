@@ -29,7 +29,7 @@ from memories.guard.validate import MAX_LIMIT, limit, one_line, shown, unit
 from memories.memories import Memories
 from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
 from memories.stores.records import MAX_INDEX
-from memories.write.queue import Drained, Entry, RetryQueue
+from memories.write.turn_queue import Drained, Entry, RetryQueue
 
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor

@@ -38,7 +38,7 @@ from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.moves import append_copies, describe_taken_keys, find_copies
 from memories.transfer.pages import Place, pages
-from memories.write.queue import RetryQueue, files_of
+from memories.write.turn_queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000

@@ -22,7 +22,7 @@ from memories.write.links import leave_chains
 from memories.write.many import Affected, Tally, in_batches, select
 
 if TYPE_CHECKING:
-    from memories.write.queue import RetryQueue
+    from memories.write.turn_queue import RetryQueue
 
 _BATCH = 2_000  # memories or turns per removal
 

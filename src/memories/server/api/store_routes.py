@@ -29,7 +29,7 @@ from memories.transfer.backup import back_up
 from memories.transfer.export import export, matching, own_key
 from memories.transfer.importing import Imported, Terms, examine, import_, log_import
 from memories.transfer.lines import split_lines
-from memories.write.queue import count_waiting
+from memories.write.turn_queue import count_waiting
 
 _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144

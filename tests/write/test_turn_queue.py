@@ -16,7 +16,7 @@ import pytest
 
 from memories import MCPError, load_config
 from memories.core.disk import locked
-from memories.write.queue import QueueFull, RetryQueue, files_of
+from memories.write.turn_queue import QueueFull, RetryQueue, files_of
 
 Step = Callable[[], object]
 
@@ -103,7 +103,7 @@ def test_a_queue_is_filled_to_the_last_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = filled(tmp_path / "q.jsonl", 2)
-    monkeypatch.setattr("memories.write.queue.MAX_BYTES", queue.path.stat().st_size // 2 * 3)
+    monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", queue.path.stat().st_size // 2 * 3)
     queue.add({"n": 2, "c": "a"})
     with pytest.raises(QueueFull):
         queue.add({"n": 3, "c": "a"})
@@ -270,7 +270,7 @@ def test_adding_waits_for_another_process_that_changes_the_file(
     script = """
 import sys
 from pathlib import Path
-from memories.write.queue import RetryQueue, files_of
+from memories.write.turn_queue import RetryQueue, files_of
 print("ready", flush=True)
 RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
 """
@@ -289,7 +289,7 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
 
 
 def test_draining_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memories.write.queue.GROUP_SECONDS", 0.1)
+    monkeypatch.setattr("memories.write.turn_queue.GROUP_SECONDS", 0.1)
     queue = filled(tmp_path / "q.jsonl", 1)
     with locked(queue.path.with_name("q.jsonl.drain.lock")):
         assert queue.drain(pytest.fail, before="a").done == 0
