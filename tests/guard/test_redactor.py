@@ -352,3 +352,11 @@ def test_a_word_behind_an_option_is_a_secret_if_it_is_long_and_assigned() -> Non
         ("mysql --api-key kiwi8#q2", "mysql --api-key [redacted:password]"),
     ]
     assert failures_of(rows, lambda text: redact(text).text) == []
+
+
+def test_a_key_of_putty_ends_with_its_last_line() -> None:
+    key = corpus.putty(random.Random(1))
+    assert redact(f"before {key}\nThe gate is open.").text.startswith(
+        "before [redacted:private_key]"
+    )
+    assert redact(f"before {key}\nThe gate is open.").text.endswith("\nThe gate is open.")

@@ -67,7 +67,7 @@ def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) ->
 
 
 @pytest.mark.parametrize(
-    "how", ["create", "update", "delete another", "status", "transaction", "close"]
+    "how", ["create", "update", "delete another", "move another", "status", "transaction", "close"]
 )
 def test_the_next_write_counts_reads(home: Path, how: str) -> None:
     with Memories(embedder="none") as memories:
@@ -80,12 +80,15 @@ def test_the_next_write_counts_reads(home: Path, how: str) -> None:
             memories.update(other, "grass is yellow")
         elif how == "delete another":
             memories.delete(other)
+        elif how == "move another":
+            memories.move([other], "bob")
         elif how == "status":
             memories.status()
         elif how == "transaction":
             with memories.transaction():
                 memories.create("something else")
                 assert len(queued(home)) == 1
+        assert how == "close" or queued(home) == []
     assert queued(home) == []
     assert counted(one) == 3
 

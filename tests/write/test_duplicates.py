@@ -23,6 +23,8 @@ from memories.write.compare.duplicates import (
     compare_words,
     same_lines,
 )
+from memories.write.compare.reading import read
+from tables import failures_of
 from verdicts import changed
 
 DATA = Path(__file__).parents[1] / "data"
@@ -632,3 +634,39 @@ def test_nearly_equal_texts_are_aligned_only_a_few_times(
         again = memories.create_many([Draft(text.format(n)) for n in range(0, 40, 7)])
     assert not any(each.stored for each in again)
     assert count <= 12 * (len(made) + len(again))
+
+
+def test_lines_and_their_indents_tell_texts_apart() -> None:
+    rows = [
+        ("a b", "a  b", True), ("a b", "a\nb", False), ("a\nb", "a b", False), ("a\nb", "a\nb", True),
+        ("a\n  b", "a\nb", False), ("a b", "a c", False), ("a\n", "a", True), ("", "", True),
+    ]  # fmt: skip
+    assert failures_of(rows, same_lines) == []
+
+
+def test_verbs_that_look_like_names_and_passives_are_told_by_their_neighbours() -> None:
+    """An exclamation mark behind a word means a name or a value, a colon its form."""
+    rows = [
+        ("Open every gate.", "open every gate ."),
+        ("open gates daily", "open gates daily"),
+        ("Run all tests", "run all! tests!"),
+        ("the command is open now", "the! command is! open now"),
+        ("Docs: deploy each service", "docs , deploy! each! service!"),
+        ("Set NODE_ENV to prod", "set NODE_ENV! to prod!"),
+        ("the verb is delete", "the! verb is! delete!"),
+        ("it was opened", "it was opened:passive"),
+        ("it was quickly opened", "it was quickly opened:past"),
+        ("quickly opened it", "quickly opened:past it"),
+        ("the opened gate", "the opened:adjective gate"),
+        ("it got opened", "it got:past opened:passive"),
+    ]
+    assert failures_of(rows, marked) == []
+
+
+def marked(text: str) -> str:
+    """Return the words of a text as they are understood, with their marks."""
+    forms = {"plain": ""}
+    return " ".join(
+        f"{word.key}{'!' if word.exact else ''}{forms.get(word.form, f':{word.form}')}"
+        for word in read(text)[1]
+    )

@@ -11,6 +11,7 @@ from memories.errors import InvalidInput
 from memories.guard.validate import content
 from memories.write import turns
 from memories.write.turns import PART_CHARACTERS, split
+from tables import failures_of
 
 SAMPLES = {
     "prose": "We sailed at nine. It was cold, and nobody spoke! Did you see it?\n\n"
@@ -89,3 +90,11 @@ def test_a_part_of_marks_alone_ends_in_its_middle() -> None:
     text = "a" + "\u0301" * 2 * turns.PART_CHARACTERS
     at_least = turns.PART_CHARACTERS - turns._MIN_PART_CHARACTERS
     assert turns._end_of_part(text, 0, 0) == at_least
+
+
+def test_a_mark_belongs_to_the_character_before_it() -> None:
+    rows = [
+        ("ab", 1, False), ("ab", 2, False), ("e\u0301", 1, True), ("\r\n", 1, True), ("\n\r", 1, False),
+        ("👩\u200d👧", 1, True), ("👩\u200d👧", 2, True), ("x", 1, False),
+    ]  # fmt: skip
+    assert failures_of(rows, turns._is_within_character) == []

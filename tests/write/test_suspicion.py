@@ -11,6 +11,7 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.write import suspicion
 from memories.write.suspicion import find_marks
+from tables import failures_of
 from verdicts import changed
 
 sys.path.insert(
@@ -216,3 +217,11 @@ def test_imported_memories_are_marked_regardless_of_the_file(tmp_path: Path) -> 
         assert suspicion.mark_record(
             record._replace(text="tea", fields={"suspicious": "override", "decay": "x"})
         ).fields == {"decay": "x"}
+
+
+def test_a_word_of_four_letters_or_more_may_be_spelled_with_digits() -> None:
+    rows = [
+        ("1gn0re", True), ("h4x0", True), ("h4x", False), ("ign0", False), ("1234", False), ("p@ss", True),
+        ("a" * 22 + "0", False), ("0" + "a" * 22, True), ("0" + "a" * 23, False), ("plain", False), ("", False),
+    ]  # fmt: skip
+    assert failures_of(rows, suspicion._is_leet) == []

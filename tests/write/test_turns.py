@@ -18,8 +18,10 @@ from memories import InvalidInput, Memories, RequestError, load_config
 from memories.embedders.minilm import MiniLM
 from memories.errors import Conflict, NotFound
 from memories.read.turns import TurnDraft
-from memories.stores.records import Collection, Filter
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.write import turns as sessions
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
+from tables import failures_of
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -854,3 +856,20 @@ def test_an_own_conversation_hides_a_shared_one_of_the_same_name(
             "shared 1",
             "shared 2",
         ]
+
+
+def test_a_session_ends_with_a_pause_or_when_it_is_full() -> None:
+    last = Record(Ref(Collection.HISTORY, "bob", "talk", 9), "hello", START, session=5)
+    pause = sessions.SESSION_PAUSE
+    rows = [
+        (10, START, None, 10),
+        (10, START, last._replace(session=None), 10),
+        (10, START, last, 5),
+        (10, START + pause, last, 5),
+        (10, START - pause, last, 5),
+        (10, START + pause + MINUTE, last, 10),
+        (10, START - pause - MINUTE, last, 10),
+        (5 + SESSION_TURNS - 1, START, last, 5),
+        (5 + SESSION_TURNS, START, last, 5 + SESSION_TURNS),
+    ]
+    assert failures_of(rows, sessions._session_of) == []
