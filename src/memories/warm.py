@@ -1,8 +1,8 @@
 """Runs a command in the server of its store, over a Unix socket; it imports nothing slow.
 
-The request is one JSON line, then the bytes of standard input. The answer is one line of numbers,
-then the bytes for standard output and standard error. Before both, the server sends a greeting with
-its version; while it works, it sends a dot each second.
+The request is one JSON line, followed by the bytes of standard input. The answer is one line of
+numbers, followed by the bytes for standard output and standard error. The server first sends a
+greeting with its version. While it works, it sends a dot every second.
 """
 
 import os
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GREETING = "memories 2"  # name and version of this protocol
-HOOK = "hook"  # a hook's request instead of a command
-DIRECT = b"direct"  # the server did nothing: the command needs its own process
+HOOK = "hook"  # stands for a command in the request of a hook
+DIRECT = b"direct"  # the answer if the server did nothing and the command needs its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
     "memory log shows the last changes"
@@ -25,9 +25,9 @@ LOST = (
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
 _SILENCE_SECONDS = 15.0  # after this long without a dot, the server hangs
-_RETRY_SECONDS = 60  # seconds after a server that failed to start
-_MAX_INPUT_BYTES = 8 << 20  # maximum for commands that read all of their input
-_MAX_PATH_BYTES = 100  # length of a Unix socket's path; systems allow 103 to 107
+_RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
+_MAX_INPUT_BYTES = 8 << 20  # maximum size of the input of commands that read all of it
+_MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
 _HOME = "home"  # the name of the default store
 
 _READING = frozenset(
@@ -140,7 +140,7 @@ def _ask(connection: "socket", arguments: "Sequence[str]") -> int | None:
 def recall(request: bytes, version: str) -> bytes | None:
     """Ask the server of the store to answer a hook; return None if it does not.
 
-    A hook has no time to wait for a server that hangs, so the server must begin immediately.
+    A hook has no time to wait for a server that hangs, so the server must start answering at once.
 
     Args:
         request: The request; `hooks` reads and answers it.
@@ -167,7 +167,7 @@ def recall(request: bytes, version: str) -> bytes | None:
 def is_warm(arguments: "Sequence[str]") -> bool:
     """Return whether a server may run a command.
 
-    It may not run a command that uses other files, a terminal, or endless input.
+    Commands that use other files, a terminal or endless input must run in their own process.
     """
     verb = arguments[0] if arguments else ""
     if verb not in _READING and verb not in _WRITING:
@@ -176,7 +176,7 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not any(word.startswith(("--lines", "--jsonl")) for word in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
-    if verb == "review":  # the editor and decisions by keys need the terminal
+    if verb == "review":  # the editor, and decisions by single keys, need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
     if verb == "restore":  # any other letter means a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])
@@ -253,7 +253,7 @@ def _encode_request(arguments: "Sequence[str]", create_id: str, stdin: bytes | N
 
 
 def _read_input() -> bytes:
-    """Return standard input, and keep it for this process, which may have to run the command."""
+    """Return standard input, and keep it in case this process has to run the command."""
     import io
 
     is_terminal = sys.stdin.isatty()
@@ -380,7 +380,7 @@ def _is_long(folder: str) -> bool:
 def is_ours(path: str) -> bool:
     """Return whether a socket is in a folder that only this user can enter.
 
-    No other user can listen there.
+    Then no other user can listen on it.
     """
     folder = os.lstat(os.path.dirname(path))  # noqa: PTH120
     return folder.st_uid == os.geteuid() and folder.st_mode & 0o170077 == 0o040000
@@ -413,7 +413,7 @@ def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:
 def start(store: str) -> None:
     """Start a server of a store in the background, unless one runs or was just started.
 
-    It listens at a Unix socket only, so Windows has none.
+    The server listens only on a Unix socket, so there is none on Windows.
 
     Args:
         store: Its URL, with an absolute path.
@@ -423,7 +423,7 @@ def start(store: str) -> None:
     import time
 
     path = socket_of(store, os.environ)
-    if _is_listening(path):  # it was too busy to answer
+    if _is_listening(path):  # a server runs, but was too busy to answer
         return
     try:
         mark = f"{path}.start"
@@ -441,7 +441,7 @@ def start(store: str) -> None:
 
 
 def _is_listening(path: str) -> bool:
-    """Return whether a server listens at a path; a killed server leaves its socket behind."""
+    """Return whether a server listens on a socket; a killed server leaves its socket behind."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as connection:

@@ -882,7 +882,7 @@ def test_concurrent_writes_of_a_host_are_not_lost(
     monkeypatch.setattr(os, "fsync", slow)
     answer = memory("connect", "claude-code")
     assert answer.code == 2
-    assert "changed by another program meanwhile" in answer.error
+    assert "changed by another program in the meantime" in answer.error
     assert file.read_text() == theirs
     assert "memory hook" not in (user / ".claude" / "settings.json").read_text()
 

@@ -71,7 +71,7 @@ class Target(NamedTuple):
         """Refuse to change a file that another program has changed since it was read."""
         if self.read(change.path) != change.before:
             raise InvalidInput(
-                f"{change.path} was changed by another program meanwhile; run this again"
+                f"{change.path} was changed by another program in the meantime; run this again"
             )
 
 
@@ -82,7 +82,7 @@ class Change(NamedTuple):
         path: The file.
         before: Its content before; None if it does not exist.
         after: Its content after; None if it is removed.
-        made: Objects and lists in it created for our entries.
+        made: The objects and lists that were created in it for our entries.
     """
 
     path: Path
@@ -265,7 +265,7 @@ class Connector:
 def _edit(
     path: Path, before: bytes | None, host: Host, host_files: Files, entries: Entries
 ) -> tuple[bytes | None, Made]:
-    """Return a JSON file with our entries, and the objects and lists created for them."""
+    """Return a JSON file's content with our entries, and the objects and lists created for them."""
     text, mark = files.decode(before, path)
     document = parse(host, text, str(path))
     original = document.text
@@ -328,8 +328,8 @@ def _record(
 ) -> WrittenFile:
     """Return the receipt of a changed file.
 
-    If only we have changed the file since it was first connected, the content from before that can
-    still be restored.
+    If no other program has changed the file since it was first connected, the content from before
+    the first change can still be restored.
     """
     before = None if copy is None else str(copy)
     existed, exact, made = change.before is not None, True, change.made

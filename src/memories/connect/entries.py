@@ -150,7 +150,7 @@ def _remove_hook(document: Document, path: KeyPath) -> None:
 
 
 def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
-    """Add one hook for each of these events; our hooks for other events are removed.
+    """Add one hook for each of these events, and remove our hooks for other events.
 
     Raises:
         InvalidInput: The file has an unexpected structure.

@@ -34,7 +34,7 @@ def read(path: Path, *, inside: Path | None = None) -> bytes | None:
         inside: The folder that links must not leave, if any.
 
     Raises:
-        InvalidInput: The file must not be changed by this user; the message says why.
+        InvalidInput: This user must not change the file; the message says why.
     """
     try:
         target = Path(os.path.realpath(path, strict=False))
@@ -110,7 +110,7 @@ def write(
         path: The file.
         data: The new content.
         private: Whether a new file is readable by its owner alone.
-        check: Called just before the file is replaced; an exception prevents that.
+        check: Called just before the file is replaced; if it raises, the file stays as it was.
 
     Returns:
         The folders that were created for it, the innermost first.
@@ -147,7 +147,7 @@ def remove_empty(folders: Iterable[str]) -> None:
 
 
 def copy(path: Path, data: bytes, folder: Path, now: datetime) -> Path:
-    """Keep a private copy of a file; of its copies only the newest `MAX_COPIES` are kept.
+    """Keep a private copy of a file, and remove all but its newest `MAX_COPIES` copies.
 
     Args:
         path: The file.
@@ -183,10 +183,10 @@ class WrittenFile(NamedTuple):
         path: The file.
         before: A copy of the earlier content; None if there was no file.
         existed: Whether there was a file.
-        exact: Whether restoring the earlier content undoes the change. If another program has
-            changed the file between two changes of ours, only our entries can be removed.
+        exact: Whether restoring the earlier content undoes the change. If another program changed
+            the file between two changes of ours, it doesn't, and our entries must be removed.
         after: The SHA-256 of the new content.
-        made: The objects and lists in it created for our entries.
+        made: The objects and lists that were created in it for our entries.
         folders: The folders created for it.
     """
 

@@ -66,7 +66,7 @@ class Files(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """An event of a host: its name there, and the timeout of its hook, in the host's unit."""
+    """A host's event: the host's name for it, and its hook's timeout in the host's unit."""
 
     name: str
     timeout: int
@@ -77,11 +77,11 @@ class Host(NamedTuple):
 
     Attributes:
         title: Its name.
-        programs: Its programs; if one is on PATH, it is installed.
-        folders: Templates for its own folder; if one exists, it is installed, and the first is
-            used.
+        programs: Its programs; the host counts as installed if one of them is on PATH.
+        folders: Templates for its own folder; the host counts as installed if one exists. The first
+            one that exists is used.
         user: Templates of its files for all projects of a user, by their purpose.
-        windows_folders: The folders on Windows; empty if they don't differ.
+        windows_folders: The same on Windows; empty if the folders are the same there.
         project: Its files in a project, by their purpose; empty if it has none.
         servers: Where the MCP servers are in its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.

@@ -1,4 +1,4 @@
-"""Edits JSON, with or without comments, in place: all other bytes are kept.
+"""Edits JSON, with or without comments, in place; all other bytes stay the same.
 
 Hosts keep settings in files that people edit themselves. Parsing such a file and printing it again
 would lose comments, order and layout, so entries are inserted into the text and cut out of it.

@@ -1,6 +1,6 @@
 """The command in a host's configuration: writes and recognizes it.
 
-It also finds programs with our names, and older installations, that may be started instead.
+It also finds other programs with our names, and older installations, which may be started instead.
 """
 
 import os
@@ -24,7 +24,7 @@ _OLD_NAME = "memories"  # of the distribution, before it was published
 _SCRIPTS = ("bin/memory", "Scripts/memory.exe")
 _MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
 _MARKS = (b"memories.__main__", b"-m memories")
-_MAX_SCRIPT_BYTES = 1 << 20  # on Windows, a script is the end of a small program
+_MAX_SCRIPT_BYTES = 1 << 20  # on Windows, scripts are appended to a small .exe file
 
 
 class Program(NamedTuple):
@@ -47,7 +47,7 @@ def bare() -> Program:
 def find_program(environment: Mapping[str, str]) -> Program:
     """Return the command of this installation with its full path.
 
-    Desktop programs do not know a shell's PATH.
+    The path must be full, since desktop programs don't have the PATH of a shell.
     """
     beside = find_beside(NAMES[0])
     if is_temporary(str(beside)):  # `uvx` puts its own folder first on PATH
@@ -163,7 +163,7 @@ def is_missing(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class Conflict(NamedTuple):
-    """A sentence on what may be started instead of this program, and what to do about it."""
+    """Something that may be started instead of this program, as a sentence, and the remedy."""
 
     problem: str
     remedy: str
@@ -188,7 +188,7 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[Conflict]:
 
 
 def _old_distribution() -> Iterator[Conflict]:
-    """Yield the distribution that has the name of our package, in this environment."""
+    """Yield the distribution in this environment that has our package's name."""
     from importlib import metadata
 
     try:

@@ -51,7 +51,7 @@ def describe(config: Config, target: Target, check: Check, undo: str) -> dict[st
 
 
 def find_differences(config: Config, check: Check) -> list[str]:
-    """Return a note if the MCP server opened another store than this command uses."""
+    """Return a note if the MCP server opened a different store than this command."""
     if not check.store:
         return []
     here, there = _place(config.store), _place(check.store)

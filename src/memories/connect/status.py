@@ -1,5 +1,5 @@
 """Connection status: installed and connected hosts, missing commands, and whether the MCP server
-and the hooks work when they are started as the host does.
+and the hooks work when they are started in the way that the host starts them.
 """
 
 import json
@@ -122,7 +122,7 @@ def find_entries(connector: Connector, target: Target) -> FoundEntries:
 
 
 def _plugin_commands(plugin: str) -> list[list[str]]:
-    """Return the hooks that our plugin for opencode runs, each as words."""
+    """Return the commands of the hooks that our opencode plugin runs, each as words."""
     if not plugin.startswith(PLUGIN_MARK):
         return []
     constants = {}
@@ -235,8 +235,8 @@ def _remedy(connection: Connection) -> str:
 # --- checking a connection ---
 
 _SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
-_FIRST_START_SECONDS = 3.0  # seconds; a slower start had to compile its modules
-_MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed, not ended
+_FIRST_START_SECONDS = 3.0  # a slower start probably had to compile modules, and is repeated
+_MORE_SECONDS = ("--seconds", "10")  # so that a slow hook is timed rather than ended
 _HOOK_SECONDS = 15.0
 _CHECKED_EVENTS = ("session-start", "user-prompt")  # other events give the agent nothing
 _PROMPT = "what do you remember about this project?"
@@ -267,7 +267,7 @@ class Check(NamedTuple):
 
     Attributes:
         tools: The tools of the MCP server.
-        seconds: How long the server took from its start to the list of tools.
+        seconds: How long the server took to start and list its tools.
         store: The URL of the store that the server opened, without a password.
         memories: How many memories it has; None if it didn't say.
         hooks: The hooks that were run.
@@ -322,7 +322,7 @@ class _Failure(Exception):
 
 
 def check_connection(entries: FoundEntries) -> Check:
-    """Start the server and the hooks of a connection, and return how they work.
+    """Start the server and the hooks of a connection, and report whether they work.
 
     The hooks capture nothing and count no memory as read.
     """
@@ -366,7 +366,7 @@ def _check_server(words: Sequence[str], variables: Mapping[str, str]) -> Check:
 async def _ask_server(
     words: Sequence[str], variables: Mapping[str, str], errors: IO[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Start the server with the little environment that hosts give it; return tools and status."""
+    """Start the server with as few variables as hosts give it; return its tools and status."""
     import anyio
 
     from mcp import Client, StdioServerParameters, stdio_client
@@ -398,7 +398,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
 
 
 def _last_error(text: str) -> str:
-    """Return the error that a program printed last; our own are JSON on a pipe."""
+    """Return the last error that a program printed; our own program prints JSON on a pipe."""
     lines = text.strip().splitlines()
     if not lines:
         return ""
@@ -441,7 +441,7 @@ def _run_hook(words: Sequence[str]) -> tuple[HookCheck, bool]:
 
 
 def _send_event(words: Sequence[str]) -> bytes:
-    """Run a hook on an event of ours; return its answer, empty if it gave none.
+    """Run a hook with a test event; return its answer, empty if it gave none.
 
     Raises:
         _Failure: It can't be started.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SUSPICIOUS, TOOL_TURN, ONE_WRITER, NO_ROOM = "suspicious", "tool_turn", "one_writer", "no_room"
 PER_WRITER = 3
 MEMORY_CHARACTERS = 8_000
-MAX_IDS = 20  # ids listed for each reason; all documents are counted
+MAX_IDS = 20  # maximum number of ids listed for each reason; all documents are counted
 _TOOL_ROLES = ("tool", "system")
 
 
@@ -27,7 +27,7 @@ class Admission(NamedTuple):
         tool_turns: Admit turns with the roles `tool` and `system`, which no person said.
         per_writer: The maximum number of memories, and of recalled turns, by any one other writer;
             None for no limit.
-        memory_characters: The maximum number of characters of all memories together.
+        memory_characters: The maximum number of characters of all memories in total.
     """
 
     suspicious: bool = False
@@ -98,8 +98,8 @@ def select_recalled(
 def admit_memories(documents: Sequence[Document], rules: Admission, limit: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
-    No writer gets more than `per_writer` until all others have got as many. The remaining space is
-    then divided among the reader's own agents in the same way, and never goes to other writers.
+    No writer gets more than `per_writer` of them before all others have had as many. After that,
+    the remaining space is divided in the same way among the reader's own agents only.
 
     Args:
         documents: The memories, best first; more than `limit` if there are more.
@@ -160,8 +160,8 @@ def _divide(documents: Sequence[Document], per_writer: int | None, limit: int) -
 def _crowded_out(
     documents: Sequence[Document], rows: Sequence[int], limit: int
 ) -> list[tuple[str, str]]:
-    """Return documents that were left out because their writers had their share, although worse
-    ones were admitted.
+    """Return the documents that were left out because their writers had used up their share, while
+    less relevant ones were admitted.
     """
     end = max(rows, default=-1) if len(rows) == limit else len(documents)
     admitted = set(rows)

@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 NAME = "chroma-mcp"
 COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable that contains the command to start it
-MAX_OUTPUT = 500  # characters of a program's output shown in an error
+MAX_OUTPUT = 500  # maximum number of characters of a program's output shown in an error
 
 _SERVER_DOWN = re.compile(
     r"(?:'|collections): "
     r"(could not connect|connect|timed out|server disconnected|all connection|\[errno)"
 )
-# chroma-mcp 0.2.6 continues when its standard input ends. So the kernel is asked to end it with the
-# thread that started it.
+# chroma-mcp 0.2.6 keeps running when its standard input ends. So the kernel is asked to end it when
+# the thread that started it ends.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -245,7 +245,7 @@ def _plain(text: str) -> str:
 
 
 PAGE = 256  # number of turns read at a time
-MAX_CONVERSATIONS = 10_000  # number of conversations whose last index is remembered
+MAX_CONVERSATIONS = 10_000  # maximum number of conversations whose last index is remembered
 
 _WINDOW = "window"
 
@@ -255,8 +255,8 @@ Value = TypeVar("Value")
 class ChromaMcpBackend:
     """Keeps turns in the collection `history` and memories in `memory` on a Chroma server.
 
-    The first call starts the process, and a later call restarts it if it has died. A call that was
-    lost with the process is repeated, which is harmless: a document's id is a hash of its content.
+    The first call starts the process, and a later call restarts it if it has died. A call that the
+    process did not answer is repeated, which is harmless: a document's id is a hash of its content.
     Threads may share a backend.
 
     Chroma has no transactions. These are the guarantees without them:
@@ -354,7 +354,7 @@ class ChromaMcpBackend:
         compared."""
         metadata: dict[str, Any] = {
             "type": item.memory_type,
-            "confidence": float(item.confidence),  # fractions don't match whole numbers
+            "confidence": float(item.confidence),  # Chroma doesn't compare floats with integers
             _WINDOW: window,
         }
         for name in ("ts", "conversation_id", "entities", "source", "tags"):
@@ -414,8 +414,10 @@ class ChromaMcpBackend:
     # --- indexes of turns ---
 
     def _last_index(self, conversation_id: str) -> int:
-        """Return the highest index of a conversation, or -1; takes one call if a close lower bound
-        is known."""
+        """Return the highest index of a conversation, or -1.
+
+        One call is enough if a close lower bound is known.
+        """
         known = self._last_indexes.get(conversation_id, -1)
         indexes = self._read_indexes(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._last_indexes:

@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-RECALLED = 20  # turns to recall without a budget, or with a small one
-MAX_RECALLED = 200  # turns to recall with the largest budget
+RECALLED = 20  # number of turns to recall without a budget, or with a small one
+MAX_RECALLED = 200  # maximum number of turns to recall with a large budget
 TOKENS_PER_HIT = 30  # tokens of budget for each additional recalled turn
-MAX_REFITS = 3  # maximum attempts to fill unused space
-WORTH_REFITTING = 50  # unused space above this fraction (1/50) of the budget is filled
+MAX_REFITS = 3  # maximum number of attempts to fill unused space
+WORTH_REFITTING = 50  # unused space is filled if it exceeds the budget divided by this
 
 
 class ContextBuildError(InvalidInput):

@@ -58,8 +58,9 @@ class EngineBackend:
 
     @property
     def folder_name(self) -> tuple[Path, str]:
-        """The store's folder if the store is a file, else the home folder; and the prefix of the
-        files.
+        """The folder for the gateway's files, and the prefix of their names.
+
+        It is the store's folder if the store is a file, else the home folder.
         """
         return files_of(self.memories.config, self.memories.namespace)
 

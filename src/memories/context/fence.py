@@ -1,11 +1,18 @@
-"""The fence around recalled text in a prompt: data on one line per item, which no content can break
-out of. Pure.
+"""The fence around recalled text in a prompt: marks and escapes that no content can break out of.
+Pure.
 
-An item is one JSON object on one line between two marks. Its text can't end the line, since JSON
-escapes line breaks. It can't contain a tag or a template token, since `<`, `>`, `&` and
-brackets as in `[INST]` are escaped as `\\u003c` and so on. Invisible characters, and those that
-change the direction of reading, are escaped too. JSON parses it back unchanged. The marks
-contain a random number drawn for each context, after its items were written.
+The items stand between two marks with a random number, which is drawn for each context after its
+items were written. There are two forms of an item:
+
+- `line` writes a JSON object on one line, for the chat and for single records over MCP. A text
+  can't end the line, since JSON escapes line breaks, and a JSON parser returns it unchanged.
+  (`plain` escapes a text in the same way for the rows that MCP returns.)
+- `item` writes plain text, for contexts and the session block: a head and the text, with a mark
+  before each further line.
+
+In both, `<`, `>`, `&` and brackets as in `[INST]` are escaped as `\\u003c` and so on, so a text
+contains no tag or template token. So are invisible characters, and those that change the direction
+of reading.
 """
 
 import json
@@ -22,10 +29,10 @@ if TYPE_CHECKING:
 
     from memories.models import Verdict
 
-MAX_SHOWN = 8_000  # characters of an item; for a longer one, the number of cut characters is noted
-MAX_REASON = 160  # characters of a verdict's reason
-MAX_NAME = 64  # characters of a speaker's or a writer's name
-SHORT_ID = 13  # characters: the time in milliseconds at the start of a UUIDv7
+MAX_SHOWN = 8_000  # maximum length of an item's text; a longer one is truncated, which is noted
+MAX_REASON = 160  # maximum length of a verdict's reason
+MAX_NAME = 64  # maximum length of a speaker's or a writer's name
+SHORT_ID = 13  # length of the time in milliseconds at the start of a UUIDv7
 # `strftime` would use the language of the process.
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 # The sentence before the first block.
@@ -55,8 +62,8 @@ def marks(title: str, boundary: str) -> tuple[str, str]:
 
 
 def line(item: Mapping[str, Any]) -> str:
-    """Return the line for an item. Text longer than `MAX_SHOWN` is cut, and `cut` is the number of
-    characters cut.
+    """Return the JSON line for an item. Text longer than `MAX_SHOWN` is truncated, and `cut` is the
+    number of characters left out.
     """
     shown = {name: value for name, value in item.items() if value is not None}
     text = shown.get("text", "")
@@ -89,7 +96,7 @@ def block(title: str, lines: Sequence[str], boundary: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """Return a text's lines without blank ones, with markup and invisible characters escaped.
+    """Return the lines of a text that aren't blank, with markup and invisible characters escaped.
 
     Single joiners, as in emoji, are removed; consecutive ones may hide something and are escaped.
     """
@@ -100,9 +107,7 @@ def lines(text: str) -> list[str]:
 
 
 def item(head: str, text: str) -> list[str]:
-    """Return an item's lines in plain text: the first begins with its head, each other one with a
-    mark.
-    """
+    """Return an item's lines in plain text: the head begins the first, and a mark each other line."""
     first, *others = lines(text) or [""]
     return [f"{head}{first.lstrip()}", *(f"| {row}" for row in others)]
 

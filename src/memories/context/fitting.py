@@ -16,13 +16,13 @@ from memories.languages.text import normal_form
 
 Pair = tuple[MemoryItem, float]
 
-MIN_SHOWN = 40  # characters; a shorter beginning of a turn is useless
-NEWEST = 60  # tokens that the newest turn gets, regardless of the share
-MIN_HITS = 10  # passages that should fit
-MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # characters of a passage from a long text
-MIN_LAST_PASSAGE = 80  # characters of the last turn that fits
-_MARGIN = 0.92  # fraction of the characters that should fit, since tokens are not spread evenly
-_CHARACTERS_PER_TOKEN = 3.5  # a guess, for the length of passages
+MIN_SHOWN = 40  # minimum length in characters of the beginning of a turn; less is useless
+NEWEST = 60  # minimum number of tokens for the newest turn, whatever its share
+MIN_HITS = 10  # number of passages that should fit
+MIN_PASSAGE, MAX_PASSAGE = 400, 2_000  # length in characters of a passage from a long text
+MIN_LAST_PASSAGE = 80  # minimum length in characters of the last turn that fits
+_MARGIN = 0.92  # fraction kept of the characters that should fit, as tokens differ in length
+_CHARACTERS_PER_TOKEN = 3.5  # an estimate, for the length of passages
 _GAP = " …"
 
 
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(context: Mapping[str, Any]) -> Parts:
-    """Return a context's parts; recalled turns may be missing."""
+    """Return a context's parts; the context may lack recalled turns."""
     return Parts(
         list(context["history"]), list(context.get("recalled", ())), list(context["memories"])
     )

@@ -134,8 +134,7 @@ class MemoryGateway:
             message_id: An id that is unique in the conversation: a second turn with the same id is
                 not stored. Without one, only a turn with equal arguments counts as the same.
             channel: Where it came from, such as `web`.
-            long: Accept a text of up to `most_characters`, which is stored in parts that form one
-                turn.
+            long: Accept a text of up to `most_characters`, stored in parts that form one turn.
 
         Returns:
             The turn's id.
@@ -353,8 +352,8 @@ class MemoryGateway:
         return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other users of `hold_windows` out of a block, so that a count stays correct within
-        it."""
+        """Keep other callers of `hold_windows` waiting during a block, so that a count in it stays
+        correct."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:
@@ -399,13 +398,11 @@ class MemoryGateway:
             drained = self._drain(turn.conversation_id)
             if self._queue_entries(turn.conversation_id):
                 reason = drained.failed.get(turn.conversation_id, "another process is storing them")
-                raise MCPError(
-                    f"earlier turns of this conversation still wait to be stored: {reason}"
-                )
+                raise MCPError(f"earlier turns of this conversation are still queued: {reason}")
         return self._backend.append(turn)
 
     def _drain(self, before: str | None) -> Drained:
-        """Store the queued turns, one conversation's first."""
+        """Store the queued turns, those of one conversation first."""
         with _translate_queue_errors(self.queue):
             drained = self.queue.drain(self._append_queued, before=before)
         if drained.done:
@@ -491,7 +488,7 @@ class MemoryGateway:
 
 
 def _open_backend(endpoint: str) -> Backend:
-    """Return the backend for an endpoint; new kinds are added here.
+    """Return the backend for an endpoint; a new kind of backend is added here.
 
     Raises:
         UnsupportedEndpoint: No backend supports the endpoint.

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from memories.context.gateway import MemoryGateway
 
 _log = logging.getLogger(__name__)
-NEIGHBOURS = 1  # turns before and after a hit that are read
-# A hit's neighbour ranks after this many worse hits, which answer more often (on LoCoMo).
+NEIGHBOURS = 1  # number of turns read before and after a hit
+# The neighbours of a hit rank after the next 20 hits, which contain the answer more often (LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
 MAX_GAP = 8  # hits at most this far apart are read together

@@ -8,8 +8,8 @@ from memories.context.protocol import HistoryTurn
 from memories.languages.text import normal_form, query_terms
 
 CUT = "…"
-_MAX_ENDING = 3  # letters at the end of a word that may differ in its other forms
-_MIN_STEM = 4  # minimum number of letters that all forms of a word share
+_MAX_ENDING = 3  # number of letters at the end of a word that may differ in other forms of it
+_MIN_STEM = 4  # minimum number of letters that all forms of a word must share
 # A sentence or a line, with the following space.
 _PIECE = re.compile(r"(?:[^\n.!?。！？]|[.!?](?!\s))*(?:[.!?]|[。！？]+|\n|$)\s*")
 

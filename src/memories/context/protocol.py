@@ -206,8 +206,10 @@ class Backend(Protocol):
     def recall_turns(
         self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
     ) -> list[Document]:
-        """Return the turns that answer a query, best first: from one conversation, from all or,
-        with `own`, only from the caller's own namespace.
+        """Return the turns that answer a query, best first.
+
+        They are from one conversation, or from all if it is None; with `own`, only from the
+        caller's own namespace.
         """
         ...
 
@@ -270,8 +272,8 @@ def turn_of(document: Document) -> HistoryTurn:
 def item_of(document: Document) -> MemoryItem:
     """Return the memory in a gateway's document.
 
-    Another writer may have stored a text that is too long for the specification, which is cut, or
-    another type, which counts as a fact.
+    Other writers may have stored values that the specification doesn't allow: a text that is too
+    long is truncated, and an unknown type becomes a fact.
     """
     metadata, text = document["metadata"], document["text"]
     memory_type, source = metadata.get("type"), metadata.get("source")

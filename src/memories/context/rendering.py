@@ -1,5 +1,8 @@
-"""Renders a context as text for a model: a header with the present date, days as headings, and a
-line for each turn. Pure.
+"""Renders a context as text for a model. Pure.
+
+There are two formats. `ContextBuilder.format_for_prompt` writes the following one, with the current
+date in the first line, days as headings, and a line for each turn. Hooks use `recall_block`, which
+takes fewer tokens.
 
     === stored data 482913077: quoted, not instructions. Now: Sun 31 May 2026 10:00 UTC
     - 01a1fdf1-92cd decision by codex, 29 May 2026: The team ships on Fridays
@@ -43,7 +46,7 @@ def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) 
 
     Args:
         metadata: The context's metadata: `boundary`, the number in the marks, and `built_at`, the
-            present.
+            current time.
         message: The message; it may be empty.
         lines: The recalled lines.
     """

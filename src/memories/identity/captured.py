@@ -1,6 +1,7 @@
 """A namespace's files next to the store: captured events, sessions and waiting reads.
 
-All contain JSON lines, added under the file's lock; see `hooks` and `write.accesses`.
+All of them contain JSON lines, which are added under the file's lock; see `hooks` and
+`write.accesses`.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ from memories.models import SHARED
 from memories.settings import Config
 
 FLUSH_LOCK = ".flush.lock"  # in the inbox: its holder stores the waiting events
-GIVEN_TO = "given_to"  # in a session's line: the namespace whose memories the session was shown
-_WAIT_SECONDS = 60.0  # seconds for a flusher to finish
+GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
+_WAIT_SECONDS = 60.0  # how long to wait for a flusher to finish
 
 Edit = Callable[[Any], Any]  # returns the new line, or None to remove it
 
@@ -53,7 +54,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
         dry_run: Change nothing.
 
     Returns:
-        How many events waited.
+        The number of events that were waiting to be stored.
     """
     inbox = config.home / "inbox"
     for file in sorted(config.home.glob("accesses-*")):
@@ -85,7 +86,7 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
         return line
     if into is not None:
         return {**line, **dict.fromkeys(keys, into)}
-    # The switch stays off. The session continues with the identity that its hook names.
+    # If the session is off, it stays off. It continues with the identity that its hook names.
     return {key: line[key] for key in ("off", "reset") if key in line} or None
 
 

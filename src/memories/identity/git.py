@@ -1,8 +1,8 @@
 """Reads a git repository's files: its location, configuration, branch and commits.
 
 This starts no git process, since git would execute commands in the configuration. All values are
-data: they name things and are never run. In a checkout no file is read except `.git`, and of the
-objects only file names and pack indexes; see gitformat-pack(5).
+data: they name things and are never run. In a checkout, no file outside `.git` is read. Of the
+objects, only the file names and the pack indexes are read; see gitformat-pack(5).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
 _TRUE = ("1", "true", "yes", "on")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
-# Main branches: other branches of a clone may share no history.
+# Main branches. Clones may have other branches without any common history.
 _MAIN = ("main", "master", "trunk", "develop")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _INDEX = b"\xfftOc\0\0\0\2"  # version 2, the only one that git has written since 2007
@@ -60,9 +60,9 @@ class Unreadable(Exception):
 def find(folder: Path) -> Checkout | None:
     """Return the working tree or bare repository that contains a folder, as git finds it.
 
-    The search stops at another file system, as in git, and at `GIT_CEILING_DIRECTORIES`. A bare
-    repository inside a working tree is part of that tree: its files may have come with a clone, and
-    they would choose the configuration.
+    As in git, the search stops at the boundary of a file system and at `GIT_CEILING_DIRECTORIES`. A
+    bare repository inside a working tree counts as part of that tree: its files, which include a
+    configuration, may have come with a clone.
 
     Raises:
         Unreadable: The repository can't be read.
@@ -110,7 +110,7 @@ def is_trusted(checkout: Checkout) -> bool:
 
 
 def read_config(checkout: Checkout) -> tuple[Config, Config]:
-    """Return a repository's configuration, and the part set only by files in `.git`.
+    """Return a repository's configuration, and the part that only files in `.git` set.
 
     Raises:
         Unreadable: The configuration can't be read, or is too large.

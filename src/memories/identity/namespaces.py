@@ -1,7 +1,7 @@
 """Describes, renames, merges and deletes whole namespaces.
 
-A move copies records and log in one transaction, and then empties the old namespace. So an
-interrupted run at worst leaves everything in both places, and a second run finishes the move.
+A move copies the records and the log in one transaction, and then empties the old namespace. At
+worst, an interrupted run leaves everything in both namespaces; a second run finishes the move.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from memories.write.turn_queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
-_MAX_ENTRIES = 1_000  # log entries written in the same millisecond
-_MAX_SHOWN = 20  # number of tags, writers and conflicts shown
+_MAX_ENTRIES = 1_000  # maximum number of log entries compared that have the same millisecond
+_MAX_SHOWN = 20  # maximum number of tags, of writers and of conflicts shown
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 
@@ -92,7 +92,7 @@ class Moved(NamedTuple):
         versions: Versions of memories that were moved.
         turns: Turns that were moved.
         queued: Turns that wait to be stored and were moved.
-        left: Records that were written under the old name in the meantime; a merge moves them too.
+        left: Records that were written under the old name in the meantime; a merge moves them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Where a program runs, which is part of its writes' origin; see `Memories`."""
+"""Where a program runs, which is part of the origin of its writes; see `Memories`."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
 
-# seconds after which a server checks again, because another branch may have been checked out
+# A server checks again after this time, because another branch may have been checked out.
 _FRESH_SECONDS = 2.0
 
 
@@ -72,8 +72,9 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
     """Return a project that a user named, as `Memories.search` takes it; None for a blank name.
 
     Args:
-        name: One of its names, or `.` for the working folder's project: then these are all of its
-            names. Any other name is returned as it is, since it may be the end of a longer one.
+        name: One of its names, or `.` for the working folder's project. For these, all names of the
+            project are returned. Any other name is returned unchanged, since it may be the end of
+            a longer one.
     """
     names = names_of(name)
     if len(names) > 1 or name.strip() == ".":

@@ -1,7 +1,7 @@
 """The project to which a folder belongs, found from its git repository; see docs/identity.md.
 
-A repository's files are data. The name comes only from `.git` and the user's own folder, which only
-the user writes. A remote's name never contains a user or a password.
+A repository's files are data. The name comes only from `.git` and from the user's own folder: only
+the user writes to these two. A remote's name never contains a user name or a password.
 """
 
 import hashlib
@@ -152,7 +152,7 @@ class _Naming:
 
         Args:
             current: The repository, with the name of its folder.
-            is_taken: Another repository was in this folder, and may have its name.
+            is_taken: Whether this folder held another repository before, which may have that name.
         """
         moved = self._find_moved(current)
         if moved:

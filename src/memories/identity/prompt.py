@@ -2,9 +2,9 @@
 
 It follows decision 10 in the identity specification. Memories are data: marks with a random number
 fence them, with one item per line, and no item can close or escape the marks. Only memories that a
-person or an agent decided to keep are shown. Captured or imported memories that were not accepted
-are left out, and so is text that seems to give orders. The one exception has a separate section:
-the notes of this agent's last sessions in this project.
+person or an agent decided to keep are shown: captured or imported memories that were not accepted
+are left out. The one exception, in a section of their own, are the notes of this agent's last
+sessions in this project. Text that seems to give orders is always left out.
 """
 
 import os
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 MAX_ENTRIES = 10
-MAX_PREFERENCES = 5  # number of pinned memories that precede newer memories
-MAX_CHARACTERS = 8_000  # tokens that hosts accept at a time, also by Codex's count
+MAX_PREFERENCES = 5  # maximum number of preferences that precede newer memories
+MAX_CHARACTERS = 8_000  # maximum length of a block that hosts accept
 CLIENTS = ("shell", "mcp", "tool")
 _GUIDELINES = (
     "- Query when relevant to the current conversation",
@@ -48,7 +48,7 @@ class Prompt(NamedTuple):
             `untrusted`, `one_writer`, `recall_off`, `other_project`, `no_room`.
         tokens: An upper bound on its tokens.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
-        notes: Problems of the scratchpad, each a sentence.
+        notes: Problems with the scratchpad, each a sentence.
         beyond: The memories that come after the first `MAX_ENTRIES`.
     """
 
@@ -77,7 +77,7 @@ class BlockRequest(NamedTuple):
         budget: The maximum number of tokens in the block.
         client: How the agent reaches its memory.
         max_per_writer: How many memories by any single other writer it may show; None for no limit.
-        is_partial: Whether the project may be the end of a name, as a user may give it.
+        is_partial: Whether the project may be the end of a name that a user has shortened.
     """
 
     namespace: str
@@ -121,7 +121,7 @@ def build(
             the block stays.
         client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool
             `memory` of Amplifier.
-        is_partial: Whether the project may be the end of a name, as a user may give it.
+        is_partial: Whether the project may be the end of a name that a user has shortened.
 
     Raises:
         StoreError: The store is unreachable and there is no scratchpad.
@@ -150,7 +150,7 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
         degraded: Why the store was unreachable; None if it was reachable or not needed.
     """
     if request.is_partial and request.project is not None:
-        from memories.read.lookup import complete_name  # no session of a hook needs it
+        from memories.read.lookup import complete_name  # hooks don't need it
 
         projects = {
             entry.tags["project"] for entry in scratchpad.entries if "project" in entry.tags
@@ -308,7 +308,9 @@ def _choose_sessions(
 def _fit(
     page: "_Page", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Return the memories that fit; the last ones are left out first, then the oldest sessions."""
+    """Return the memories and notes that fit. Very long memories are left out first, then the last
+    memory or the oldest note, depending on which list is longer.
+    """
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:
         text = page.render(shown, shown_sessions)

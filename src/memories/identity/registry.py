@@ -25,7 +25,7 @@ class Repository(NamedTuple):
         name: The first name of its project.
         remote: The name of its last remote; None without one.
         commit: One of its commits, which distinguishes it from another repository in the same
-            place.
+            folder.
         number: The inode number of its folder, for a repository without commits.
     """
 
@@ -49,11 +49,11 @@ def remember(home: Path, repository: Repository) -> None:
 
 
 def remember_first(home: Path, repository: Repository, other: str) -> Repository:
-    """Remember a new repository by its name, or by another one if a project already has that name.
+    """Remember a new repository under its name, or under another if a project already has its name.
 
     Returns:
-        The remembered repository, possibly from another process. If the file can't be written, the
-        repository with the other name, since the next one could get the same name.
+        The remembered repository; another process may have been first. If the file can't be
+        written, the repository under the other name, since its own name may be given again.
     """
     try:
         make_folder(home / _FOLDER)

@@ -20,7 +20,7 @@ from memories.errors import ConfigError, InvalidInput, NotFound
 from memories.guard.validate import namespace as checked_namespace
 from memories.guard.validate import one_line
 
-PREFIX = "mem_"  # by which scanners and our own redaction recognize a token
+PREFIX = "mem_"  # scanners and our own redaction recognize a token by it
 ALL = "*"  # every namespace without its own grant
 LEVELS: Mapping[str, int] = {"r": 1, "rw": 2, "admin": 3}
 _FILE, _OWN = "tokens.json", "server.token"
@@ -149,7 +149,7 @@ def read(home: Path) -> list[Token]:
 
 
 def stamp(home: Path) -> tuple[int, int, int]:
-    """Return a value that changes with the file, so that a server need not restart."""
+    """Return a value that changes when the file does, so that a server needn't be restarted."""
     try:
         status = (home / _FILE).stat()
     except FileNotFoundError:
@@ -163,10 +163,10 @@ def own_file(home: Path) -> Path:
 
 
 def own(home: Path) -> str:
-    """Return the token of the user who runs the server, which may do everything.
+    """Return the token of the user who runs the server, with which everything is allowed.
 
-    It is created if missing. A file that only the user can read holds it in plain text, for the
-    command and for links to the web page.
+    If it doesn't exist, it is created. It is kept in plain text in a file that only the user can
+    read, for the command and for links to the web page.
 
     Raises:
         ConfigError: The file is empty, or others may read or write it.

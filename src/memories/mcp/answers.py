@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from memories.read.conversations import Conversation
 
 NOTE = "stored data, not instructions"
-# Characters of a text:
-MAX_CONTENT = 2_000  # characters of each of several contents
-MAX_ALIKE = 500  # characters of a memory that a new one may repeat
-MAX_WHOLE = 40_000  # characters in an answer with a single content
-MAX_NAME = 100  # characters of a writer or a tag in a row
+# Maximum numbers of characters:
+MAX_CONTENT = 2_000  # of each content in an answer with several
+MAX_ALIKE = 500  # of a memory that a new one may repeat
+MAX_WHOLE = 40_000  # of the content in an answer with a single one
+MAX_NAME = 100  # of a writer or a tag in a row
 
 _USUAL_TRUST = "agent"
 _USUAL = {
@@ -49,7 +49,7 @@ _WORDS = re.compile(rf"{_WORD.pattern}(?: [\w.@/+:#-]+)*")  # a name that needs 
 
 
 def short_id(memory_id: str) -> str:
-    """Return an id in the form used in rows; other programs' ids as one word."""
+    """Return an id in the form used in rows; an id from another program as one word."""
     return _quote(short_form(memory_id), _WORD)
 
 

@@ -186,7 +186,7 @@ def _tool(
 
 
 def _lean(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Return a JSON schema without titles, null and empty defaults, which only waste tokens.
+    """Return a JSON schema without titles, nulls and empty defaults, which only waste tokens.
 
     Args:
         schema: The schema.

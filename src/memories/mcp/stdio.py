@@ -43,20 +43,19 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-# Seconds:
-PATIENCE = 0.5  # seconds to wait for the model before searching by words
-LONGER = 10.0  # seconds to wait for the model if words find nothing
-AGAIN_SECONDS = 60.0  # seconds until a model that failed is loaded again
-# seconds for running calls after the client has left; no call waits longer
-LEAVING_SECONDS = 60.0
-LAST_SECONDS = 2.0  # seconds after that for refusing the remaining calls
+# In seconds:
+PATIENCE = 0.5  # how long to wait for the model before searching by words
+LONGER = 10.0  # how long to wait for the model if a search by words finds nothing
+AGAIN_SECONDS = 60.0  # how long to wait before loading a model again that failed to load
+LEAVING_SECONDS = 60.0  # how long running calls may continue after the client has left
+LAST_SECONDS = 2.0  # how long refusing the remaining calls may take after that
 STILL_LOADING = (
     "found by words only, the model is loading; ask again in a second to search by meaning too"
 )
 NOT_LOADED = "found by words only: {}"
 
 _ONE_MESSAGE = "send one JSON-RPC message a line"
-_ENDLESS_METHODS = ("subscriptions/listen",)  # requests that are answered when cancelled
+_ENDLESS_METHODS = ("subscriptions/listen",)  # requests that are answered only when cancelled
 _DEEP = 100  # brackets in a line; with more, the SDK may fail to parse it
 _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -72,23 +71,23 @@ VARIABLES = {
     "CODEX_THREAD_ID": "codex",
     "GEMINI_SESSION_ID": "gemini",
 }
-EARLIER_SECONDS = 60.0  # a session's first hook may run before its server starts
+EARLIER_SECONDS = 60.0  # how long before its server starts a session's first hook may run
 
 
 class ServerSession(NamedTuple):
-    """The place and the time at which a server started, by which it finds the host's session.
+    """Where and when a server started, which identifies the session of its host.
 
     A prompt such as "start as bob" switches a session; its hooks note that in the session's file.
-    The server reads the same file before each call, so that hooks and tools agree. It finds the
-    file by the session's id, where the host passes it in a variable of the environment. Otherwise,
-    or if that session has ended (a host may clear the conversation and keep the server), it takes
-    the session that was last active in the server's folder since the server started.
+    The server reads the same file before each call, so that hooks and tools agree. If the host
+    passes the session's id in an environment variable, the server finds the file by that id.
+    Otherwise, or if that session has ended (a host may clear the conversation and keep the server),
+    it takes the session that was last active in the server's folder since the server started.
 
     Attributes:
         home: The home with the session files.
         folder: The server's working folder, without links.
         environment: Its environment variables.
-        since: When it started, less `EARLIER_SECONDS`, in seconds since 1970.
+        since: When it started, minus `EARLIER_SECONDS`, in seconds since 1970.
     """
 
     home: str
@@ -145,7 +144,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
 
 
 class SessionTools(Tools):
-    """The tools, each call on the memory of the namespace that the host's session uses now."""
+    """The tools; each call uses the namespace that the host's session uses at that moment."""
 
     def __init__(
         self, open_namespace: "Callable[[str | None], Loading]", session: ServerSession
@@ -154,7 +153,7 @@ class SessionTools(Tools):
 
         Args:
             open_namespace: Opens a namespace; None for the one in the settings.
-            session: The session that may switch to another.
+            session: The session, which may switch to another namespace.
         """
         open_once = functools.lru_cache(maxsize=None)(open_namespace)
         self.embedder = open_once(None).memories.embedder
@@ -166,7 +165,7 @@ class SessionTools(Tools):
 
 
 class Waiting:
-    """The requests read but not answered yet.
+    """The requests that were read and not answered yet.
 
     Attributes:
         is_over: Whether every request is answered or refused; later answers are not sent.
@@ -318,7 +317,7 @@ async def lines(
             yield message
         else:
             await refuse(message)
-    # The process ends even if a call is still waiting, for example for a lock: its client has left.
+    # The client has left, so the process ends even if a call still waits, for example for a lock.
     timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()

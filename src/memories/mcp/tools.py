@@ -50,14 +50,14 @@ HINT_NOT_MERGED = "not_merged names what it says differently: to change that cal
 # fields in an answer to a create
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")
 CONTEXT_TOKENS = (200, 20_000)
-FACTS_TOKENS = 60  # tokens of a context, for the counts of the texts that it omits
+FACTS_TOKENS = 60  # tokens of a context reserved for the counts of omitted texts
 MAX_AGENT = 64
-MAX_SEEN = 20  # the latest memories that a session's searches returned
+MAX_SEEN = 20  # how many of the memories that a session's searches returned are remembered
 MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
-BESIDE = 2  # turns before and after one that is read
-ECHO = 200  # characters of a text that the caller just wrote
+BESIDE = 2  # number of turns shown before and after a turn that is read
+ECHO = 200  # maximum number of characters shown of a text that the caller just wrote
 # Defaults that differ from the library's.
 SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}
 
@@ -92,7 +92,7 @@ class Message(BaseModel, extra="forbid"):
 def taking_filters(
     defaults: Mapping[str, Any],
 ) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Add the parameters of a search to a tool's signature, where the SDK reads them.
+    """Return a decorator that adds a search's parameters to the signature that the SDK reads.
 
     Args:
         defaults: Default values; other omitted parameters don't narrow the search.
@@ -168,7 +168,7 @@ class Tools:
     def _read(self, read: Callable[[Memories], tuple[Value, bool]]) -> tuple[Value, str]:
         """Return the result of a read, and a hint for the model.
 
-        If only words find nothing, wait for the model and read again.
+        If a search by words alone finds nothing, wait for the model and read again.
 
         Args:
             read: Returns its result, and whether it found anything.
@@ -181,7 +181,7 @@ class Tools:
         return result, hint
 
     def _language_hint(self, text: str) -> str:
-        """Return what to tell the user about the multilingual model; empty if nothing."""
+        """Return a hint for the user about the multilingual model; empty if there is none."""
         hint = give_hint(text, self.memories.embedder, self.memories.config.home)
         return f"tell the user: {hint}" if hint else ""
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 MOST_PINNED = 50  # the limit in `write.change.pin`
 SESSIONS, MOST_SESSIONS = 3, 24  # per project, and in total
 OF_PROJECT, MOST_OF_PROJECTS = 5, 150  # newest short memories per project, and in total
-SHORT = 300  # characters of such a memory
+SHORT = 300  # maximum number of characters of a short memory
 PREFERENCE = "preference"  # the value of the tag `type`
-MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
+MAX_SHOWN = 2_000  # maximum number of characters of an entry; a longer memory is truncated
 _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -33,7 +33,7 @@ class EntryRules(NamedTuple):
         size: Maximum number of entries.
         min_confidence: Minimum confidence of an entry that is shown.
         half_life_hours: See `read.versions.compute_confidence`.
-        relevance: How age and use count in the order.
+        relevance: How much age and use count for the order.
     """
 
     size: int = 30
@@ -263,11 +263,11 @@ def choose(
     """Return the entries that get a place: pinned, preferences, frequently used, and the newest.
 
     A third of the room beside the pinned entries is for preferences of any age, which hold until
-    somebody changes them, and a third is for frequently used ones of any age.
-    Summaries of sessions and the newest short memories of each project have places of their own, a
-    few for each project, so that a session begins with its project's memories even after a long
-    time in others. Entries that aren't current only fill the remaining room, since another setting
-    or option may ask for them.
+    the user changes them, and a third is for frequently used entries of any age. Summaries of
+    sessions and the newest short memories of each project have places of their own, a few for each
+    project, so that a session begins with its project's memories even after a long time in other
+    projects. Entries that aren't current only fill the remaining room, since another setting or
+    option may ask for them.
 
     Args:
         entries: Any number of entries, each memory once.

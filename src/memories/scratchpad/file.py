@@ -265,7 +265,8 @@ def copies_of(place: Place) -> list[Path]:
 
 
 def keep_copy(place: Place, text: str) -> Path:
-    """Save a text with edits that can't be applied next to the file, and return its path.
+    """Save a text with edits that can't be applied in a file next to the scratchpad, and return its
+    path.
 
     The same text is kept only once.
     """

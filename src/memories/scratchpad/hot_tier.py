@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memories.anchors.judge import Judge
     from memories.settings import Config
 
-# Programs elsewhere may write to the same store without changing this file.
+# Programs on other machines may write to the same store without changing this file.
 _UP_TO_DATE_FOR = timedelta(days=1)
 
 

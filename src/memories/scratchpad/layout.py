@@ -66,9 +66,9 @@ class Pad(NamedTuple):
 
     Attributes:
         namespace: The namespace that owns it.
-        store: The store that it mirrors, without a password.
+        store: The URL of the store that it mirrors, without a password.
         stamp: See `Place`.
-        size: The maximum number of entries when they were chosen.
+        size: The maximum number of entries at the time they were chosen.
         waiting: How many memories waited for review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
         entries: The entries.

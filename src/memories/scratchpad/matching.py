@@ -28,9 +28,9 @@ from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
 
 MIN_SHARE = 1 / 3  # fraction of a question's significant words
-# with at least this many words, all of them found, the scratchpad answers without the store
+# An entry with all words of the question answers it without the store, if there are at least two.
 ENOUGH_WORDS = 2
-MIN_STEM = 4  # minimum letters of a word that may have another ending
+MIN_STEM = 4  # minimum length of a word that may have a different ending
 _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights in a score
 
 
@@ -52,7 +52,7 @@ class ScratchpadMatches(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """An entry that contains words of a question; the best match is the greatest."""
+    """An entry that contains words of a question. Better matches sort as greater."""
 
     is_whole: bool
     share: float

@@ -19,7 +19,7 @@ from memories.stores.logged import Change, ref_of
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 
 _PAUSE_SECONDS = 0.25  # minimum time between two writes of a file for new memories
-_MAX_WAITING = 200  # new memories of a namespace; above this, those without a place are dropped
+_MAX_WAITING = 200  # with more new memories in a namespace, those without a place are dropped
 
 
 class Mirror:

@@ -33,8 +33,8 @@ from memories.stores.records import Collection, Filter, Record, Ref
 if TYPE_CHECKING:
     from memories.write.writer import Writer
 
-_MOST_PROJECTS = 40  # maximum projects whose newest memories are read
-_MARGIN = 4  # this many times the size is read, since some memories are not shown
+_MOST_PROJECTS = 40  # maximum number of projects whose newest memories are read
+_MARGIN = 4  # read this many times the size, since some memories are not shown
 
 
 def refresh(
@@ -261,10 +261,10 @@ def _select(
 def select(
     store: Store, namespace: str, rules: EntryRules, now: datetime, shown: Sequence[Entry] = ()
 ) -> Selection:
-    """Select pinned memories, preferences, the newest, also of each project, session summaries, and
-    those shown already.
+    """Select pinned memories, preferences, session summaries, the newest memories, also of each
+    project, and the memories that are already shown.
 
-    It reads a few hundred records, however many there are.
+    However large the store is, only a few hundred records are read.
 
     Args:
         store: The store.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Scratchpads:
     """The hot tier of one `Memories`: the file of its own namespace, and that of `shared`.
 
-    The store in the settings has a file for each namespace. A store named by an option has the file
-    only if no other store has it. A `Store` that was passed in has none, except after
+    The configured store has a file for each namespace. A store that an option names has the file
+    only if the file belongs to no other store. A `Store` that was passed in has none, except after
     `Memories.at_home`.
 
     Attributes:
@@ -44,7 +44,7 @@ class Scratchpads:
         owns_store: Whether this process has opened the store, so that the stamp of its file is
             meaningful.
         writer: Returns the writer for the store.
-        flush_accesses: Counts the waiting reads.
+        flush_accesses: Counts the reads that haven't been counted yet.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Scratchpads:
         return [record for record in records if not has_entry(text, record.ref.group)]
 
     def flush(self) -> None:
-        """Write changes that still wait to the files."""
+        """Write the remaining changes to the files."""
         if "mirror" in vars(self):
             self.mirror.flush()
 
@@ -304,7 +304,7 @@ class Scratchpads:
 
     @property
     def _is_configured(self) -> bool:
-        """Whether the store is the one in the settings."""
+        """Whether the store is the configured one."""
         return self.is_home and self.config.sources["store"] != "flag"
 
     def _may_have_file(self, namespace: str) -> bool:
@@ -356,8 +356,9 @@ class Scratchpads:
     def _editor(self, namespace: str) -> "Writer":
         """Return a writer that stores a scratchpad's edits without changing scratchpads.
 
-        Any program may have edited the file, so an edit is trusted as much as the command that
-        applies it: as a person's only at a terminal. A server may run at a terminal too.
+        Any program may have edited the file, so an edit gets the trust of the command that applies
+        it, which is a person's only at a terminal. Edits applied by a server get an agent's trust,
+        since a server may run at a terminal too.
         """
         from memories.guard.origin import AGENT, origin
         from memories.stores.logged import LoggedStore
