@@ -32,7 +32,7 @@ def main() -> None:
     except KeyboardInterrupt:  # at any moment, also during imports
         import signal
 
-        # An impatient second Ctrl-C must not cut off the sentence.
+        # An impatient second Ctrl-C must not cut off the message.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         from memories.cli import output
 

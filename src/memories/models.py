@@ -126,7 +126,7 @@ class Memory:
         accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
         redacted: The kinds of secrets that were removed from its latest version.
-        suspicious: The rules by which its text may be an instruction to a model; see
+        suspicious: The rules that mark its text as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
         corrects: The id of the memory that it corrects, which stays unchanged.
         corrected_by: The id of the memory that corrects it, which a search shows first.
@@ -201,12 +201,12 @@ class Version(NamedTuple):
         operation: The operation that wrote it: `create`, `update`, `confirm`, `restore` or
             `rollback`.
         ended_at: When it stopped being current, if it did.
-        ended_by: The operation that ended it: `update`, `delete` or `supersede`; the last two are
-            marked if they were undone. `pending` if it awaits review.
+        ended_by: The operation that ended it: `update`, `delete` or `supersede`; a deletion or
+            a replacement that was undone is marked. `pending` if it awaits review.
         origin: Who wrote it; None for versions older than origins.
         accepted_at: When it was accepted, if it was reviewed.
         accepted_by: Who accepted it.
-        suspicious: The rules by which its text may be an instruction to a model; see `Memory`.
+        suspicious: The rules that mark its text as a possible instruction to a model.
     """
 
     version: int
@@ -369,7 +369,7 @@ class LogEntry(NamedTuple):
     """An entry of the audit log: the changes of one transaction in a namespace, without content.
 
     Attributes:
-        number: Its number in the chain of its namespace, from 1.
+        number: Its number in the chain of its namespace, starting at 1.
         at: When it was written.
         namespace: The changed namespace.
         actor: The author of the changes.

@@ -186,7 +186,7 @@ class E5:
         return self._windows(_QUERY, text)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; all words in other scripts than
+        """Return the share of words that consist of few pieces; all words in scripts other than
         Latin count.
         """
         from memories.languages.text import cased_form, is_latin

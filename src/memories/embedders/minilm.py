@@ -32,7 +32,7 @@ _ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libr
 class WordPiece:
     """A tokenizer for one vocabulary, read from two files that `tools/build_minilm.py` writes.
 
-    `vocabulary` has one token a line, in the order of the ids. `characters` is a JSON list of
+    `vocabulary` has one token per line, in the order of the ids. `characters` is a JSON list of
     ranges, `[first, last, becomes]`, of the code points that vanish, become a space or a separate
     word, or lose their case and accents; `{}` stands for the code point itself. All others stay as
     they are. So ids do not depend on the Unicode tables of the running Python. A lone surrogate is

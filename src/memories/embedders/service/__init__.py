@@ -1,1 +1,1 @@
-"""Embedders that are services, asked over HTTP."""
+"""Embedders that call services over HTTP."""

@@ -23,7 +23,7 @@ from memories.guard.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
 MAX_TRIES = 8
-MAX_REFUSED_TRIES = 3  # attempts if no server listens at the address
+MAX_REFUSED_TRIES = 3  # attempts if no server listens on the address
 
 Value = TypeVar("Value")
 

@@ -440,7 +440,7 @@ class VectorCache:
         return os.fdopen(os.open(self.path, flags, 0o600), mode, buffering=0)
 
     def _warn(self, exc: OSError) -> None:
-        """Warn once that nothing is cached, so that every text is sent, and paid for, again."""
+        """Warn once that nothing is cached, so every text is sent, and paid for, again."""
         if not self._warned.is_set():
             self._warned.set()
             import logging  # costs 5 ms, so only here
