@@ -60,7 +60,7 @@ UNUSABLE: dict[str, tuple[Behaviour, str]] = {
     "no JSON": (saying(b"<html>Sign in</html>", Content_Type="text/html"), "holds no vectors"),
     "wrong length": (
         made(lambda found: [vector[1:] for vector in found]),
-        "gave a vector of 63 numbers",
+        "returned a vector of 63 numbers",
     ),
 }
 

@@ -581,11 +581,11 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
     [
         (
             made(lambda found: [[*vector, 1.0] for vector in found]),
-            "gave a vector of 65 numbers, and openai/tiny/1 has 64",
+            "returned a vector of 65 numbers, and openai/tiny/1 has 64",
         ),
-        (made(lambda found: [[] for _ in found]), "gave a vector of 0 numbers"),
-        (made(lambda found: found[:1]), "gave 1 vectors for 2 texts"),
-        (made(lambda found: [*found, found[0]]), "gave 3 vectors for 2 texts"),
+        (made(lambda found: [[] for _ in found]), "returned a vector of 0 numbers"),
+        (made(lambda found: found[:1]), "returned 1 vectors for 2 texts"),
+        (made(lambda found: [*found, found[0]]), "returned 3 vectors for 2 texts"),
         (made(lambda found: [[0.0] * 64 for _ in found]), "without a direction"),
         (made(lambda found: [[float("nan")] * 64 for _ in found]), "without a direction"),
         (made(lambda found: [[float("inf")] * 64 for _ in found]), "without a direction"),

@@ -196,18 +196,18 @@ class HTTPEmbedder:
         name, dimension = self._chosen.service.shown, self.space.dimension
         if len(answer) != count:
             raise EmbedderError(
-                f"{name} gave {len(answer)} vectors for {count} texts; nothing was stored"
+                f"{name} returned {len(answer)} vectors for {count} texts; nothing was stored"
             )
         for vector in answer:
             is_list = isinstance(vector, list)
             if not is_list or not all(type(number) in (int, float) for number in vector):
                 raise EmbedderError(
-                    f"{name} gave something other than numbers for a vector; nothing was stored"
+                    f"{name} returned something other than numbers for a vector; nothing was stored"
                 )
             if len(vector) != dimension:
                 raise EmbedderError(
-                    f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has "
-                    f"{dimension}; nothing was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
+                    f"{name} returned a vector of {len(vector)} numbers, and {self.space.model} "
+                    f"has {dimension}; nothing was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
                 )
         try:
             vectors = np.array(answer, dtype=np.float64)
@@ -216,7 +216,7 @@ class HTTPEmbedder:
         largest = np.abs(vectors).max(axis=1, keepdims=True)
         if not np.isfinite(vectors).all() or not largest.all():
             raise EmbedderError(
-                f"{name} gave a vector without a direction (zeros or no numbers); nothing was "
+                f"{name} returned a vector without a direction (zeros or no numbers); nothing was "
                 "stored"
             )
         vectors /= largest  # the squares of huge numbers would be infinite
