@@ -182,7 +182,9 @@ def page(
     conversations: list[Conversation] = []
     for conversation in _conversations(store, last_turns, filters, end):
         if len(conversations) == limit:
-            return ConversationPage(tuple(conversations), _format_cursor(conversations[-1]))
+            last = conversations[-1]
+            next_cursor = f"{to_millis(last.last_at)}:{last.namespace}:{last.id}"
+            return ConversationPage(tuple(conversations), next_cursor)
         conversations.append(conversation)
     return ConversationPage(tuple(conversations), None)
 
@@ -280,10 +282,6 @@ def _all_turns(namespace: str, name: str, end: datetime | None = None) -> Filter
 
 def _sort_key(last: Record) -> tuple[int, str, str]:
     return -to_millis(last.created_at), last.ref.group, last.ref.namespace
-
-
-def _format_cursor(last: Conversation) -> str:
-    return f"{to_millis(last.last_at)}:{last.namespace}:{last.id}"
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str, str]:

@@ -106,7 +106,7 @@ class Prepared(NamedTuple):
 
 def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield the batches that are stored in one transaction each."""
-    checked = [_anchor(writer, _redact_and_check(draft, writer.redactor)) for draft in drafts]
+    checked = [_redact_and_check(writer, draft) for draft in drafts]
     size = BATCH if writer.force else BATCH_COMPARED
     for start in range(0, len(checked), size):
         batch = checked[start : start + size]
@@ -119,27 +119,31 @@ def prepare(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
         yield Batch(writer, with_vectors, embedded.note)
 
 
-def _redact_and_check(draft: Draft, redactor: "Redactor | None") -> Prepared:
+def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
     """Return a draft in its stored form, without secrets; no later step sees the original."""
-    if redactor is None:
-        return Prepared(_check(draft), ())
+    kinds: list[str] = []
+    if writer.redactor is not None:
+        draft, kinds = _redact(draft, writer.redactor)
+    draft, anchor_kinds = writer.anchoring.settle(_check(draft))
+    anchors = writer.anchoring.discover(draft)
+    return Prepared(draft, (*kinds, *anchor_kinds), anchors=anchors)
+
+
+def _redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
+    """Return a draft without secrets, and the kinds of those that were removed."""
     content, kinds = redactor.text(draft.content)
     tags, tag_kinds = redactor.pairs(draft.tags)
-    clean, all_kinds = replace(draft, content=content, tags=tags), (*kinds, *tag_kinds)
+    all_kinds = [*kinds, *tag_kinds]
+    draft = replace(draft, content=content, tags=tags)
     if draft.key is not None:
         key, key_kinds = redactor.name(draft.key, "key")
-        clean, all_kinds = replace(clean, key=key), (*all_kinds, *key_kinds)
+        draft = replace(draft, key=key)
+        all_kinds += key_kinds
     if draft.data:
         data, data_kinds = redactor.data(draft.data)
-        clean, all_kinds = replace(clean, data=data), (*all_kinds, *data_kinds)
-    return Prepared(_check(clean), all_kinds)
-
-
-def _anchor(writer: Writer, prepared: Prepared) -> Prepared:
-    """Check the anchors of a draft, or find those that it names."""
-    draft, kinds = writer.anchoring.settle(prepared.draft)
-    found = writer.anchoring.discover(draft)
-    return prepared._replace(draft=draft, redacted=(*prepared.redacted, *kinds), anchors=found)
+        draft = replace(draft, data=data)
+        all_kinds += data_kinds
+    return draft, all_kinds
 
 
 def _check(draft: Draft) -> Draft:

@@ -264,13 +264,10 @@ def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Sugges
         if verdict is None or not verdict.is_doubtful:
             continue
         kind, certainty = verdict.word, {EXPIRED: 0.97, CHANGED: 0.9}[verdict.word]
-        if kind == CHANGED and _is_todo(memory):
+        is_todo = memory.tags.get("type") == "todo" or _TODO.match(memory.content) is not None
+        if kind == CHANGED and is_todo:
             kind, certainty = "todo", 0.92
         yield _deletion(kind, certainty, memory, verdict.reason)
-
-
-def _is_todo(memory: Memory) -> bool:
-    return memory.tags.get("type") == "todo" or _TODO.match(memory.content) is not None
 
 
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:

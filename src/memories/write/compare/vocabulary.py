@@ -243,10 +243,12 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
     """Write times such as "2 am", "2:30 pm" and "half past 9" as on a 24-hour clock."""
     written: list[Word] = []
     for word in words:
-        start = _find_part(written)
-        if start is not None and word.key in _HOURS:
-            part = written[start:]
-            minutes = _PARTS[" ".join(keys_of(part))]
+        start = len(written) - 1
+        if start > 0 and written[start].key not in _PARTS:
+            start -= 1
+        part = written[max(0, start) :]
+        minutes = _PARTS.get(" ".join(keys_of(part)))
+        if minutes is not None and word.key in _HOURS:
             hour, minute = divmod(60 * int(word.key) + minutes, 60)
             shown = " ".join(before.shown for before in (*part, word))
             start -= start > 0 and written[start - 1].key == "a"
@@ -263,11 +265,3 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
             key = f"{hour}:{clock[2] or '00'}"
             written[-1] = Word(key, f"{written[-1].shown} {word.shown}", exact=True)
     return written
-
-
-def _find_part(words: Sequence[Word]) -> int | None:
-    """Return where a part of an hour such as "half past" begins at the end of some words."""
-    for start in (len(words) - 2, len(words) - 1):
-        if start >= 0 and " ".join(keys_of(words[start:])) in _PARTS:
-            return start
-    return None
