@@ -107,7 +107,7 @@ def lines(text: str) -> list[str]:
 
 
 def item(head: str, text: str) -> list[str]:
-    """Return an item's lines in plain text: the head begins the first, and a mark each other line."""
+    """Return an item's lines in plain text: the first begins with the head, others with a mark."""
     first, *others = lines(text) or [""]
     return [f"{head}{first.lstrip()}", *(f"| {row}" for row in others)]
 
