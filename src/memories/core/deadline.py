@@ -208,6 +208,11 @@ def run_within(seconds: float | None, function: Callable[[], Value]) -> Value:
     shared = DEADLINE.get()
     if shared is not None:
         return shared(seconds).run(function)
+    return run_once(seconds, function)
+
+
+def run_once(seconds: float | None, function: Callable[[], Value]) -> Value:
+    """Call a function under a deadline of its own; see `run_within`."""
     deadline = Deadline(seconds)
     try:
         return deadline.run(function)

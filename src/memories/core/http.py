@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 
-from memories.core.deadline import Deadline, MemoryTimeout
+from memories.core.deadline import MemoryTimeout, run_once
 from memories.core.disk import ForkGuard
 from memories.core.urls import is_loopback
 from memories.languages import is_unseen
@@ -356,13 +356,10 @@ def _call_within(seconds: float, call: Callable[[], Value]) -> Value:
     Socket timeouts limit neither a slow name server nor a server that sends a byte now and then. So
     the call runs in a thread, which is abandoned when the time is up.
     """
-    deadline = Deadline(seconds)
     try:
-        return deadline.run(call)
+        return run_once(seconds, call)
     except MemoryTimeout:
         raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=True) from None
-    finally:
-        deadline.close()
 
 
 class Failed(Exception):
