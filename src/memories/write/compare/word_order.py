@@ -32,7 +32,7 @@ _BETWEEN = frozenset({"not", "also", "still"})
 _OF = frozenset("of for with in on".split())
 _HELPING = BE | MODALS | {"not", "never", "always", "also"}
 _ADJUNCT_STARTS = PLACES | frozenset("for with as from to via through @when @on".split())
-_SHORTEST_ADVERB = 5  # letters
+_SHORTEST_MANNER = 5  # letters
 _DATES = DATES | frozenset("second sec min hr wk mth yr".split())
 _LISTING = BE | PLACES | frozenset("of for with from @when".split())  # words before a list
 _ORDERED = frozenset("order steps sequence first then priority stages ranked phases".split())
@@ -255,13 +255,17 @@ def _sort_adjuncts(words: Sequence[Word]) -> list[Word]:
     start = verbs[-1] + 1 if verbs else 0
     adjuncts: list[list[Word]] = [[]]
     for word in words[start:]:
-        is_adverb = word.key.endswith("ly") and len(word.key) > _SHORTEST_ADVERB
-        if word.key in _ADJUNCT_STARTS or (is_adverb and word.key not in FOCUSING):
+        if word.key in _ADJUNCT_STARTS or _is_manner(word.key):
             adjuncts.append([])
         adjuncts[-1].append(word)
     first, *others = adjuncts
     others.sort(key=keys_of)
     return [*words[:start], *first, *(word for adjunct in others for word in adjunct)]
+
+
+def _is_manner(key: str) -> bool:
+    """Return whether a word is an adverb that may move within its sentence."""
+    return key.endswith("ly") and len(key) > _SHORTEST_MANNER and key not in FOCUSING
 
 
 def _end_of_adjunct(keys: Sequence[str]) -> int:
