@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from memories import Memories, MemoryGateway, StoreError
+from memories import Memories, StoreError
 from memories.context.engine import EngineBackend
 from memories.context.gateway import WithScratchpad
 
@@ -44,7 +44,7 @@ def test_recalled_entries_show_whether_they_are_shared() -> None:
             memories.create(content)
             memories.scratchpad()
     with Memories(namespace="ann", embedder="none") as ann:
-        gateway = WithScratchpad(MemoryGateway("memories", backend=EngineBackend(ann)), ann)
+        gateway = WithScratchpad(ann, backend=EngineBackend(ann))
         entries = gateway.recall_offline("deploys", 5, 0.0)
     whose = {entry["text"]: (entry["shared"], entry["own"]) for entry in entries}
     assert whose == {

@@ -1,6 +1,5 @@
 """Commands for conversations: turns, and context, which builds a prompt for a message."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ from memories.guard.validate import parse_tag, read_json
 from memories.search.filters import ROLES
 
 if TYPE_CHECKING:
-    from memories.context.context import ContextBuilder
+    from memories.context.gateway import WithScratchpad
     from memories.memories import Memories
     from memories.read.turns import Turn, TurnDraft
 
@@ -436,15 +435,15 @@ def context(
     note counts them. If the store can't be reached, the scratchpad provides the memories, and the
     exit code is 4.
     """
-    from memories.context.gateway import WithScratchpad
+    from memories.context.context import ContextBuilder
 
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
     message = read_argument(query, "query")
-    builder = _context_builder(memories, budget, **include)
-    gateway = WithScratchpad(builder.gateway, memories)
-    builder.gateway = gateway  # type: ignore[assignment] # it delegates the other methods
-    with contextlib.closing(gateway):
+    options = dict(include)
+    gateway = _gateway(memories, include_corrected=options.pop("include_corrected"))
+    builder = ContextBuilder.from_config(gateway, memories.config, budget, **options)
+    with gateway:
         if conversation is None:
             built = builder.build_everywhere(message)
         else:
@@ -464,17 +463,14 @@ def context(
     return DAMAGED
 
 
-def _context_builder(
-    memories: "Memories", budget: int | None, *, include_corrected: bool, **options: bool
-) -> "ContextBuilder":
-    """Return a builder over this run's memory, or over another MCP_ENDPOINT.
+def _gateway(memories: "Memories", *, include_corrected: bool) -> "WithScratchpad":
+    """Return a gateway to this run's memory, or to another MCP_ENDPOINT.
 
     Raises:
         InvalidInput: No backend supports that endpoint.
     """
-    from memories.context.context import ContextBuilder
     from memories.context.engine import EngineBackend
-    from memories.context.gateway import ENGINE, MemoryGateway
+    from memories.context.gateway import ENGINE, WithScratchpad
     from memories.context.protocol import UnsupportedEndpoint
     from memories.core import logs
 
@@ -485,10 +481,9 @@ def _context_builder(
     if config.mcp_endpoint == ENGINE or config.sources["store"] == "flag":
         backend = EngineBackend(memories, include_corrected=include_corrected)
     try:
-        gateway = MemoryGateway(config.mcp_endpoint, backend=backend)
+        return WithScratchpad(memories, backend=backend)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
-    return ContextBuilder.from_config(gateway, config, budget, **options)
 
 
 COMMANDS = (turns, context)

@@ -596,28 +596,35 @@ def _number_pending(queued: Sequence[Entry], stored: Sequence[Document]) -> list
 # --- without the store
 
 
-class WithScratchpad:
-    """A gateway with the scratchpad as fallback; everything else is forwarded to the gateway.
+class WithScratchpad(MemoryGateway):
+    """A gateway with the scratchpad as fallback.
 
     Attributes:
         degraded: Whether the scratchpad was used.
     """
 
-    def __init__(self, gateway: "MemoryGateway", memories: "Memories") -> None:
-        """Wrap the gateway to a memory's store."""
-        self._gateway, self._memories = gateway, memories
+    def __init__(
+        self,
+        memories: Memories,
+        *,
+        backend: Backend | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Initialize with a memory's endpoint and scratchpad; see `MemoryGateway`."""
+        endpoint = memories.config.mcp_endpoint
+        super().__init__(endpoint, backend=backend, timeout_seconds=timeout_seconds)
+        self._memories = memories
         self.degraded = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._gateway, name)
-
-    def recall_memory(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
+    def recall_memory(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
+    ) -> list[Document]:
         """Search the store; see `MemoryGateway.recall_memory`."""
         if missing := self._memories.missing():
             raise StoreUnreachable(missing)
-        return self._gateway.recall_memory(query_text, k, min_confidence)
+        return super().recall_memory(query_text, k, min_confidence, conversation_id)
 
-    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
+    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
         """Search the scratchpad; without a scratchpad file the result is empty."""
         if not self._memories.has_scratchpad:
             return []

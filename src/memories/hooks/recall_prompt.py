@@ -6,7 +6,6 @@ memory is clearly the most relevant one. First the gate selects candidates by re
 that are already in the session's context are left out; less relevant ones never take their place.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -142,7 +141,8 @@ def recall_prompt(
         offline, seconds = NOT_ASKED, config.memory_timeout_seconds
     else:
         offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
-    with contextlib.closing(_gateway(memories, projects, offline, seconds, trace)) as gateway:
+    backend = _GatedBackend(memories, projects, offline, trace)
+    with _GatedScratchpad(backend, seconds) as gateway:
         recalled, text = _build(gateway, config, str(request.prompt), in_context, projects, limits)
     if trace is not None:
         trace.finish(recalled)
@@ -229,27 +229,6 @@ def _leave_out(context: Mapping[str, Any], in_context: set[str]) -> dict[str, An
     return {**context, "memories": memories, "recalled": recalled}
 
 
-def _gateway(
-    memories: Memories,
-    projects: Sequence[str],
-    offline: str,
-    seconds: float | None,
-    trace: RecallTrace | None,
-) -> MemoryGateway:
-    """Return a gateway that recalls only what passes the gate.
-
-    Args:
-        memories: The memories.
-        projects: All names of the session's project.
-        offline: Why the store is not asked; empty if it is asked.
-        seconds: The timeout of a call; None to use the settings'.
-        trace: Records the reasons.
-    """
-    backend = _GatedBackend(memories, projects, offline, trace)
-    gateway = MemoryGateway(memories.config.mcp_endpoint, backend=backend, timeout_seconds=seconds)
-    return _GatedScratchpad(gateway, memories, projects)  # type: ignore[return-value] # it forwards the rest
-
-
 class _GatedBackend(EngineBackend):
     """An engine that recalls only what passes the gate.
 
@@ -265,8 +244,16 @@ class _GatedBackend(EngineBackend):
         offline: str,
         trace: RecallTrace | None,
     ) -> None:
+        """Wrap the memories.
+
+        Args:
+            memories: The memories.
+            projects: All names of the session's project.
+            offline: Why the store is not asked; empty if it is asked.
+            trace: Records the reasons.
+        """
         super().__init__(memories)
-        self._projects, self._offline, self._trace = projects, offline, trace
+        self.projects, self._offline, self._trace = projects, offline, trace
 
     def recall(
         self,
@@ -294,7 +281,7 @@ class _GatedBackend(EngineBackend):
                 for result in results
                 for entry in rater.rate_memories(result, min_confidence, is_small=is_small)
             }
-            selected = _select(query, rated.values(), self._projects)
+            selected = _select(query, rated.values(), self.projects)
             current = _put_corrections(selected, rated, self.memories.get)
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
@@ -311,10 +298,10 @@ class _GatedBackend(EngineBackend):
         out by other projects.
         """
         everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
-        if not self._projects:
+        if not self.projects:
             return [everywhere]
         own = self.memories.find_candidates(
-            query, limit=k, min_confidence=min_confidence, project=self._projects
+            query, limit=k, min_confidence=min_confidence, project=self.projects
         )
         return [everywhere, own]
 
@@ -356,9 +343,9 @@ class _GatedBackend(EngineBackend):
 class _GatedScratchpad(WithScratchpad):
     """A gateway with the scratchpad as fallback; its memories must pass the gate too."""
 
-    def __init__(self, gateway: MemoryGateway, memories: Memories, projects: Sequence[str]) -> None:
-        super().__init__(gateway, memories)
-        self._projects = projects
+    def __init__(self, backend: _GatedBackend, seconds: float | None) -> None:
+        super().__init__(backend.memories, backend=backend, timeout_seconds=seconds)
+        self._projects = backend.projects
 
     def select_offline(self, query_text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
         """Return the hits that pass the gate, rated by the words that they share with the query."""
