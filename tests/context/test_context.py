@@ -431,12 +431,15 @@ def test_turns_within_an_hour_belong_together(minutes: int, together: bool) -> N
     assert gathering._is_same_session(one, other) is together
 
 
-@pytest.mark.parametrize(("drawn", "number"), [(0, "100000000"), (-1, "999999999")])
+@pytest.mark.parametrize(
+    ("drawn", "number"),
+    [(0, "100000000"), (899_999_999, "999999999"), (900_000_000, "100000000")],
+)
 def test_a_boundary_has_nine_digits(
     monkeypatch: pytest.MonkeyPatch, drawn: int, number: str
 ) -> None:
-    monkeypatch.setattr(secrets, "randbelow", lambda below: drawn % below)
-    assert rendering.new_boundary() == number
+    monkeypatch.setattr("os.urandom", drawn.to_bytes)
+    assert new_boundary() == number
 
 
 def hostile(row: dict[str, Any], boundary: str) -> str:

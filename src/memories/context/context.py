@@ -228,7 +228,7 @@ class ContextBuilder:
             "query_latency_ms": round((time.perf_counter() - start) * 1000, 2),
             "degraded": bool(gathered.errors),
             "errors": gathered.errors,
-            "boundary": rendering.new_boundary(),
+            "boundary": fence.new_boundary(),
             "left_out": admission.summarize(list(dict.fromkeys(gathered.left_out))),
         }
         package = ContextPackage(

@@ -21,7 +21,6 @@ it begins with a letter or a digit. So content can't begin a line of another kin
 a random number drawn for each context, after its items were written.
 """
 
-import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,11 +35,6 @@ _USUAL_TRUST = ("user", "agent")
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()
 
 
-def new_boundary() -> str:
-    """Return an unpredictable number for the marks: nine digits, which take three tokens."""
-    return str(100_000_000 + secrets.randbelow(900_000_000))
-
-
 def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) -> str:
     """Return lines between marks, followed by the message.
 
@@ -50,7 +44,7 @@ def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) 
         message: The message; it may be empty.
         lines: The recalled lines.
     """
-    boundary = metadata.get("boundary") or new_boundary()
+    boundary = metadata.get("boundary") or fence.new_boundary()
     now = datetime.now(UTC)
     if "built_at" in metadata:
         now = datetime.fromisoformat(metadata["built_at"])

@@ -7,7 +7,6 @@ are left out. The one exception, in a section of their own, are the notes of thi
 sessions in this project. Text that seems to give orders is always left out.
 """
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -343,7 +342,7 @@ class _Page(NamedTuple):
 
     def render(self, entries: Sequence[Entry], sessions: Sequence[Entry]) -> str:
         """Return the block with these memories."""
-        boundary = str(100_000_000 + int.from_bytes(os.urandom(8)) % 900_000_000)
+        boundary = fence.new_boundary()
         namespace = self.request.namespace
         who = "" if namespace == SHARED else f"You are **{namespace}**. "
         parts = [f"## Memory System\n\n{who}You have persistent memory across sessions."]
