@@ -64,7 +64,7 @@ class Mirror:
         for change in changes:
             ref = ref_of(change)
             if ref.collection is Collection.MEMORY:
-                batch = batches.setdefault(ref.namespace, _Batch({}, {}, set(), [], {}))
+                batch = batches.setdefault(ref.namespace, _Batch())
                 batch.add(change, now)
         for namespace, batch in batches.items():
             self._apply(self._place_of(namespace), batch)
@@ -115,7 +115,9 @@ class Mirror:
             chosen = choose([*pad.entries, *new], place.rules, now, pad.left_out)
             placed = {entry.id: candidates[entry.id] for entry in chosen if entry.id in candidates}
             if placed:
-                self._apply(place, _Batch(placed, {}, set(), [], {}))
+                batch = _Batch()
+                batch.added = placed
+                self._apply(place, batch)
 
     def flush(self) -> None:
         """Write new memories that have not been written yet."""
@@ -139,13 +141,13 @@ class Mirror:
                 waiting = waiting._replace(added={record.ref.group: record for record in newest})
                 self._waiting[namespace] = waiting
             pause = time.monotonic() - self._written_at.get(namespace, -_PAUSE_SECONDS)
-            is_due = bool(batch.ended) or (any(waiting) and pause >= _PAUSE_SECONDS)
+            is_due = batch.has_ended or (any(waiting) and pause >= _PAUSE_SECONDS)
             if is_due:
                 del self._waiting[namespace]
                 self._written_at[namespace] = time.monotonic()
         if is_due:
             self._write(place, waiting, batch.dropped)
-        if (batch.unclear or not is_due) and file.exists(place):
+        if (batch.is_unclear or not is_due) and file.exists(place):
             # If the folder can't be written, neither can its file.
             with contextlib.suppress(OSError):
                 file.mark_stale(place)
@@ -167,22 +169,23 @@ class Mirror:
             ) from exc
 
 
-class _Batch(NamedTuple):
+class _Batch:
     """The changes of one transaction in a namespace.
 
     Attributes:
         added: New memories and new versions.
         dropped: Removed memories, with their last version.
-        ended: Memories that were removed or have a new version: the file must not show the old one.
-        unclear: Changes after which the file must be refreshed, such as a decision in a review.
         reinforced: Reinforced memories, and when.
+        has_ended: Whether a memory was removed or has a new version: the file must not show the old
+            one.
+        is_unclear: Whether the file must be refreshed, as after a decision in a review.
     """
 
-    added: dict[str, Record]
-    dropped: dict[str, int]
-    ended: set[str]
-    unclear: list[Change]
-    reinforced: dict[str, str]
+    def __init__(self) -> None:
+        self.added: dict[str, Record] = {}
+        self.dropped: dict[str, int] = {}
+        self.reinforced: dict[str, str] = {}
+        self.has_ended = self.is_unclear = False
 
     def add(self, change: Change, now: datetime) -> None:
         """Add one change of the transaction."""
@@ -193,7 +196,7 @@ class _Batch(NamedTuple):
         elif change.ended_at is not None or change.fields.get("corrected_by"):
             self._drop(change.ref)
         else:
-            self.unclear.append(change)
+            self.is_unclear = True
             reinforced_at = change.fields.get("reinforced_at")
             if reinforced_at is not None:
                 self.reinforced[change.ref.group] = to_iso(from_millis(reinforced_at))
@@ -205,11 +208,11 @@ class _Batch(NamedTuple):
             self.added[memory_id] = record
             self.dropped.pop(memory_id, None)
         elif record.ended_by == PENDING:
-            self.unclear.append(record)
+            self.is_unclear = True
 
     def _drop(self, ref: Ref) -> None:
         self.added.pop(ref.group, None)
-        self.ended.add(ref.group)
+        self.has_ended = True
         self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))
 
 
