@@ -40,7 +40,7 @@ from memories.models import SHARED
 
 if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
-    from memories.identity.prompt import BlockRequest, Prompt
+    from memories.identity.prompt import Block, BlockRequest
     from memories.memories import Memories
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
@@ -244,7 +244,7 @@ def prompt(
     return DAMAGED if block.degraded else 0
 
 
-def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Prompt":
+def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Block":
     """Return the block, without opening a memory if the scratchpad is up to date."""
     from datetime import UTC, datetime
 

@@ -36,7 +36,7 @@ class Line(NamedTuple):
         memory: The memory, or its entry in the scratchpad.
         is_shown: Whether the agent sees it.
         reason: The reason. In the session block: a group of `identity.prompt.group_of` or a key of
-            `Prompt.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
+            `Block.omitted`, or `beyond`. For a prompt: `needed`, `correction`, `in_context`,
             `recall_off`, `corrected`, `below`, `other_project`, `beyond`, `no_room`, or a reason
             of `context.admission`.
         relevance: The log-odds that the prompt needs it; None in the session block.
@@ -156,7 +156,7 @@ def _elapsed_ms(start: float) -> float:
 
 
 def _block_lines(
-    block: blocks.Prompt, projects: set[str | None], *, is_shown: bool
+    block: blocks.Block, projects: set[str | None], *, is_shown: bool
 ) -> Iterator[Line]:
     for entry in (*block.entries, *block.sessions):
         yield Line(entry, is_shown, blocks.group_of(entry, projects))

@@ -172,7 +172,7 @@ def recall_memories(
 
 def build_block(
     request: RecallRequest, situation: Situation, opened: "OpenMemories | None"
-) -> blocks.Prompt:
+) -> blocks.Block:
     """Return the block for the start of a session.
 
     Raises:
@@ -191,7 +191,7 @@ def build_block(
     return blocks.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
 
 
-def context_of(block: blocks.Prompt, namespace: str) -> HookContext:
+def context_of(block: blocks.Block, namespace: str) -> HookContext:
     """Return a block as the context of a session; empty if the block is too long for hosts."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
@@ -208,7 +208,7 @@ def _block_from_store(
     situation: Situation,
     wanted: blocks.BlockRequest,
     opened: "OpenMemories | None",
-) -> blocks.Prompt:
+) -> blocks.Block:
     with open_memories(situation.config, situation, opened) as memories:
         if request.deadline is not None:
             return blocks.build(

@@ -35,7 +35,7 @@ _GUIDELINES = (
 )
 
 
-class Prompt(NamedTuple):
+class Block(NamedTuple):
     """A block, and the memories in it.
 
     Attributes:
@@ -110,7 +110,7 @@ def build(
     budget: int,
     client: str = "shell",
     is_partial: bool = False,
-) -> Prompt:
+) -> Block:
     """Return the block of a namespace, and the memories in it.
 
     Args:
@@ -131,7 +131,7 @@ def build(
     return answer(memories, request._replace(namespace=memories.namespace, is_partial=is_partial))
 
 
-def answer(memories: "Memories", request: BlockRequest) -> Prompt:
+def answer(memories: "Memories", request: BlockRequest) -> Block:
     """Return the block that a request asks for; see `build`."""
     current = memories.scratchpad_at_hand()
     if current is not None:
@@ -140,7 +140,7 @@ def answer(memories: "Memories", request: BlockRequest) -> Prompt:
     return render(request, scratchpad, degraded)
 
 
-def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None = None) -> Prompt:
+def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None = None) -> Block:
     """Return a block with a scratchpad's memories; see `build`.
 
     Args:
@@ -171,7 +171,7 @@ def render(request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None
     if no_room:
         omitted["no_room"] = no_room
     text = page.render(shown, shown_sessions)
-    return Prompt(
+    return Block(
         text,
         tuple(shown),
         tuple(shown_sessions),
@@ -419,19 +419,19 @@ class _Page(NamedTuple):
             )
 
 
-def shape(prompt: Prompt) -> dict[str, Any]:
+def shape(block: Block) -> dict[str, Any]:
     """Return a block as JSON, with its memories and figures."""
     fields: dict[str, Any] = {
-        "prompt": prompt.text,
-        "memories": [entry.id for entry in prompt.entries],
-        "sessions": [entry.id for entry in prompt.sessions],
-        "pending_count": prompt.waiting,
-        "left_out": prompt.left_out,
-        "tokens": prompt.tokens,
-        "degraded": prompt.degraded is not None,
+        "prompt": block.text,
+        "memories": [entry.id for entry in block.entries],
+        "sessions": [entry.id for entry in block.sessions],
+        "pending_count": block.waiting,
+        "left_out": block.left_out,
+        "tokens": block.tokens,
+        "degraded": block.degraded is not None,
     }
-    if prompt.degraded:
-        fields["error"] = prompt.degraded
-    if prompt.notes:
-        fields["notes"] = list(prompt.notes)
+    if block.degraded:
+        fields["error"] = block.degraded
+    if block.notes:
+        fields["notes"] = list(block.notes)
     return fields
