@@ -96,8 +96,9 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         config = load_config({})
         namespace = _read_settings(kwargs.get("hermes_home")).get("namespace", config.namespace)
         is_guest = kwargs.get("platform", "") not in _LOCAL and bool(kwargs.get("user_id"))
-        if is_guest:
-            namespace = _namespace_of(str(kwargs["platform"]), str(kwargs["user_id"]))
+        if is_guest:  # the users of a chat service share no memories
+            user = f"{kwargs['platform']}/{kwargs['user_id']}".encode()
+            namespace = f"{HOST}-{hashlib.blake2b(user, digest_size=12).hexdigest()}"
         self._config = config = config._replace(namespace=namespace)
         self._memories = Memories(config=config, channel=HOST, shared=not is_guest)
         self._captured = Memories(config=config, channel="hook", shared=not is_guest)
@@ -232,9 +233,3 @@ def _read_settings(hermes_home: Any) -> dict[str, Any]:
         return {}
     settings = json.loads(text)
     return settings if isinstance(settings, dict) else {}
-
-
-def _namespace_of(platform: str, user_id: str) -> str:
-    """Return the namespace of one user of a chat service; users share no memories."""
-    digest = hashlib.blake2b(f"{platform}/{user_id}".encode(), digest_size=12).hexdigest()
-    return f"{HOST}-{digest}"

@@ -58,7 +58,9 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
     candidates = {candidate.id: candidate for candidate in kept}
     hits = []
     for shape, hit in zip(data["results"], explanation.hits, strict=True):
-        text = mark(_around(shape["content"], terms), terms)
+        lower = shape["content"].lower()
+        places = [place for place in map(lower.find, _words(terms)) if place >= 0]
+        text = mark(excerpt(shape["content"], min(places, default=0)), terms)
         why = _explain(hit, candidates.get(hit.id), terms)
         hits.append({"shape": shape, "text": text, "why": why})
     more = {
@@ -118,13 +120,6 @@ def describe_words(text: str, terms: Sequence[str]) -> str:
 
 def _words(terms: Sequence[str]) -> set[str]:
     return {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
-
-
-def _around(text: str, terms: Sequence[str]) -> str:
-    """Return a text; a long one is truncated to the part around the first search word."""
-    lower = text.lower()
-    places = [place for place in map(lower.find, _words(terms)) if place >= 0]
-    return excerpt(text, min(places, default=0))
 
 
 def mark(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
