@@ -72,7 +72,7 @@ def test_the_help_and_the_guide_have_the_same_exit_codes() -> None:
     from memories.cli import help_page
 
     sentence = "0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged records were left out"
-    sentence += ", or the store was out of reach and the scratchpad answered."
+    sentence += ", or the store was unreachable and the scratchpad answered."
     assert f"xit codes: {sentence}" in " ".join(help_page().split())
     guide = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d) \| (\w+)", guide, re.M)

@@ -28,11 +28,11 @@ def query() -> Iterable[tuple[str, ...]]:
 
 def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
     """Yield the rows of fields of an answer."""
-    yield "field", "there", "meaning"
+    yield "field", "in JSON", "meaning"
     for row in rows:
         yield (
             f"`{row.name}`",
-            "always" if row.default is ALWAYS else "unless it says nothing",
+            "always" if row.default is ALWAYS else "unless empty or the default",
             row.about,
         )
 

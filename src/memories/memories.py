@@ -1161,13 +1161,13 @@ class Memories:
         matches = self._scratchpads.search(query, filters, offline=offline)
         return matches._replace(found=self._judge_hits(matches.found, filters))
 
-    def edits(self) -> tuple[str, ...]:
+    def apply_edits(self) -> tuple[str, ...]:
         """Apply the edits made to the scratchpad's file; return a sentence for each that failed.
 
         Without edits it costs one stat of the file. If the store is read-only, the edits stay for
         later.
         """
-        return self._scratchpads.edits()
+        return self._scratchpads.apply_edits()
 
     def offline(self) -> "Scratchpad | None":
         """Return the contents of the scratchpads' files, whichever store they mirror; None without

@@ -204,7 +204,7 @@ def test_backup_reports_queued_turns(memory: Command, store: Path) -> None:
     (store.parent / f"{store.name}.ann.turns.jsonl").write_text('{"conversation_id": "c"}\n' * 2)
     answer = memory("backup")
     assert answer.json["queued"] == 2
-    assert "2 turns wait in the retry queue and are not in the backup" in answer.err
+    assert "2 turns in the retry queue are not in the backup" in answer.err
     assert memory("doctor").out.count('"queued": 2') == 1
 
 

@@ -180,7 +180,7 @@ TURNS: list[tuple[str, bytes, str]] = [
     (
         "29",
         b'{"content":"a","usr_id":"x"}',
-        "line 1 is not a turn: it must be a JSON object with keys among",
+        "line 1 is not a turn: it must be a JSON object with content and only these",
     ),
     ("30", b'["a"]', "line 1 is not a turn"),
     ("30", b'"a"', "line 1 is not a turn"),

@@ -89,7 +89,7 @@ def test_an_object_says_what_its_memory_is(memory: Command) -> None:
         ("nonsense", "it is not JSON ("),
         ('{"content": "a", "content": "b"}', 'it contains the key "content" twice'),
         ('{"content": "a", "text": "b"}', 'it contains "content" twice, under both of its names'),
-        ("[1]", "it is neither a JSON object nor a text in quotes"),
+        ("[1]", "it is neither a JSON object nor a quoted string"),
         ('{"tags": {}}', 'it contains no text under "content"'),
         ('{"content": 5}', 'it contains no text under "content"'),
         ('{"content": ""}', "content is empty"),
@@ -260,7 +260,7 @@ def test_reported_lines_are_stored_at_an_interrupt(folder: Path) -> None:
     out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (1, b"")
     error = json.loads(err)["error"]
-    assert error.startswith("up to line 60 all acceptable lines are stored, but it was interrupted")
+    assert error.startswith("all acceptable lines up to 60 are stored, but it was interrupted")
     assert error.endswith("running it again stores nothing twice")
     with Memories() as memories:
         assert {found.id for found in memories.list(limit=1000).memories} == {

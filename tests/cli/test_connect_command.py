@@ -815,7 +815,7 @@ def test_the_store_that_is_set_is_carried_but_no_password(
 
 
 def test_hooks_that_may_use_another_store_are_reported(memory: Command, user: Path) -> None:
-    told = "its hooks take MEMORY_HOME, MEMORY_STORE from"
+    told = "hooks read MEMORY_HOME, MEMORY_STORE from"
     set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
     assert told in " ".join(
         memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"]

@@ -117,7 +117,7 @@ def test_memories_of_a_foreign_file_wait_for_review(memory: Command) -> None:
     shown = memory(
         "import", "-", "-n", "shared", "--format", "text", stdin=FILE.replace("-8000-", "-9000-")
     ).out
-    assert "3 memories wait for review" in shown
+    assert "3 memories now wait for review" in shown
     assert "memory review -n shared --import " in shown
 
 

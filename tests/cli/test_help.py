@@ -17,6 +17,7 @@ from memories import __version__
 from memories.cli import ALIASES, COMMANDS, everyday_page, help_page
 from memories.cli.app import TIME, app
 from memories.guard.validate import MAX_LIMIT
+from memories.search.filters import FILTERS
 from memories.settings import SETTINGS
 
 Command = Callable[..., Any]
@@ -283,19 +284,17 @@ def test_every_option_with_a_default_says_it() -> None:
     """
     told = {(name, option.name): found[1] for name, option in options()
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
-    without = {
-        "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
-        "supersedes", "remove_tags", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
-        "import_id", "match", "written_by", "trust",
-        "not_corrects", "host", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user",
-        "env_file", "anchors", "valid_until", "recheck",
+    without = {name for name, row in FILTERS.items() if not row.default} | {
+        "tag", "agent", "personality", "type", "cursor", "key", "supersedes", "remove_tags", "message_id", "target",
+        "salvage", "action", "against", "partitions", "import_id", "match", "not_corrects", "host", "to", "source",
+        "allow", "jsonl", "lines", "version", "title", "user", "env_file", "anchors", "valid_until", "recheck",
         "names", "tls_cert", "tls_key", "issuer", "public_url",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:
             has_none = option.name in without and (name, option.name) != ("context", "conversation")
             has_none = has_none and (name, option.name) != ("serve", "host")
-            has_none = has_none or (option.name == "role" and name != "turns add")
+            has_none = has_none and (name, option.name) != ("turns add", "role")
             assert ((name, option.name) in told) is not has_none, (name, option.name)
     assert {value for (_, option), value in told.items() if option == "namespace"} == {
         DEFAULTS["namespace"]

@@ -300,7 +300,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
     answer = memory("namespaces", "delete", "ann")
     assert (answer.code, answer.error) == (
         2,
-        "this can't be undone, but there is no terminal to ask at; add --yes to confirm",
+        "this can't be undone, but there is no terminal to ask on; add --yes to confirm",
     )
     assert memory("namespaces", "delete", "ann", "--dry-run").json["memories"] == 2
     assert memory("namespaces", "delete", "ann", "--yes").json["memories"] == 2

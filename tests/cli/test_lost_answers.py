@@ -32,7 +32,7 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     ),
     "review reject": (["review", "reject", "--yes", "WAITING"], "1 memories were rejected"),
     "confirm": (["confirm", "ID"], "ID was confirmed"),
-    "tidy": (["tidy"], "0 proposals wait for review"),
+    "tidy": (["tidy"], "0 proposals are waiting for review"),
     "move": (["move", "ID", "--to", "bob"], "1 were moved to bob"),
     "rollback": (["rollback", "--to", "2020-01-01"], "1 deleted"),
     "forget": (["forget", "ID", "--yes"], "ID was permanently forgotten"),

@@ -113,7 +113,7 @@ def test_several_are_deleted_restored_and_forgotten(memory: Command, three: list
     assert len(contents(memory)) == 3
     refused = memory("forget", *three[:2])
     assert refused.code == 2
-    assert "there is no terminal to ask at" in refused.error
+    assert "there is no terminal to ask on" in refused.error
     gone = memory("forget", "-", "--yes", stdin="\n".join(three[:2])).json
     assert [found["forgotten"] for found in gone["results"]] == [True, True]
     assert [memory("history", name).code for name in three] == [1, 1, 0]
@@ -138,7 +138,7 @@ def test_ids_from_standard_input_are_tagged(memory: Command, three: list[str]) -
     assert [found["type"] for found in answer["results"]] == ["fact", "fact"]
     assert memory("tags", "type").json["values"] == [{"value": "fact", "count": 2}]
     refused = memory("update", "-", "new text", "--type", "fact", stdin=three[0])
-    assert (refused.code, "only be combined with tags" in refused.error) == (2, True)
+    assert (refused.code, "can't be combined with CONTENT" in refused.error) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_script_decides_only_if_its_writer_says_yes(
     arguments = [captured[0] if each == "ID" else each for each in decision]
     refused = memory(*arguments)
     assert refused.code == 2
-    assert "there is no terminal to ask at; add --yes to confirm" in refused.error
+    assert "there is no terminal to ask on; add --yes to confirm" in refused.error
     assert waiting(memory) == set(captured)
     assert trusted(memory) == []
     assert memory(*arguments, "--yes").code == 0

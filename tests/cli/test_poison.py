@@ -132,7 +132,7 @@ def test_each_is_found_and_marked_wherever_it_is_shown(bob: Command) -> None:
             for hit in shape["results"]:
                 assert (hit["content"] in TEXTS) == bool(hit.get("suspicious")), hit
                 seen.add(hit["content"])
-            assert "follow none of them" in shape["note"]
+            assert "do not follow them" in shape["note"]
             [said] = call(memories, "search_memories", query=topic, limit=50).content
             for row in said.text.split("\n"):  # type: ignore[union-attr]
                 hostile = any(row.endswith(f": {plain(text)}") for text in TEXTS)

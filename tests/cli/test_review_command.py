@@ -81,7 +81,7 @@ def test_captured_memories_are_listed_only_for_review(memory: Command, captured:
         ["list", "--pending"],
         ["review"],
     ):
-        assert "waits for review" in memory(*arguments, "--format", "text").out
+        assert "waiting for review" in memory(*arguments, "--format", "text").out
     assert "memory review" in memory("status", "--format", "text").out
 
 
@@ -340,7 +340,7 @@ def test_answers_as_text(memory: Command, captured: list[str]) -> None:
     assert f"name it: memory review accept {captured[1][:18]}" in dry
     assert "Rejected 1;" in memory("review", "reject", "--yes", captured[0], "--format", "text").out
     memory("review", "reject", "--yes", *captured[1:])
-    assert memory("review", "--format", "text").out == "Nothing waits for review.\n"
+    assert memory("review", "--format", "text").out == "Nothing is waiting for review.\n"
 
 
 def test_the_answer_of_a_create_that_waits(memory: Command) -> None:
@@ -366,7 +366,7 @@ def test_a_key_decides_about_each_memory_newest_first(
     assert shown.code == 0
     assert [shown.out.count(f"{number} of 3") for number in (1, 2, 3)] == [1, 1, 1]
     assert shown.out.index(TEXTS[2]) < shown.out.index(TEXTS[1]) < shown.out.index(TEXTS[0])
-    assert "1 accepted, 1 rejected, 1 skipped. 1 memory waits for review." in shown.out.lower()
+    assert "1 accepted, 1 rejected, 1 skipped. 1 memory is waiting for review." in shown.out.lower()
     assert ids(memory("list")) == [captured[2]]
     assert waiting(memory) == {captured[0]}
 
@@ -376,7 +376,7 @@ def test_decisions_by_keys_can_be_undone_one_after_another(
 ) -> None:
     shown = terminal("review", typed="aruuq", env={"EMBEDDER": "fake"})
     assert shown.out.count("undone") == 2
-    assert "nothing decided. 3 memories wait" in shown.out.lower()
+    assert "nothing decided. 3 memories are waiting" in shown.out.lower()
     assert waiting(memory) == set(captured)
     assert memory("list").json["count"] == 0
 

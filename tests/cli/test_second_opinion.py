@@ -89,7 +89,7 @@ def test_a_command_that_fails_withholds_nothing(
     judge(script)
     answer = untidy("tidy")
     assert (answer.json["count"], answer.json["withheld"]) == (3, 0)
-    assert answer.err.startswith("The second opinion of TIDY_COMMAND doesn't count: it ")
+    assert answer.err.startswith("TIDY_COMMAND gave no second opinion: it ")
     assert problem in " ".join(answer.err.split())
 
 

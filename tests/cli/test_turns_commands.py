@@ -111,7 +111,9 @@ def test_a_message_id_is_stored_once_and_reported_as_known(memory: Command) -> N
     assert shapes[2]["reason"].startswith(
         'message id "a" belongs to trip#0, which has other content'
     )
-    assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
+    assert (
+        json.loads(told[2].err)["error"] == f"1 of 1 turns were not stored: {shapes[2]['reason']}"
+    )
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
     assert (known.code, known.out.splitlines()[-1]) == (0, "Already known: not stored again.")
@@ -149,7 +151,7 @@ def test_each_message_is_reported_and_a_refused_one_does_not_stop_the_others(
     assert contents(memory("turns", "tail", "trip")) == ["one", "two", "three", "four"]
     text = memory("turns", "add", "trip", "-", "--format", "text", stdin=mixed)
     assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turns; the last one has index 4.")
-    assert text.out.splitlines()[1] == "Known already: 1."
+    assert text.out.splitlines()[1] == "Already known: 1."
     assert text.out.splitlines()[2].startswith("Refused: message id")
 
 
@@ -746,7 +748,7 @@ def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_
         assert [(turn["content"], turn["waiting"], turn["turn_index"]) for turn in shown] == [
             ("ferry 0", True, 0), ("ferry 1", True, 1),
         ]  # fmt: skip
-        assert (answer.code, "only turns that wait to be stored are shown" in answer.err) == (
+        assert (answer.code, "only turns waiting to be stored are shown" in answer.err) == (
             1,
             True,
         )
@@ -759,7 +761,7 @@ def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_
         2,
     )
     assert (
-        "waits to be stored"
+        "waiting to be stored"
         in memory("turns", "tail", "trip", "--store", down, "--format", "text").out
     )
     assert memory("turns", "tail", "other", "--store", down).code == 1

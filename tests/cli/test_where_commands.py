@@ -161,7 +161,7 @@ def test_an_answer_for_people_names_the_first_and_the_way_back(
         ),
         (
             ("tags", "paint", "red"),
-            '"paint" is not a change of tags; use set, remove, rename, merge',
+            '"paint" does not change tags; use set, remove, rename, merge',
         ),
         (("tags", "set", "=by=x"), 'tag "=by=x" is not of the form key=value'),
         (("rollback",), "Missing option '--to'; see memory rollback --help"),
@@ -180,7 +180,7 @@ def test_what_does_not_go_together_is_refused(
 def test_forgetting_many_needs_a_yes(memory: Command) -> None:
     answer = memory("forget", "--where", "type = fact")
     assert answer.code == 2
-    assert "there is no terminal to ask at" in answer.error
+    assert "there is no terminal to ask on" in answer.error
     assert len(contents(memory)) == 3
     done = memory("forget", "--where", "type = fact", "--yes").json
     assert (done["count"], "undo" in done) == (2, False)

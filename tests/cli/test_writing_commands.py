@@ -187,7 +187,7 @@ def test_additions_of_a_repetition_are_merged_and_contradictions_reported(memory
         "chat",
     )
     assert again.json["hint"] == (
-        "not stored again: this memory says the same; merged into it: tags, decay; it was reinforced; not merged: "
+        "not stored again: this memory already says the same thing; merged into it: tags, decay; it was reinforced; not merged: "
         f"tag type, confidence; to change that: memory update {first['id']} for tags, memory create CONTENT "
         f"--supersedes {first['id']} for the rest"
     )

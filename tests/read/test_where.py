@@ -192,7 +192,6 @@ def test_errors_name_the_position() -> None:
         ("version = many", 1, '"many" is not a number'),
         ("version = nan", 1, '"nan" is not a number'),
         ("trust = low", 1, 'trust is one of user, agent, captured, imported, not "low"'),
-        ("channel = mpc", 1, "channel is one of"),
         ("decay = fast", 1, "decay is one of"),
         ("deleted = true", 1, "deleted stands alone"),
         ("has(pending)", 5, "pending stands alone"),
@@ -222,6 +221,12 @@ def test_turns_refuse_names_that_only_memories_have() -> None:
 def test_anything_but_text_is_refused() -> None:
     texts = ["", "  ", None, 3, "x" * (MAX_CHARACTERS + 1)]
     assert [text for text in texts if not refusal(text).startswith("where is ")] == []
+
+
+def test_a_program_may_use_a_channel_of_its_own() -> None:
+    own = MEMORY._replace(labels=stamp_labels({}, ORIGIN._replace(channel="hermes")))
+    assert fits("channel = hermes", own)
+    assert not fits("channel = hermes")
 
 
 def test_words_are_found_in_any_script_and_only_whole() -> None:

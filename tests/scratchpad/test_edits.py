@@ -50,7 +50,7 @@ def test_a_changed_content_is_a_new_version(bob: Memories) -> None:
 def test_an_added_line_becomes_a_memory(bob: Memories, line: str) -> None:
     store(bob, "The user prefers tabs")
     edit(bob, "memories:\n", f"memories:\n{line}\n")
-    assert bob.edits() == ()
+    assert bob.apply_edits() == ()
     [added] = [
         memory for memory in bob.list().memories if memory.version == 1 and "new" in memory.content
     ]
@@ -65,7 +65,7 @@ def test_a_line_may_be_added_at_the_end(bob: Memories, line: str) -> None:
     store(bob, "The user prefers tabs")
     with file_of(bob).open("a", encoding="utf-8") as stream:
         stream.write(f"{line}\n")
-    assert bob.edits() == ()
+    assert bob.apply_edits() == ()
     assert set(contents(bob)) == {"A new fact", "The user prefers tabs"}
     with file_of(bob).open("a", encoding="utf-8") as stream:
         stream.write("- content: no\n  pinned: maybe\n- : [\n")
@@ -79,7 +79,7 @@ def test_lines_may_be_added_to_an_empty_scratchpad(bob: Memories, line: str) -> 
     bob.delete(store(bob, "The user prefers tabs"))
     bob.scratchpad()
     edit(bob, "memories:\n", f"memories:\n{line}\n")
-    assert bob.edits() == ()
+    assert bob.apply_edits() == ()
     assert contents(bob) == ["A new fact"]
 
 
@@ -115,10 +115,10 @@ def test_a_removed_entry_is_left_out_and_unpinned_and_not_deleted(bob: Memories)
 def test_pins_can_be_set_in_the_file(bob: Memories) -> None:
     name = store(bob, "The user prefers tabs")
     edit(bob, "pinned: false", "pinned: yes")
-    bob.edits()
+    bob.apply_edits()
     assert bob.get(name).pinned
     edit(bob, "pinned: true", "pinned: false")
-    bob.edits()
+    bob.apply_edits()
     assert not bob.get(name).pinned
 
 
@@ -141,7 +141,7 @@ def test_an_old_copy_that_is_saved_reverts_no_entry_that_was_not_edited(bob: Mem
     copy = file_of(bob).read_text()
     bob.update(name, "The user prefers two spaces")
     file_of(bob).write_text(copy.replace("memories:\n", 'memories:\n- "one more"\n'))
-    bob.edits()
+    bob.apply_edits()
     assert bob.get(name).content == "The user prefers two spaces"
 
 
@@ -238,7 +238,7 @@ def test_a_second_copy_does_not_replace_the_first(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     for number in range(3):
         edit(bob, "memories:\n", f"memories: [}} # {number}\n")
-        assert len(bob.edits()) == 1
+        assert len(bob.apply_edits()) == 1
     texts = [copy.read_text() for copy in copies_of(bob)]
     assert sorted(re.findall(r"\} # (\d)", "".join(texts))) == ["0", "1", "2"]
 
@@ -249,7 +249,7 @@ def test_the_same_text_is_kept_only_once(bob: Memories) -> None:
     text = file_of(bob).read_text()
     for _ in range(2):
         file_of(bob).write_text(text)
-        assert len(bob.edits()) == 1
+        assert len(bob.apply_edits()) == 1
     assert [copy.read_text() for copy in copies_of(bob)] == [text]
 
 
@@ -257,7 +257,7 @@ def test_an_edited_file_of_another_store_is_kept_beside(bob: Memories, home: Pat
     store(bob, "The user prefers tabs")
     edit(bob, "memories.db", "elsewhere.db")
     edit(bob, "memories:\n", "memories:\n- A new fact\n")
-    [note] = bob.edits()
+    [note] = bob.apply_edits()
     assert "belongs to the store sqlite:" in note
     assert [copy.read_text().count("A new fact") for copy in copies_of(bob)] == [1]
     assert contents(bob) == ["The user prefers tabs"]
@@ -267,10 +267,10 @@ def test_anchors_aliases_and_tags_are_only_text(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     bomb = "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for n in range(1, 60))
     edit(bob, "memories:\n", f"b0: &b0 [x]\n{bomb}memories:\n- !!python/object:os.system x\n")
-    assert bob.edits() == ()
+    assert bob.apply_edits() == ()
     assert set(contents(bob)) == {"The user prefers tabs", "x"}
     edit(bob, "memories:\n", f"b0: &b0 [x]\n{bomb}memories:\n- content: *b59\n")
-    [note] = bob.edits()
+    [note] = bob.apply_edits()
     assert "without a content" in note
     assert len(note) < 500
 
@@ -317,7 +317,7 @@ def test_a_forgotten_memory_leaves_the_copies_too(bob: Memories, how: str) -> No
     edit(bob, "xyzzy ", "xyzzy changed ")
     if how == "unreadable":
         edit(bob, "memories:\n", "memories: [}\n")
-    bob.edits()
+    bob.apply_edits()
     [copy] = copies_of(bob)
     assert "xyzzy" in copy.read_text()
     bob.forget(name)
@@ -331,7 +331,7 @@ def test_copies_follow_a_rename(bob: Memories, home: Path) -> None:
 
     store(bob, "The user prefers tabs")
     edit(bob, "memories:\n", "memories: [}\n")
-    bob.edits()
+    bob.apply_edits()
     namespaces.move(bob._store, bob.config, "bob", "robert", merge=False)
     assert [copy.name for copy in (home / "robert").glob("scratchpad.edited*")] == [
         "scratchpad.edited.yaml"

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from memories.write.create import Created
 
 NOTHING = "nothing found"
-MAX_SHOWN = 2_000  # characters shown of each of several texts; a single text is shown whole
+MAX_SHOWN = 2_000  # maximum number of characters of each of several texts; a single text is whole
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
-_SHORT_ID = 18  # characters of an id if its shortest unique prefix isn't looked up
+_SHORT_ID = 18  # length of an id whose shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")
 
 
 class UnknownIds(NamedTuple):
-    """Shortens ids only by length, for answers that don't come from a store."""
+    """Shortens ids to a fixed length, for answers that don't come from a store."""
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return a prefix of each id that few others share."""

@@ -13,10 +13,10 @@ _MARKS = {"kept": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 
 
 class Part(NamedTuple):
-    """A part of two texts.
+    """A run of words in one or both of two texts.
 
     Attributes:
-        change: `kept`, `removed` or `added`.
+        change: `kept` if both contain it, `removed` or `added` if only the old or the new one does.
         text: The words.
     """
 
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 def compare_versions(contents: Sequence[str]) -> list[list[Part]]:
-    """Return each text's differences from the previous one; the first is kept whole."""
+    """Return each text's differences from the previous one; the first text is one kept part."""
     if not contents:
         return []
     first = [Part("kept", contents[0])]
@@ -42,9 +42,9 @@ def mark_changes(parts: Sequence[Part]) -> str:
 
 
 def compare(old: str, new: str) -> list[Part]:
-    """Return the parts of two texts.
+    """Compare two texts word by word.
 
-    Kept and removed parts together are the old text, kept and added ones the new text.
+    The kept and removed parts form the old text; the kept and added parts form the new one.
     """
     parts: list[Part] = []
     for part in _changes(_WORDS.findall(old), _WORDS.findall(new)):

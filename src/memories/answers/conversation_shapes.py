@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
 
-MAX_REDACTED = 1_000  # kinds of secrets listed in an answer
+MAX_REDACTED = 1_000  # maximum number of removed secrets listed in an answer
 
 
 def turn(record: "Turn") -> dict[str, Any]:
@@ -58,7 +58,7 @@ def forget_turns_result(
 
     Args:
         forgotten: The erased turns, or those that would be erased.
-        memories: How many memories went with the turns; None if only turns are erased.
+        memories: How many memories were erased with the turns; None if only turns are erased.
         dry_run: Whether nothing was erased.
     """
     answer = {

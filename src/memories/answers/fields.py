@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memories.models import Memory
 
 ALWAYS: Any = object()
-MAX_SIMILAR = 120  # characters shown of each memory that a new one may replace
+MAX_SIMILAR = 120  # maximum number of characters of each memory that a new one may replace
 _SCALARS = frozenset({str, int, float, bool, type(None)})  # JSON has these types
 
 
@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
     Attributes:
         name: Its name in JSON and for `--fields`.
-        kind: Its type, in the words of `server.api.openapi`: `text`, `time?` for a time or null,
+        kind: Its type, as `server.api.openapi` names it: `text`, `time?` for a time or null,
             `texts`, …
         about: Its meaning, for the docs.
         default: The value that JSON leaves out; `ALWAYS` if every value is shown.
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def cut(content: str, characters: int) -> str:
-    """Return a text on one line, cut to at most this many characters."""
+    """Return a text on one line, truncated to this many characters."""
     line = " ".join(content.split())
     return line if len(line) <= characters else f"{line[: characters - 1].rstrip()}…"
 
@@ -124,10 +124,10 @@ KNOWN_TAGS = (
     Field("type", "text", "The kind in its tags.", read=_tag("type")),
     Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
 )
-_SUSPICIOUS = Field("suspicious", "texts", "Why it may give orders to a model.", [], "suspicious")
-_REDACTED = Field(
-    "redacted", "texts", "The kinds of secrets that were removed from it.", [], "redacted"
+_SUSPICIOUS = Field(
+    "suspicious", "texts", "Why it looks like an instruction to a model.", [], "suspicious"
 )
+_REDACTED = Field("redacted", "texts", "The kinds of secrets removed from it.", [], "redacted")
 _ACCEPTED = (
     Field(
         "accepted_at",
@@ -144,7 +144,7 @@ MEMORY = (
     *KNOWN_TAGS,
     Field("tags", "tags", "All tags.", read=_tags, label="tags"),
     Field("namespace", "text", "The namespace that it belongs to.", label="namespace"),
-    Field("decay_policy", "text", "How its confidence ages.", label="decay"),
+    Field("decay_policy", "text", "How its confidence decays.", label="decay"),
     Field("confidence", "number", "How current it is, 0 to 1."),
     Field("created_at", "time", "When its first version was written.", label="created"),
     Field("updated_at", "time", "When its latest version was written.", label="updated"),
@@ -157,17 +157,17 @@ MEMORY = (
     Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
     Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),
     Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
-    Field("source", "text", "The conversation or turn from which it was made.", None),
+    Field("source", "text", "The conversation or turn that it comes from.", None),
     Field("deleted", "flag", "Whether it was deleted.", False),
-    Field("access_count", "whole", "How often it was read, about.", 0),
+    Field("access_count", "whole", "About how often it was read.", 0),
     Field("origin", "object", "Who wrote its latest version.", None, "writer", _origin),
     Field("pending", "flag", "Whether it waits for review.", False, "state"),
     Field("pinned", "flag", "Whether it stays in the scratchpad.", False),
     *_ACCEPTED,
     _REDACTED,
     _SUSPICIOUS,
-    Field("anchors", "texts", "What makes it true.", [], "anchors"),
-    Field("valid_until", "time", "Until when it holds.", None, "holds until"),
+    Field("anchors", "texts", "The evidence that it cites.", [], "anchors"),
+    Field("valid_until", "time", "When it stops being true.", None, "holds until"),
     Field("recheck_days", "whole", "After how many days it should be confirmed.", None),
     Field("anchored_at", "time", "When its anchors were last known to hold.", None),
     Field(
@@ -185,7 +185,13 @@ MEMORY = (
         None,
         read=_verdict("reason"),
     ),
-    Field("verdict_since", "time", "When it changed, or last held.", None, read=_verdict("since")),
+    Field(
+        "verdict_since",
+        "time",
+        "When it changed, or when it last held.",
+        None,
+        read=_verdict("since"),
+    ),
 )
 TURN = (
     Field("id", "text", "The conversation and the index, such as `standup#3`."),
@@ -227,7 +233,7 @@ VERSION = (
         "What wrote it: `create`, `update`, `confirm`, `restore` or `rollback`.",
     ),
     Field("created_at", "text", "When it was written."),
-    Field("ended_at", "time", "When it stopped being the current one.", None),
+    Field("ended_at", "time", "When it stopped being current.", None),
     Field("ended_by", "text", "What ended it.", None),
     *_ACCEPTED,
     _SUSPICIOUS,
@@ -235,8 +241,8 @@ VERSION = (
 HIT = (
     Field("speaker", "text", "Who said it; for a memory, the agent in its tags.", None),
     Field("conversation_id", "text", "The conversation; for a memory, the tag of that name.", None),
-    Field("similarity", "number?", "The cosine of its embedding and the query's."),
-    Field("calibrated", "number", "The same on a scale that all embedders share.", None),
+    Field("similarity", "number?", "The cosine similarity of its embedding and the query's."),
+    Field("calibrated", "number", "The similarity on a scale that all embedders share.", None),
     Field("score", "number", "The ranking score, 0 to 1, comparable only within one search."),
     Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
 )
@@ -244,13 +250,18 @@ KIND = Field("kind", "text", "`memory` or `turn`.")
 # The result of a create, without the memory.
 CREATED = (
     Field("stored", "flag", "Whether a memory or a version was written."),
-    Field("duplicates", "[Similar]", "Memories that say the same, so it was refused.", []),
-    Field("merged", "texts", "What it added to the memory with the same text.", []),
-    Field("not_merged", "object", "What that memory says differently.", {}),
-    Field("reinforced", "flag", "Whether that memory was reinforced.", False),
-    Field("similar_to", "[Similar]", "Similar memories that say something else.", []),
-    Field("redacted", "texts", "The kinds of secrets that were removed.", []),
+    Field(
+        "duplicates",
+        "[Similar]",
+        "Existing memories that say the same thing, if it was refused.",
+        [],
+    ),
+    Field("merged", "texts", "What it added to the existing memory.", []),
+    Field("not_merged", "object", "What was not added to the existing memory.", {}),
+    Field("reinforced", "flag", "Whether the existing memory was reinforced.", False),
+    Field("similar_to", "[Similar]", "Similar memories that say something different.", []),
+    Field("redacted", "texts", "The kinds of secrets removed from it.", []),
     Field("note", "text", "A remark, such as why it has no vector.", ""),
-    Field("hint", "text", "The result in one sentence, and the next step.", ""),
+    Field("hint", "text", "The result and the next step, in one sentence.", ""),
 )
 NAMES = frozenset(field.name for field in (*MEMORY, *TURN, *VERSION, *HIT, KIND))

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from memories.transfer.stats import Stats
 
 HINT_UNCHECKED = (
-    "an older version wrote this export, without a last line; it may be incomplete and nothing "
-    "can show whether it is"
+    "an older version wrote this export, without the last line that shows whether it is complete, "
+    "so it may be incomplete"
 )
-MAX_LOST = 1_000  # lost records listed in an answer; all are counted
-_MAX_NAMED = 5  # damaged records listed in a sentence
-_MAX_EXCERPT = 120  # characters of a memory shown in statistics
-# SQLite moves the log into the file at 4 MB unless a reader is active.
+MAX_LOST = 1_000  # maximum number of lost records listed in an answer; all are counted
+_MAX_NAMED = 5  # maximum number of damaged records listed in a sentence
+_MAX_EXCERPT = 120  # maximum number of characters of a memory in statistics
+# SQLite moves the log into the database file at 4 MB, unless a reader is active.
 _LARGE_LOG_BYTES = 16 * 2**20
 
 
@@ -65,7 +65,7 @@ def status(state: "Status", problem: str | None = None) -> dict[str, Any]:
 
 
 def unreachable(store: str, error: str) -> dict[str, Any]:
-    """Return the state of a store that did not answer, as far as its URL reveals it."""
+    """Return the state of a store that did not answer, with what its URL reveals."""
     store = without_password(store)
     answer = {"status": "unhealthy", "store": store, "error": error}
     if host := chroma_host(store):
@@ -74,8 +74,7 @@ def unreachable(store: str, error: str) -> dict[str, Any]:
 
 
 def large_log(state: "Status") -> int | None:
-    """Return the write-ahead log's size if SQLite has been unable to empty it for long; else
-    None."""
+    """Return the write-ahead log's size if SQLite has long been unable to empty it; else None."""
     if state.log_bytes is None or state.log_bytes <= _LARGE_LOG_BYTES:
         return None
     return state.log_bytes
@@ -85,8 +84,8 @@ def describe_problem(state: "Status") -> str:
     """Return why a store that answered is unhealthy; empty if it is healthy."""
     if state.missing_commits:
         return (
-            f"{state.missing_commits} acknowledged commits are missing: the log of the store was "
-            "cut or removed, or an older copy replaced the store; it can be read but not written; "
+            f"{state.missing_commits} acknowledged commits are missing: the store's log was "
+            "truncated or removed, or an older copy replaced the store; it is read-only for now; "
             "restore a backup (memory restore FILE --replace), or accept the loss: memory doctor "
             "--fix"
         )
@@ -103,8 +102,7 @@ def describe_problem(state: "Status") -> str:
 
 
 def chroma_host(store: str) -> str:
-    """Return the host and port of a Chroma server, as the specification requires; empty for
-    others."""
+    """Return the host and port of a Chroma server; empty for other stores."""
     kind, _, address = store.partition("://")
     if kind != "chroma":
         return ""
@@ -159,7 +157,7 @@ def config(settings: "Config") -> dict[str, Any]:
 
 
 def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return the result of an import, with an id unless the file is the user's own."""
+    """Return the result of an import, with its id unless the file is the user's own."""
     answer: dict[str, Any] = fields(imported, "imported", "known", "conflict_count")
     answer["conflicts"] = [
         {"line": line, **ref._asdict(), "reason": reason}
@@ -179,7 +177,7 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
         for namespace in sorted(imported.pending)
     ]
     if commands:
-        hint = f"the imported memories wait for review; to decide run: {'; '.join(commands)}"
+        hint = f"the imported memories wait for review; to decide, run: {'; '.join(commands)}"
         answer["hint"] = hint
     return answer
 
@@ -196,7 +194,7 @@ def source_import_result(counts: "Counts", source: str, *, dry_run: bool) -> dic
 
 
 def kind_counts(counts: "Counts") -> dict[str, Any]:
-    """Return the counts of an import by kind, with the first and the last time in the source."""
+    """Return the counts of an import by kind, with the earliest and latest time in the source."""
     shape: dict[str, Any] = {
         "turns": counts.turns,
         "conversations": len(counts.conversations),
@@ -208,7 +206,7 @@ def kind_counts(counts: "Counts") -> dict[str, Any]:
 
 
 def backup_result(backup: "BackedUp", store: str, queued: int) -> dict[str, Any]:
-    """Return the result of backing up the store at a URL, and how many turns are still queued."""
+    """Return the result of backing up the store at a URL, and the number of turns not in it yet."""
     return {
         "backup": str(backup.file),
         "verified": True,
@@ -234,7 +232,7 @@ def restore_result(restored: "Restored", file: str, store: str) -> dict[str, Any
 
 
 def doctor_result(examined: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
-    """Return the findings of a check, and the repairs made before it, if any."""
+    """Return the findings of a check, and any repairs made before it."""
     findings = []
     for finding in examined.findings:
         row = {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}

@@ -4,7 +4,7 @@ This module contains only the table of commands and the page that lists them, so
 neither click nor any command.
 """
 
-# The headings of the page, and below each the commands: the module that defines each, and its help.
+# The page's headings, and the commands below each: the module that defines it, and its help.
 _GROUPS = {
     "Remember": {
         "create": ("memories", "Store a memory, unless it is already stored."),
@@ -19,14 +19,14 @@ _GROUPS = {
     },
     "Change": {
         "update": ("memories", "Add a new version of a memory, with new text or tags."),
-        "edit": ("memories", "Edit a memory in your editor; the saved text is its new version."),
+        "edit": ("memories", "Edit a memory in your editor; saving adds a version."),
         "reinforce": ("memories", "Restart the decay of a reinforceable memory."),
         "delete": ("memories", "Delete a memory; restore undoes this."),
         "restore": ("memories", "Restore a deleted memory, or an entire store from a backup."),
-        "review": ("review", "Review waiting memories: list, accept, edit, reject."),
-        "verify": ("memories", "Check whether what memories cite still holds."),
-        "confirm": ("memories", "Say that a memory is still true: adds a version."),
-        "tidy": ("review", "Propose what to delete, link or keep, for review."),
+        "review": ("review", "Review waiting memories: list, accept, edit or reject them."),
+        "verify": ("memories", "Check memories against the files and code that they cite."),
+        "confirm": ("memories", "Confirm that a memory is still true; adds a version."),
+        "tidy": ("review", "Propose memories to delete, link or keep, for review."),
         "move": ("identities", "Move memories to another namespace."),
         "rollback": ("bulk", "Restore memories to an earlier time."),
         "forget": ("memories", "Permanently erase a memory with all its versions."),
@@ -35,16 +35,16 @@ _GROUPS = {
         "turns": ("turns", "Add, read and erase the turns of conversations."),
     },
     "Agents": {
-        "context": ("turns", "Build the prompt with which a model answers a message."),
+        "context": ("turns", "Build the prompt for a model's answer to a message."),
         "prompt": ("agents", "Print the block that starts a session's prompt."),
-        "scratchpad": ("agents", "Show and change the memories that start a session."),
+        "scratchpad": ("agents", "Show and change the memories that a session starts with."),
         "hook": ("agents", "Handle an event from an agent's host."),
-        "capture": ("agents", "Store what hooks captured, or show what waits."),
+        "capture": ("agents", "Store what hooks captured, or show what is waiting."),
         "off": ("agents", "Switch hooks off: nothing is recalled or captured automatically."),
         "on": ("agents", "Switch hooks back on after memory off."),
         "chat": ("serve", "Talk to an agent that remembers you."),
         "serve": ("serve", "Run a local server: faster commands, an HTTP API and a web page."),
-        "connect": ("connect", "Connect agents to the memory: their MCP server and hooks."),
+        "connect": ("connect", "Connect agents to the memory through an MCP server and hooks."),
         "disconnect": ("connect", "Disconnect agents from the memory."),
         "mcp": ("serve", "Serve an agent over MCP, on standard input and output."),
     },
@@ -52,15 +52,15 @@ _GROUPS = {
         "status": ("status", "Check that the store works, and show what it contains."),
         "namespaces": ("identities", "List the namespaces and the size of each."),
         "projects": ("identities", "List the projects, their other names and their folders."),
-        "stats": ("status", "Show operations, their speed, and the most read memories."),
+        "stats": ("status", "Show operations, their speed, and the most-read memories."),
         "config": ("status", "Show every setting and where it came from."),
-        "trust": ("status", "Let the .env of a folder choose every setting."),
+        "trust": ("status", "Let a folder's .env file choose every setting."),
         "tokens": ("identities", "Create, list and revoke server tokens."),
         "backup": ("backup", "Copy the entire store to a file, and verify the copy."),
-        "doctor": ("backup", "Find problems in a store, and their remedies."),
+        "doctor": ("backup", "Find problems in a store, and suggest remedies."),
         "log": ("status", "Show who changed what and when, and verify the log."),
         "export": ("stores", "Write memories and turns as JSON lines, or as Markdown."),
-        "import": ("transfer", "Bring in an export, or the memory of another program."),
+        "import": ("transfer", "Import an export, or the memory of another program."),
         "migrate": ("stores", "Copy the entire store to another one, and verify it."),
         "reembed": ("stores", "Recompute all vectors with another embedder."),
     },
@@ -72,7 +72,7 @@ COMMANDS = {
     for name, (module, line) in commands.items()
 }
 
-# Other words for a command, as people and models type them; help and completion do not list them.
+# Aliases that people and models type; help and completion don't list them.
 ALIASES = {
     "add": "create",
     "remember": "create",
@@ -104,7 +104,7 @@ Everyday commands:
 More:
   memory help COMMAND   Show what a command does, its options, and examples.
   memory help --all     List all {len(COMMANDS)} commands, and the common rules.
-  memory serve          Show a web page with your memories; speed commands up."""
+  memory serve          Show your memories on a web page; speed up commands."""
 
 _TAIL = """\
 Options:
@@ -112,10 +112,10 @@ Options:
   --version   Show the version.
 
 Output:
-  Answers are JSON on a pipe and text on a terminal; --format decides otherwise.
+  Answers are JSON on a pipe and text on a terminal; --format overrides this.
   Errors are one sentence on standard error.
-  Agents: add --format compact; a result then takes a sixth of the tokens.
-  People: to read with a pager, run memory list --format text | less; or set
+  Agents: add --format compact; results then take a sixth of the tokens.
+  People: to use a pager, run memory list --format text | less, or set
   MEMORY_FORMAT=text for all pipes.
 
 Defaults:
@@ -124,7 +124,7 @@ Defaults:
 
 Exit codes:
   0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged
-  records were left out, or the store was out of reach and the scratchpad
+  records were left out, or the store was unreachable and the scratchpad
   answered. Storing the same text again exits 0 with "stored": false.
 
 Examples:

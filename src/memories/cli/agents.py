@@ -57,15 +57,15 @@ _BUDGET = "budget must be a whole number of tokens from 100 to 100000"
     epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob",
 )
 def scratchpad() -> None:
-    """Show and change the memories that start a session.
+    """Show and change the memories that a session starts with.
 
-    The scratchpad contains pinned, recent and frequently used memories. Each namespace has a file,
-    scratchpad.yaml, that you can also edit yourself.
+    The scratchpad contains pinned, recent and frequently used memories. Each namespace keeps it in
+    a file, scratchpad.yaml, which you can also edit by hand.
     """
 
 
 @scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
-@option("--refresh", is_flag=True, help="First bring the file up to date with the store.")
+@option("--refresh", is_flag=True, help="Update the file from the store first.")
 @in_session(reads=True)
 def show(memories: "Memories", refresh: bool) -> int:
     """Show the scratchpad, pinned memories first.
@@ -91,7 +91,7 @@ def show(memories: "Memories", refresh: bool) -> int:
 def pin(memories: "Memories", selection: Selection) -> int:
     """Keep a memory in the scratchpad.
 
-    Give one ID or several, or - to read ids from standard input. At most 50 are pinned.
+    Give one or more IDs, or - to read them from standard input. At most 50 memories can be pinned.
     """
     from memories.cli.bulk import change_each
 
@@ -104,7 +104,7 @@ def pin(memories: "Memories", selection: Selection) -> int:
 def unpin(memories: "Memories", selection: Selection) -> int:
     """Stop keeping a memory in the scratchpad.
 
-    Give one ID or several, or - to read ids from standard input.
+    Give one or more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import change_each
 
@@ -116,8 +116,8 @@ def unpin(memories: "Memories", selection: Selection) -> int:
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
-    Saving changes the memories: a changed entry becomes a new version, a new line a new memory. If
-    you remove an entry, it is left out of the scratchpad, and its memory stays.
+    When you save, a changed entry becomes a new version, and a new line becomes a new memory. An
+    entry that you remove leaves only the scratchpad; its memory stays in the store.
     """
     from memories.scratchpad.file import replace_by_person
 
@@ -146,9 +146,8 @@ def edit(memories: "Memories") -> int:
 def rebuild(memories: "Memories") -> None:
     """Rebuild the scratchpad from the store.
 
-    It is chosen from all memories in the namespace, and removed entries may reappear. Changes that
-    a person made in the file are stored first; edits that can't be stored are kept in another file
-    next to it.
+    Its entries are chosen again from all memories in the namespace, so removed ones may reappear.
+    Edits of the file are stored first; those that can't be stored are kept in a file next to it.
     """
     _emit_scratchpad(memories, memories.scratchpad(rebuild=True))
 
@@ -170,7 +169,7 @@ def _render_scratchpad(content: "Scratchpad", namespace: str) -> str:
     if not rows:
         rows.append("The scratchpad is empty.")
     if content.waiting:
-        rows.append(f"{content.waiting} wait for review: memory review")
+        rows.append(f"{content.waiting} waiting for review: memory review")
     if content.file:
         rows.append(f"file: {safe(content.file)}")
     return "\n".join(rows)
@@ -189,7 +188,7 @@ def _render_entry(entry: "Entry", namespace: str) -> str:
     if entry.namespace != namespace:
         details.append(f"in {entry.namespace}")
     if entry.cut is not None:
-        details.append(f"beginning of {entry.cut} characters")
+        details.append(f"truncated, {entry.cut} characters in total")
     content = "\n  ".join(map(safe, entry.content.split("\n")))
     return f"{content}\n    {' · '.join(details)} · {safe(entry.id)}"
 
@@ -220,10 +219,10 @@ def prompt(
 ) -> int:
     """Print the block that starts a session's prompt.
 
-    It names the agent, lists its scratchpad and the notes from the project's last sessions, and
-    explains how to access the memory. Memories are fenced as data. Captured or imported memories
-    that have not been accepted are left out, as are texts that look like instructions to a model.
-    If the store can't be reached, the scratchpad's file is used, and the exit code is 4.
+    The block names the agent, lists its scratchpad and the notes from the project's last sessions,
+    and explains how to access the memory. Memories are fenced as data. Captured or imported
+    memories that have not been accepted are left out, as are texts that look like instructions to a
+    model. If the store can't be reached, the scratchpad file is used, and the exit code is 4.
     """
     from memories.identity.prompt import BlockRequest, shape
 
@@ -245,7 +244,7 @@ def prompt(
 
 
 def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> "Block":
-    """Return the block, without opening a memory if the scratchpad is up to date."""
+    """Return the block; opens the store only if the scratchpad is out of date."""
     from datetime import UTC, datetime
 
     from memories.identity.prompt import answer, render
@@ -262,7 +261,9 @@ def _build_prompt(config: "Config", wanted: "BlockRequest", *, shared: bool) -> 
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
-    """Return a project's name, by default the working folder's, and whether it may be an end."""
+    """Return a project's name, by default the working folder's, and whether it may be only the end
+    of a longer name.
+    """
     from memories.identity.place import here, name_project
 
     if name is not None:
@@ -284,20 +285,20 @@ def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]
 @option(
     "--seconds",
     metavar="N",
-    help="End after N seconds in any case. [default: 0.85; more on a busy machine]",
+    help="Stop after at most N seconds. [default: 0.85; more on a busy machine]",
 )
-def hook(**_: object) -> None:  # only its help: `__main__` runs hooks
+def hook(**_: object) -> None:  # only for its help: `__main__` runs hooks
     """Handle an event from an agent's host.
 
     EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host passes
-    the event as JSON on standard input; memory connect configures it. If anything fails, the hook
+    the event as JSON on standard input; memory connect sets this up. If anything fails, the hook
     prints nothing and exits 0; memory doctor shows the reason.
     """
 
 
 @click.group(cls=Group, epilog="memory capture flush\nmemory capture status")
 def capture() -> None:
-    """Store what hooks captured, or show what waits."""
+    """Store what hooks captured, or show what is waiting."""
 
 
 @capture.command("flush", epilog="memory capture flush")
@@ -307,7 +308,7 @@ def flush(config: "Config", quiet: bool) -> int:
     """Store the events that hooks left in the inbox.
 
     Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
-    wait for review: memory review. Exits 1 if something could not be stored; it stays in the inbox.
+    wait for review (memory review). Exits 1 if an event could not be stored; it stays in the inbox.
     """
     from memories.hooks.flush import flush as run
 
@@ -327,17 +328,17 @@ def flush(config: "Config", quiet: bool) -> int:
 def _render_flush(flushed: "Flushed") -> str:
     line = (
         f"Stored {flushed.turns} turns and {flushed.summaries} summaries of {flushed.sessions} "
-        f"sessions; {flushed.proposed} memories wait for review"
+        f"sessions; {flushed.proposed} memories are waiting for review"
     )
     if flushed.waiting:
-        line += f"; {flushed.waiting} bytes still wait"
+        line += f"; {flushed.waiting} bytes are still waiting"
     return "\n".join([f"{line}.", *flushed.reasons])
 
 
 @capture.command("status", epilog="memory capture status")
 @with_settings(format_option)
 def status(config: "Config") -> None:
-    """Show what waits, and when each hook last ran."""
+    """Show what is waiting, and when each hook last ran."""
     from memories.hooks import inbox, switch
     from memories.hooks.runs import describe_runs
 
@@ -361,7 +362,7 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
         lines = ["Memory is on here."]
     else:
         lines = ["Memory is on here.", f"Nothing is captured here: {answer['why']}."]
-    lines.append(f"{answer['waiting_bytes']} bytes wait in the inbox.")
+    lines.append(f"{answer['waiting_bytes']} bytes are waiting in the inbox.")
     for run in answer["hooks"]:
         line = f"{run['host']} {run['event']}: last {run['last_run_at']}, {run['run_count']} runs"
         if run["failure_count"]:
@@ -374,7 +375,7 @@ def _render_capture(answer: Mapping[str, Any]) -> str:
 
 _session_option = option(
     "--session", "for_session", is_flag=True,
-    help="Only for the agent session that runs in this folder.",
+    help="Only for the agent session that is running in this folder.",
 )  # fmt: skip
 
 
@@ -386,7 +387,7 @@ def off(config: "Config", for_session: bool, everywhere: bool) -> None:
     """Switch hooks off: nothing is recalled or captured automatically.
 
     This applies to the project with all its clones and working trees, or to the folder if it isn't
-    in a git repository. Commands and tools that an agent calls keep working. A file .memories-off
+    in a git repository. Commands and tools that an agent calls keep working. A .memories-off file
     in a folder, or MEMORY_OFF=1 in the environment, has the same effect.
     """
     _switch(config, for_session, everywhere, on=False)
@@ -424,16 +425,14 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     answer = {"switched": switched, "for": place, "on": state.on, "why": state.why or None}
     sentence = f"Hooks are {switched} for {title}"
     if not on:
-        sentence += "; the tools of agents keep working"
+        sentence += "; agents' tools keep working"
     elif not state.on:
         sentence += f"; here they are still off: {state.why}"
     emit(answer, f"{sentence}.")
 
 
 def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> None:
-    """Add a place to the list of those that are off, or remove its line and lines that mean the
-    same.
-    """
+    """Add a place to the list of places where hooks are off, or remove it and its synonyms."""
     from memories.core.disk import locked, make_folder, replacing
     from memories.hooks import files, switch
 
@@ -454,8 +453,8 @@ def _write_switch(home: Path, entry: str, synonyms: set[str], *, on: bool) -> No
 
 
 def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
-    """Return the line that switches off a folder's project, or else the folder, and lines that mean
-    the same.
+    """Return the line that switches hooks off for a folder's project, or for the folder if it has
+    none; and the line's synonyms.
     """
     from memories.config import registers
     from memories.hooks import switch
@@ -470,7 +469,7 @@ def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
 
 
 def _current_session(home: str, folder: str) -> str:
-    """Return the session that runs this command, or the one last active in the folder."""
+    """Return the session that runs this command, or the last one active in the folder."""
     from memories.hooks import files, session
 
     if session_id := os.environ.get("CLAUDE_CODE_SESSION_ID"):

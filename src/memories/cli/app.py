@@ -49,10 +49,10 @@ app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h
 
 
 def run(arguments: Sequence[str]) -> object:
-    """Run a command; return its exit code, where any value that is not a number means 0.
+    """Run a command and return its exit code; any value that is not a number means 0.
 
     Raises:
-        InvalidInput: Click rejects the arguments. The message says why, and where to find help.
+        InvalidInput: Click rejected the arguments. The message says why, and where to find help.
     """
     if "_MEMORY_COMPLETE" in os.environ:
         return _complete(arguments)
@@ -89,15 +89,13 @@ def _describe(error: click.ClickException, arguments: Sequence[str]) -> str:
 
 
 class _Word(str):
-    """A word on a command line, compared by identity, because options may have equal values."""
+    """A word on a command line, compared by identity, because the same word may occur twice."""
 
     __slots__ = ()
 
 
 def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
-    """Return a command line with its unquoted words joined into one text; empty if it takes no
-    text.
-    """
+    """Return a command line with its text in quotes; empty if the command takes no text."""
     command, depth = context.command, len(context.command_path.split()) - 1
     parameters = [row for row in command.params if isinstance(row, click.Argument)]
     if not parameters or parameters[-1].name not in _TEXTS:
@@ -116,7 +114,7 @@ def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word quoted for a shell: in double quotes if they are needed and sufficient."""
+    """Return a word for a shell, quoted if it must be; in double quotes where those suffice."""
     import shlex
 
     quoted = shlex.quote(word)
@@ -151,9 +149,9 @@ def completing(kind: str) -> Callable[..., Any]:
 
 
 class Option(click.Option):
-    """An option in a section of the help; its value may be parsed and added to a group.
+    """A click option with a section in the help; its value can be parsed, and added to a group.
 
-    An option that takes one value may be given only once: click would silently use the last one.
+    An option that takes one value may be given only once; click would silently use the last value.
     """
 
     def __init__(
@@ -172,7 +170,7 @@ class Option(click.Option):
             *declarations: See `click.Option`.
             section: Its heading in the help.
             values: Words that a shell offers as completions; other values are also accepted.
-            kind: The kind of names in the store with which a shell completes the value; see
+            kind: The kind of names in the store that a shell offers as completions; see
                 `completing`.
             parse: Converts the value's text.
             group: The command's parameter that collects this and other options in a dict; empty if
@@ -217,7 +215,7 @@ class Option(click.Option):
 
 
 def parse_project(name: str) -> str | tuple[str, ...] | None:
-    """Return a project as `Memories.search` takes it; None for a blank name."""
+    """Return a project in the form that `Memories.search` takes; None for a blank name."""
     from memories.identity.place import find_project  # most commands don't name a project
 
     return find_project(name)
@@ -227,7 +225,8 @@ class TagOption(Option):
     """An option that sets a tag: `--tag KEY=VALUE`, or a known key's own option such as
     `--project`.
 
-    Together they form the parameter `tags`, a dict, or the entry `tags` in their group.
+    All of them are collected in the parameter `tags`, a dict, or in the entry `tags` of their
+    group.
     """
 
     def __init__(self, *declarations: Any, group: str = "", **settings: Any) -> None:
@@ -236,7 +235,7 @@ class TagOption(Option):
         self.is_nested = bool(group)
 
     def collect(self, context: click.Context, value: Any) -> None:
-        """Add the tags; refuse two values for one key."""
+        """Add the tags; reject two values for one key."""
         tags = context.params.setdefault(self.group, {})
         if self.is_nested:
             tags = tags.setdefault("tags", {})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memories.transfer.doctor import Examined, Salvaged
 
 _KEEP = "--keep must be a whole number from 1 to 10000"
-_MAX_LOST = 100  # number of lost records listed
+_MAX_LOST = 100  # maximum number of lost records printed
 _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 
 
@@ -50,9 +50,9 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 def backup(config: "Config", target: str | None, keep: int | None) -> None:
     """Copy the entire store to a file, and verify the copy.
 
-    Others may write at the same time. In DIR, the file's name contains the store and the time; by
-    default, DIR is the folder backups in MEMORY_HOME. A SQLite store becomes a SQLite file, any
-    other store an export with vectors.
+    Others may write to the store in the meantime. In DIR, the file is named after the store and the
+    time; the default DIR is the folder backups in MEMORY_HOME. A SQLite store is copied to a SQLite
+    file; any other store is exported with its vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.turn_queue import count_waiting
@@ -68,8 +68,8 @@ def backup(config: "Config", target: str | None, keep: int | None) -> None:
     emit(answer, "\n".join(map(safe, lines)))
     if queued:
         note(
-            f"{queued} turns wait in the retry queue and are not in the backup; they are stored "
-            "when an agent continues."
+            f"{queued} turns in the retry queue are not in the backup; they are stored when an "
+            "agent continues."
         )
 
 
@@ -94,7 +94,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
     made = f", made at {answer['made_at']}" if answer["made_at"] else ""
     lines = [f"Restored and verified: {answer['records']} records from {answer['restored']}{made}."]
     if answer["without_vector"]:
-        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
+        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds one to each.")
     if answer["kept"]:
         lines.append(
             f"The previous store is kept as {answer['kept']}; remove it when you no longer need it."
@@ -116,7 +116,7 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 )  # fmt: skip
 @option(
     "--secrets", is_flag=True,
-    help="Also find stored secrets; shows where they are, but never the secrets.",
+    help="Also find stored secrets; shows where they are, never the secrets themselves.",
 )  # fmt: skip
 @option(
     "--salvage", metavar="FILE",
@@ -124,10 +124,10 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 )  # fmt: skip
 @with_settings(store_option, format_option)
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
-    """Find problems in a store, and their remedies.
+    """Find problems in a store, and suggest remedies.
 
-    Nothing is changed without --fix, which leaves records unchanged. Exits 1 if it finds a
-    problem.
+    Nothing is changed without --fix, and even --fix leaves the records unchanged. Exits 1 if it
+    finds a problem.
     """
     from memories.transfer.doctor import examine
     from memories.transfer.doctor import fix as run_fix
@@ -202,7 +202,7 @@ def _describe_program(program: Mapping[str, Any]) -> str:
     elif first:
         found = f"{first} starts another program or installation"
     else:
-        found = "the shell finds no command memory"
+        found = "the shell finds no memory command"
     return f"installed with {program['installed_with']}; {found}; Python is {program['python']}"
 
 
@@ -220,7 +220,7 @@ def _render_salvage(salvaged: "Salvaged", file: str) -> str:
     return "\n".join(map(safe, lines))
 
 
-# --- doctor: around the store ---
+# --- doctor: checks outside the store ---
 
 
 def examine_surroundings(config: "Config", examined: "Examined") -> None:
@@ -272,7 +272,7 @@ def _examine_hosts(examined: "Examined") -> None:
 
 
 def _examine_model(embedder: str, examined: "Examined") -> None:
-    """Compare a packaged model's files with its package."""
+    """Check whether a packaged model's files were altered."""
     package = _MODEL_PACKAGES.get(embedder)
     if package is None:
         return
@@ -284,7 +284,7 @@ def _examine_model(embedder: str, examined: "Examined") -> None:
 
 
 def _examine_program(examined: "Examined") -> None:
-    """Check how the program is installed, and which other programs may be started instead."""
+    """Check how the program is installed, and which other programs might start in its place."""
     from memories.connect.program import find_beside, find_conflicts, is_same_file
     from memories.core.installation import find_installation
 
@@ -299,7 +299,7 @@ def _examine_program(examined: "Examined") -> None:
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Return the problems in the files next to the store, found by reading each file."""
+    """Read each file next to the store, and return the problems."""
     from memories.config import registers
     from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret
@@ -334,7 +334,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield folders that have the name of one of the program's or the store's files."""
+    """Yield a finding for each folder that has the name of a file of the program or the store."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}

@@ -1,4 +1,4 @@
-"""Commands on several memories: selected by id or key, by --where, or created from lines."""
+"""Changes of many memories: those selected by id, key or --where, and those created from lines."""
 
 import contextlib
 import sys
@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 REFUSED, NOT_STORED = 1, 3  # exit codes
 MAX_LINE_BYTES = 8 * MAX_CONTENT_BYTES  # a character may take up to six bytes in JSON
 _MAX_BATCH_BYTES = 4_194_304
-_MAX_ERRORS = 20  # number of errors that are printed
+_MAX_ERRORS = 20  # maximum number of errors printed
 _READ_BYTES = 65_536
 _SHOWN_BY_DEFAULT = 10
 _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
@@ -159,10 +159,10 @@ def _join(
 def check_selection(
     arguments: Sequence[str], key: str | None, where: str | None, dry_run: bool
 ) -> None:
-    """Check that a command names memories or contains an expression.
+    """Check that a command either names memories or gives an expression.
 
     Raises:
-        InvalidInput: The command contains both or neither, or --dry-run with named memories.
+        InvalidInput: It does both or neither, or names memories with --dry-run.
     """
     if (arguments or key is not None) and where is not None:
         name = "ID" if arguments else "--key"
@@ -176,8 +176,8 @@ def check_selection(
 def forget_where(
     memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool
 ) -> int:
-    """Erase all memories or turns that match an expression, after a question; return the exit
-    code.
+    """Erase all memories or turns that match an expression, once the user has confirmed; return the
+    exit code.
     """
     if not dry_run and not yes:
         planned = memories.forget_where(where, scope=scope, dry_run=True)
@@ -206,7 +206,7 @@ def note_copies(files: Sequence[str]) -> None:
     """Note which files may still contain the forgotten records."""
     if files:
         note(
-            "Backups, and copies from an upgrade, a move or a server, may still contain it: "
+            "Backups, and copies made by an upgrade, a move or a server, may still contain it: "
             + ", ".join(files)
         )
 
@@ -239,17 +239,17 @@ def rollback(
 ) -> int:
     """Restore memories to an earlier time.
 
-    It deletes memories created since, and rejects those that wait for review. It restores those
-    deleted or replaced, and adds a version with the old text to those changed. Nothing is lost: the
-    answer names the command that undoes it. Turns are not changed. With --where, only memories that
-    match, now or in any version since TIME. Exits 1 if some could not be put back.
+    Memories created since then are deleted, or rejected if they are waiting for review. Deleted or
+    replaced ones are restored, and changed ones get a version with the old text. Nothing is lost:
+    the answer names the command that undoes this. Turns are not changed. --where limits it to
+    memories that match, now or in any version since TIME. Exits 1 if some could not be put back.
     """
     return change_many(memories, partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
 
 # --- new memories from lines ---
 
-# Names of the fields in other programs and in answers.
+# Field names that other programs and our answers use.
 _ALIASES = {"text": "content", "decay_policy": "decay", "ts": "created_at"}
 _FIELDS = (
     "content", "tags", "decay", "key", "supersedes", "confidence", "created_at", "source",
@@ -259,10 +259,10 @@ _ANSWERED = ("id", "stored", "merged", "duplicates", "similar_to", "corrects", "
 
 
 class Plan(NamedTuple):
-    """How lines become memories.
+    """How to turn lines into memories.
 
     Attributes:
-        as_json: Whether each line is a JSON object; otherwise it is the content.
+        as_json: Whether each line is a JSON object; otherwise it is a memory's content.
         default: The values for fields that a line omits.
         force: Whether to store them without comparing them with existing memories.
         redact: Whether to remove secrets.
@@ -294,8 +294,8 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
     weight: Callable[[_Line], int] = attrgetter("size")
     counts = {"lines": 0, "stored": 0, "known": 0, "duplicates": 0, "refused": 0}
     limit = BATCH if plan.force else BATCH_COMPARED
-    again = "twice, for --force compares nothing" if plan.force else "nothing twice"
-    reported = "no line was reported yet"
+    again = "them twice, since --force compares nothing" if plan.force else "nothing twice"
+    reported = "no line has been reported yet"
     with _open(file) as stream, ProgressBar() as bar:
         total, size = size_of(stream), 0
         for lines in _read_lines(stream, plan):
@@ -307,10 +307,9 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
-                reported = f"up to line {last} everything is stored as printed"
+                reported = f"all lines up to {last} are stored as printed"
                 record_change(
-                    f"up to line {last} all acceptable lines are stored; running it again stores "
-                    f"{again}"
+                    f"all acceptable lines up to {last} are stored; running it again stores {again}"
                 )
                 _report(batch, results, counts)
                 size += sum(line.size + 1 for line in batch)
@@ -328,7 +327,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
 def _store(
     memories: "Memories", drafts: Sequence[Draft], plan: Plan
 ) -> "list[Created | RequestError]":
-    """Store drafts in one transaction; if one of them is refused, each in its own transaction."""
+    """Store drafts in one transaction; if one is refused, store each in its own transaction."""
     if not drafts:
         return []
     try:
@@ -350,7 +349,7 @@ def _report(
         counts["lines"] += 1
         counts[_outcome(result)] += 1
         answer = {"line": line.number, **_shape_line(result)}
-        if not answer["stored"] or not is_terminal():  # the bar shows the others
+        if not answer["stored"] or not is_terminal():  # the progress bar covers the others
             answers.append(answer)
     if answers:
         emit_lines(answers, _render_line)
@@ -371,7 +370,7 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
         for name in similar.keys() - {"id", "similarity", "difference"}:
-            del similar[name]  # the contents of other memories
+            del similar[name]  # such as the contents of other memories
     return shape
 
 
@@ -395,7 +394,7 @@ def _open(file: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        stream = Path(file).open("rb")  # noqa: SIM115 - closed below; only opening it may fail so
+        stream = Path(file).open("rb")  # noqa: SIM115 - closed below; only the opening is guarded
     except (OSError, ValueError) as exc:
         raise InvalidInput(f"cannot read {file}: {getattr(exc, 'strerror', None) or exc}") from exc
     with stream:
@@ -427,7 +426,7 @@ def _read_lines(stream: BinaryIO, plan: Plan) -> Iterator[list[_Line]]:
 
 
 def _parse_line(number: int, data: bytes, plan: Plan, is_too_long: bool) -> list[_Line]:
-    """Return a line with its draft or its error; None for a blank line."""
+    """Return a list of one line, with its draft or its error; empty for a blank line."""
     try:
         if is_too_long or len(data) > MAX_LINE_BYTES:
             raise InvalidInput(f"it is longer than the limit of {MAX_LINE_BYTES} bytes")
@@ -465,7 +464,7 @@ def _draft(line: str, plan: Plan) -> Draft:
     if isinstance(value, str):
         value = {"content": value}
     if type(value) is not dict:
-        raise InvalidInput("it is neither a JSON object nor a text in quotes")
+        raise InvalidInput("it is neither a JSON object nor a quoted string")
     fields = _rename_fields(value)
     if not isinstance(fields.get("content"), str):
         raise InvalidInput('it contains no text under "content"')

@@ -15,8 +15,8 @@ from memories.errors import MemoriesError
 if TYPE_CHECKING:
     from memories.memories import Memories
 
-_MAX_MEMORIES = 1_000  # the newest names
-_MAX_EXCERPT = 60  # characters of the text shown next to an id
+_MAX_MEMORIES = 1_000  # only the newest memories are offered
+_MAX_EXCERPT = 60  # maximum number of characters shown next to an id
 
 
 def complete(kind: str, context: click.Context, beginning: str) -> list[CompletionItem]:
@@ -53,7 +53,7 @@ def _open(context: click.Context) -> "Iterator[Memories]":
 
 
 def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[CompletionItem]:
-    """Return the newest ids with their texts; if none begins with the word, any ids that do."""
+    """Return matching ids of the newest memories, with their texts; else of any memories."""
     items = []
     for memory in memories.list(limit=_MAX_MEMORIES, deleted=deleted).memories:
         excerpt = " ".join(memory.content.split())[:_MAX_EXCERPT]
@@ -87,8 +87,9 @@ def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str
 
 
 class Bash(BashComplete):
-    """Joins the words that Bash splits: `project=shop` becomes three words, and Bash replaces the
-    last."""
+    """Joins words that Bash splits: `project=shop` becomes three words, and Bash replaces only the
+    last one.
+    """
 
     name = "bash"
     _prefix = ""

@@ -63,7 +63,7 @@ _scope_option = option(
 )
 @_scope_option
 @dry_run_option
-@option("--status", is_flag=True, help="Only show what is connected, including other projects.")
+@option("--status", is_flag=True, help="Only show what is connected, also in other projects.")
 @with_settings(namespace_option, format_option)
 def connect(
     config: "Config",
@@ -73,13 +73,13 @@ def connect(
     dry_run: bool,
     status: bool,
 ) -> int:
-    """Connect agents to the memory: their MCP server and hooks.
+    """Connect agents to the memory through an MCP server and hooks.
 
     Starts both as the agent will, and reports whether they work and what the agent gets.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.
-    Without a HOST, lists which are installed and which are connected. Other entries are kept;
-    memory disconnect undoes it.
+    Without a HOST, lists which are installed and which are connected. Other entries in their files
+    are kept; memory disconnect undoes this.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -120,8 +120,9 @@ def connect(
 def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_run: bool) -> int:
     """Disconnect agents from the memory.
 
-    A file without other changes is restored byte by byte; from other files, only our entries are
-    removed. Memories stay. With the last agent, the server that hooks started ends.
+    A file that nothing else has changed is restored byte for byte; from other files, only our
+    entries are removed. Memories are kept. Disconnecting the last agent also stops the server that
+    hooks started.
     """
     connector = _connector()
     _check_hosts(hosts)
@@ -176,7 +177,7 @@ def _check_scope(scope: str | None) -> str:
 
 
 def _project() -> Path:
-    """Return the folder of the working folder's repository, else the working folder."""
+    """Return the root of the working folder's repository, else the working folder."""
     folder = Path.cwd()
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists() and parent != Path.home():
@@ -235,7 +236,7 @@ def _connect(
 
 
 def _check_target(connector: Connector, request: Target, program: Program) -> Check:
-    """Start the server and the hooks in a host's configuration, and return how they work.
+    """Start the server and the hooks in a host's configuration, and check that they work.
 
     Commands in a project's files may come from others, so our own command is started instead.
     """
@@ -270,7 +271,7 @@ def _answer(request: Target, changes: Sequence[Change], *, dry_run: bool) -> dic
 
 
 def _diff(change: Change) -> str:
-    """Return a description of a file's changes, without anything that may be a secret."""
+    """Return a file's changes as a diff, without anything that may be a secret."""
     from memories.guard.redactor import redact
 
     old, new = ((data or b"").decode().splitlines() for data in (change.before, change.after))
@@ -306,8 +307,8 @@ def _notes(
         notes.append(f"{conflict.problem[:1].upper()}{conflict.problem[1:]}; {conflict.remedy}.")
     if request.capture and not _has_hooks(request.name):
         notes.append(
-            f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP "
-            "server."
+            f"{host.title} has no hooks, so it captures nothing; it only gets the MCP server's "
+            "tools."
         )
     return [*notes, *host.notes] if is_changed else notes
 
@@ -319,8 +320,8 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
             f"{request.root} is not in a git repository; the files are only for this folder."
         )
     notes.append(
-        "Others who clone this project get these files. They hold no secret and no path of yours; "
-        "they name the command memoriae, which each of them needs on the PATH."
+        "Everyone who clones this project gets these files. They contain none of your secrets or "
+        "paths; they run the command memoriae, which everyone needs on the PATH."
     )
     is_for_user = any(
         connection.host == request.name and connection.scope == "user"
@@ -329,7 +330,7 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     if is_for_user:
         notes.append(
             f"{request.host.title} is also connected for you as a user, so its hooks run "
-            f"twice here; memory disconnect {request.name} keeps those of the project."
+            f"twice here; memory disconnect {request.name} leaves only the project's hooks."
         )
     return notes
 
@@ -337,8 +338,8 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
 def _note_on_environment(title: str, variables: Sequence[str]) -> str:
     names = ", ".join(variables)
     return (
-        f"The server's entry has {names} of this run; its hooks take {names} from the environment "
-        f"of {title}, so set it there too, such as in your shell's profile."
+        f"The server's entry contains {names} from this run, but hooks read {names} from the "
+        f"environment of {title}; set it there too, for example in your shell's profile."
     )
 
 

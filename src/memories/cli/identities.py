@@ -43,7 +43,7 @@ _NOTHING = "Nothing here."
 def _parse_action(
     name: str, words: Sequence[str], actions: Mapping[str, int], optional: str = ""
 ) -> tuple[str, list[str]]:
-    """Return a command's action and the action's names.
+    """Return a command's action and the names that it applies to.
 
     Args:
         name: The command.
@@ -80,12 +80,12 @@ def namespaces(
 ) -> int:
     """List the namespaces and the size of each.
 
-    It lists the names and sizes of all namespaces in the store, including other users', but never
-    their contents.
+    The list has the names and sizes of all namespaces in the store, including other users', but
+    never their contents.
 
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
-    OTHER, which moves everything in NAME to OTHER; and delete NAME, which leaves no byte of it and
-    can't be undone.
+    OTHER, which moves everything in NAME to OTHER; or delete NAME, which erases every byte of it
+    and can't be undone.
     """
     actions = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
     action, names = _parse_action("namespaces", words, actions)
@@ -143,10 +143,10 @@ def _render_namespace(contents: "Contents") -> str:
     memories = amount(contents.memory_count, "memory", "memories")
     lines = [
         f"{contents.name}: {memories}, {contents.version_count} with all versions",
-        f"{contents.pending_count} wait for review, {contents.deleted_count} are deleted",
+        f"{contents.pending_count} waiting for review, {contents.deleted_count} deleted",
         (
             f"{contents.turn_count} turns of {contents.conversation_count} conversations, "
-            f"{contents.queued_count} wait to be stored"
+            f"{contents.queued_count} waiting to be stored"
         ),
         f"{contents.text_bytes} bytes of text",
     ]
@@ -187,11 +187,11 @@ def _delete_namespace(memories: "Memories", name: str, *, dry_run: bool, yes: bo
     from memories.identity import namespaces as rooms
 
     with _open_store(memories) as store:
-        memories.flush_accesses()  # waiting reads are in a file named after the namespace
+        memories.flush_accesses()  # counts of reads wait in a file named after the namespace
         erased = rooms.delete(store, memories.config, name, dry_run=True)
         memory_count = amount(erased.memories, "memory", "memories")
         turn_count = amount(erased.turns, "turn", "turns")
-        contents = f"{memory_count}, {turn_count}, {erased.queued} that wait, and the log"
+        contents = f"{memory_count}, {turn_count}, {erased.queued} waiting turns, and the log"
         if not dry_run:
             if not yes and not _confirm_by_name(erased.name, contents):
                 return 1
@@ -216,7 +216,7 @@ def _confirm_by_name(name: str, contents: str) -> bool:
 
 @contextlib.contextmanager
 def _open_store(memories: "Memories") -> Iterator["Store"]:
-    """Open a command's entire store, with the space of its vectors."""
+    """Open a command's entire store, with the vector space that it uses."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 
@@ -252,9 +252,9 @@ def _dimension(store: "Store") -> int | None:
 def move(memories: "Memories", selection: Selection, to: str) -> None:
     """Move memories to another namespace.
 
-    They keep their ids, versions, keys, tags and times. Give one ID or several, or - to read ids
+    They keep their ids, versions, keys, tags and times. Give one or more IDs, or - to read them
     from standard input. Either all are moved or none, and the answer names the command that undoes
-    it. After an interruption, the same command finishes the move.
+    the move. If interrupted, run the same command again to finish the move.
     """
     begin_change()
     moved = memories.move(selection.ids, to)
@@ -283,9 +283,9 @@ def move(memories: "Memories", selection: Selection, to: str) -> None:
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 
-    ACTION may be list; show [FOLDER], the project of a folder; alias NAME PROJECT, which makes NAME
-    another name of PROJECT; unalias NAME; and merge NAME PROJECT, which also changes the tags of
-    your own memories; its answer names the command that undoes this.
+    ACTION may be list; show [FOLDER], which shows the project of a folder; alias NAME PROJECT,
+    which makes NAME another name for PROJECT; unalias NAME; or merge NAME PROJECT, which also
+    changes the tags of your own memories and names the command that undoes this.
     """
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")
@@ -414,8 +414,8 @@ def tokens() -> None:
 @option(
     "--allow", metavar="NAMESPACE[:LEVEL]", multiple=True,
     help=(
-        "A namespace and r, rw (the default) or admin; * means every other namespace. May be "
-        "repeated."
+        "A namespace and a level: r, rw (the default) or admin; * means every other namespace. May "
+        "be repeated."
     ),
 )  # fmt: skip
 @option(
@@ -426,9 +426,9 @@ def tokens() -> None:
 def create(config: "Config", name: str, allow: Sequence[str], expires: str | None) -> None:
     """Create a token and print it once.
 
-    Only its hash is stored. Records written with it show its NAME. r allows reading, rw also
-    writing, and admin also erasing permanently, deciding about reviews, and writing records from
-    another store.
+    Only its hash is stored. Records written with it show its NAME. r allows reading; rw also allows
+    writing; admin also allows erasing permanently, accepting and rejecting memories, and writing
+    records from another store.
     """
     grants = register.parse_grants(allow)
     expires_at = None
@@ -443,7 +443,7 @@ def create(config: "Config", name: str, allow: Sequence[str], expires: str | Non
         f'the token "{token.name}" was created; memory tokens revoke {token.id} removes it'
     )
     emit({"token": secret, **register.shape(token)}, secret)
-    note("Keep it now: only its hash is stored, and it is not shown again.")
+    note("Save it now: only its hash is stored, so it can't be shown again.")
 
 
 @tokens.command("list", epilog="memory tokens list --format text")

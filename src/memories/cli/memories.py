@@ -65,8 +65,8 @@ _parse_confidence = partial(parse_share, name="confidence")
 @option(
     "--jsonl", metavar="FILE",
     help=(
-        "Store many memories: a JSON object per line, with content, tags, key, decay and so on; - "
-        "is standard input."
+        "Store many memories: one JSON object per line, with content, tags, key, decay and so on; "
+        "- is standard input."
     ),
 )  # fmt: skip
 @option(
@@ -111,10 +111,13 @@ def create(
     """Store a memory, unless it is already stored.
 
     CONTENT is the text, or - to read it from standard input. If the same text exists, anything that
-    this one adds is merged into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was
-    not stored because it is a duplicate. --jsonl and --lines report each line, and the other
-    options apply to all lines: exits 1 if a line was refused, else 3 if one is a duplicate.
-    In a project, paths that the text names and that exist become anchors; see memory verify.
+    this one adds is merged into that memory ("stored": false, "merged"), and the exit code is 0. A
+    very similar text is a duplicate: it is not stored, and the exit code is 3.
+
+    --jsonl and --lines report the result of each line; other options apply to all lines. Exits 1 if
+    a line was refused, else 3 if one is a duplicate.
+
+    In a project, existing paths that the text names become anchors; see memory verify.
     """
     draft = Draft("", tags, **fields, **read_cited(cited))
     if jsonl is not None or lines is not None:
@@ -197,14 +200,14 @@ def update(
     """Add a new version of a memory, with new text or tags.
 
     Anything you leave out stays the same; --anchor replaces all anchors. CONTENT is the new text,
-    or - to read it from standard input. ID may be - to give all memories whose ids are on standard
-    input the same tags.
+    or - to read it from standard input. If ID is -, the options apply to all memories whose IDs are
+    on standard input.
     """
     from memories.cli.bulk import change_each
 
     if memory_id == "-" and (content is not None or "not_corrects" in changes):
         raise InvalidInput(
-            "ids from standard input can only be combined with tags; update the content of one "
+            "ids from standard input can't be combined with CONTENT or --not-corrects; update one "
             "memory at a time"
         )
     run = partial(
@@ -224,7 +227,7 @@ def update(
 def reinforce(memories: "Memories", selection: Selection) -> int:
     """Restart the decay of a reinforceable memory.
 
-    Give one ID or several, or - to read ids from standard input.
+    Give one or more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import change_each
 
@@ -252,7 +255,7 @@ def delete(
 ) -> int:
     """Delete a memory; restore undoes this.
 
-    Give one ID or several, or - to read ids from standard input. --where deletes all memories in
+    Give one or more IDs, or - to read them from standard input. --where deletes all memories in
     your own namespace that match the expression; the answer names the command that restores them.
     """
     from memories.cli.bulk import change_many, check_selection, for_each
@@ -274,7 +277,7 @@ def delete(
 )
 @option(
     "--version", metavar="N", parse=whole_number_or("version must be a whole number from 1"),
-    help="The version to restore for a current memory.",
+    help="Restore this version of a memory that is not deleted.",
 )  # fmt: skip
 @option(
     "--replace", is_flag=True,
@@ -284,9 +287,9 @@ def delete(
 def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:
     """Restore a deleted memory, or an entire store from a backup.
 
-    ID is a deleted or superseded memory; give several, or - to read ids from standard input. FILE
-    was written by memory backup or memory export, or is an upgrade's snapshot; write ./FILE if it
-    looks like an ID. The entire file is checked before the store is changed.
+    ID is a deleted or superseded memory; give one or more, or - to read them from standard input.
+    FILE is a backup, an export or an upgrade's snapshot; write ./FILE if it looks like an ID. The
+    entire file is checked before the store is changed.
     """
     if replace or any(name != "-" and _is_file(name) for name in names):
         from memories.cli.backup import restore_store
@@ -343,9 +346,9 @@ def forget(
 ) -> int:
     """Permanently erase a memory with all its versions.
 
-    No byte of it stays in the store, and this can't be undone. Give one ID or several, or - to read
-    ids from standard input. --where erases all memories or turns in your own namespace that match
-    the expression. For a memory, even a deleted one, the latest version must match.
+    No byte of it stays in the store, and this can't be undone. Give one or more IDs, or - to read
+    them from standard input. --where erases all memories or turns in your own namespace that match
+    the expression; a memory, even a deleted one, is matched by its latest version.
     """
     from memories.cli.bulk import check_selection, for_each, forget_where, note_copies
 
@@ -389,7 +392,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 @no_redact_option
 @in_session(reads=True, selects=True)
 def edit(memories: "Memories", selection: Selection, no_redact: bool) -> None:
-    """Edit a memory in your editor; the saved text is its new version.
+    """Edit a memory in your editor; saving adds a version.
 
     VISUAL or EDITOR names the editor, optionally with arguments. If the memory was changed in the
     meantime, nothing is stored, and the error names the file that contains your text.
@@ -432,11 +435,11 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
 @filter_option("project")
 @in_session(reads=True)
 def verify(memories: "Memories", project: Sequence[str] | None) -> int:
-    """Check whether what memories cite still holds.
+    """Check memories against the files and code that they cite.
 
-    Paths, symbols and literals are checked in the project of the working folder. Nothing is run,
-    and no file outside it is read. Prints what no longer holds, and what could not be checked.
-    Exits 1 if a memory changed or expired. Then update, delete or confirm it.
+    Paths, symbols and literals are looked up in the working folder's project. Nothing is run, and
+    no file outside the project is read. Prints the memories that no longer hold, and those that
+    could not be checked. Exits 1 if one has changed or expired; update, delete or confirm it.
     """
     result = memories.truth.verify(project=project)
     emit(shapes.verification(result), partial(_render_verification, result))
@@ -444,7 +447,7 @@ def verify(memories: "Memories", project: Sequence[str] | None) -> int:
 
 
 def _render_verification(result: "Verification") -> str:
-    """Return what no longer holds, what could not be checked, and the remedies."""
+    """Return the memories that no longer hold or could not be checked, and the remedies."""
     memories = (*result.doubtful, *result.unverified)
     parts = [text.page(Page(memories, None))] if memories else []
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]
@@ -464,11 +467,11 @@ def _render_verification(result: "Verification") -> str:
 @valid_until_option()
 @in_session(reads=True, selects=True)
 def confirm_(memories: "Memories", selection: Selection, cited: Mapping[str, Any]) -> int:
-    """Say that a memory is still true: adds a version.
+    """Confirm that a memory is still true; adds a version.
 
-    The text stays. It keeps the anchors that hold, and gets those that its text names. --anchor
-    gives it others. A date that has passed is removed unless --valid-until gives a new one. Give
-    one ID or several, or - to read ids from standard input.
+    The text stays the same. Anchors that still hold are kept, and those that the text names are
+    added; --anchor replaces them all. A date that has passed is removed unless --valid-until gives
+    a new one. Give one or more IDs, or - to read them from standard input.
     """
     from memories.cli.bulk import change_each
 

@@ -28,13 +28,13 @@ _NOTED = (
     "migrate",
     "reembed",
     "backup",
-)  # the other commands call methods that record themselves
+)  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-_COMPLETED = {"conversation": "conversations"}  # how a filter's value is completed
+_COMPLETED = {"conversation": "conversations"}  # the names that complete a filter's value
 
 # Set by a server: the function that opens a run's memory, and the id of the memory that a create
-# stores, so that running the command a second time stores it once.
+# stores, so that a command that is sent twice stores it once.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memory", default=None
 )
@@ -43,7 +43,7 @@ STORES_TO_SERVE: list[str] = []  # stores whose settings ask for a server
 
 
 class _LazyModule:
-    """A module that is imported when one of its functions is called."""
+    """A module that is imported when one of its functions is first called."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -79,7 +79,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def with_settings(*options: Decorator) -> Decorator:
-    """Add options that are settings, among others; pass the settings as the first argument."""
+    """Add options, some of which are settings; pass a `Config` as the first argument."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -129,7 +129,7 @@ def in_session(*, reads: bool, selects: bool = False) -> Decorator:
 
 
 def load_settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
-    """Return this run's settings, and use its format from here on."""
+    """Load this run's settings, and switch to its output format."""
     from memories.config import load_config  # costs 4 ms, which `--help` avoids
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
@@ -156,10 +156,13 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 
 @contextlib.contextmanager
 def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
-    """Open this run's memory, and report damage in it and rejected edits to its scratchpad."""
+    """Open this run's memory, and store edits that were made in its scratchpad file.
+
+    Damage, and edits that can't be stored, are reported.
+    """
     with make_memory(config, shared=shared) as memories:
         watch(memories.damaged)
-        for sentence in memories.edits():
+        for sentence in memories.apply_edits():
             note(sentence)
         yield memories
 
@@ -220,9 +223,7 @@ def select(
 
 
 def _id_of_key(memories: "Memories", key: str, projects: Sequence[str]) -> str:
-    """Return the id of the memory with a key, under the first name of the project that contains
-    it.
-    """
+    """Return the id of the memory with a key; the names of its project are tried in order."""
     if not projects:
         return memories.id_of_key(key)
     for name in projects[:-1]:
@@ -245,14 +246,14 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     Args:
         argument: The argument.
         name: Its name, for messages.
-        max_bytes: The limit of standard input.
+        max_bytes: The maximum size of standard input.
 
     Raises:
         InvalidInput: Standard input is too large, or not UTF-8.
     """
     if argument != "-":
         return argument
-    framing = len("\ufeff\r\n".encode())  # that may surround the longest content
+    framing = len("\ufeff\r\n".encode())  # a byte order mark and a line end, not content
     data = sys.stdin.buffer.read(max_bytes + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
@@ -295,7 +296,7 @@ class ProgressBar:
         self._bar.update(done - self._bar.pos)
 
     def close(self) -> None:
-        """End the line."""
+        """Finish the line."""
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
@@ -308,7 +309,7 @@ class ProgressBar:
 
 
 def size_of(stream: BinaryIO) -> int:
-    """Return the bytes of a file; 0 for a pipe or a terminal."""
+    """Return the size of a file in bytes; 0 for a pipe or a terminal."""
     import os
     import stat
 
@@ -324,7 +325,7 @@ def size_of(stream: BinaryIO) -> int:
 def parse_whole_number(
     text: str, complaint: str = f"limit must be a whole number from 1 to {MAX_LIMIT}"
 ) -> int:
-    """Return a whole number; its range is checked where it is used.
+    """Parse a whole number; the caller checks its range.
 
     Args:
         text: The text.
@@ -344,7 +345,7 @@ def whole_number_or(complaint: str) -> Callable[[str], int]:
 
 
 def parse_share(text: str, name: str) -> float:
-    """Return a number from 0 to 1; its range is checked where it is used.
+    """Parse a number from 0 to 1; the caller checks its range.
 
     Raises:
         InvalidInput: The text is not a number.
@@ -433,8 +434,8 @@ def filter_option(name: str, group: str = "") -> Decorator:
 def filtered_by(*names: str) -> Decorator:
     """Add the options for these filters; pass the given filters as `filters`, a dict.
 
-    `--project` is a separate filter, since memories valid in every project belong to each; `--tag
-    project=NAME` is a plain tag.
+    `--project` is a separate filter, since it also finds memories that are valid in every project;
+    `--tag project=NAME` is a plain tag.
     """
     options: list[Decorator] = []
     for name in names:
@@ -474,7 +475,7 @@ _ANCHORS, _CITED = "Anchors", "cited"  # a section of the help, and a group of o
 
 anchor_option = option(
     "--anchor", "anchors", metavar="ANCHOR", multiple=True, section=_ANCHORS, group=_CITED,
-    help="What makes it true: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
+    help="Evidence for it: a path, FILE::SYMBOL, FILE::LITERAL, commit:ID or a URL; may be "
     "repeated.",
 )  # fmt: skip
 
@@ -483,7 +484,7 @@ def valid_until_option(*aliases: str) -> Decorator:
     """Return the option for the time until which a memory holds."""
     return option(
         "--valid-until", *aliases, "valid_until", metavar="TIME", section=_ANCHORS, group=_CITED,
-        help="Time until which it holds: a date means its end, 90d counts from now.",
+        help="When it stops being true: a date means its end, 90d counts from now.",
     )  # fmt: skip
 
 
@@ -497,7 +498,7 @@ def anchor_options(*aliases: str) -> Decorator:
         anchor_option,
         option(
             "--no-anchors", is_flag=True, section=_ANCHORS, group=_CITED,
-            help="No anchors, not even found ones.",
+            help="Store no anchors, not even those found in the text.",
         ),
         valid_until_option(*aliases),
         option(
@@ -511,7 +512,7 @@ def read_cited(cited: Mapping[str, Any]) -> dict[str, Any]:
     """Return the anchors and dates that were given, as arguments of `Memories.create` and `update`.
 
     Raises:
-        InvalidInput: Anchors are given and refused at once.
+        InvalidInput: Both --anchor and --no-anchors are given.
     """
     anchors = cited.get("anchors") or None
     if cited.get("no_anchors"):
@@ -551,7 +552,7 @@ one_named_option = _named("[ID]")
 
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
-    # parsed first, so that errors in other options have this format
+    # parsed first, so that errors in other options are printed in this format
     is_eager=True, parse=set_format,
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
@@ -580,11 +581,11 @@ remove_tag_option = option(
 )  # fmt: skip
 show_option = option(
     "--show", metavar="N", section="Output",
-    help=f"How many of them to list, 0 to {MAX_LIMIT}. [default: 10]",
+    help=f"How many changes to list, 0 to {MAX_LIMIT}. [default: 10]",
 )  # fmt: skip
 cursor_option = option(
     "--cursor", metavar="CURSOR", section="Output",
-    help="Continue after a page; its next_cursor.",
+    help="Continue after a page: the next_cursor of that page.",
 )  # fmt: skip
 fields_option = option(
     "--fields", metavar="NAMES", section="Output",

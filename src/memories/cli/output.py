@@ -27,7 +27,7 @@ _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL n
 _TEXT_FILE = "memory.txt"
 MAX_WIDTH = 100  # columns
 MARK = "│ "  # before each line of content
-CUT_LINES = 3  # of a long content on a terminal
+CUT_LINES = 3  # lines shown of a long content on a terminal
 DIM, BOLD, GREEN, YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 DAMAGED = 4  # exit code of a command that succeeded but left out damaged records
 
@@ -40,7 +40,8 @@ class _Run:
             answer's format; None before that.
         change: What this run changed, as part of a sentence; empty while unknown, None if it has
             not begun to change anything.
-        watched: The damage registers of the opened stores, with their position at that time.
+        watched: The damage registers of the opened stores, each with its position when it was
+            opened.
         notes: The printed notes.
     """
 
@@ -55,7 +56,7 @@ _run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begi
 
 
 def begin_run() -> None:
-    """Forget the state of an earlier run."""
+    """Reset the state for a new run."""
     _run.set(_Run())
 
 
@@ -179,7 +180,7 @@ def unwatch() -> None:
 
 
 def watch(damaged: "Damaged") -> None:
-    """From now on, report the records that a store leaves out, together with the answer."""
+    """Start to report the records that a store leaves out, along with the answer."""
     _run.get().watched.append((damaged, damaged.mark()))
 
 
@@ -249,7 +250,8 @@ def note(message: str) -> None:
     notes.add(message)
     lines: list[str] = []
     for line in map(safe, message.split("\n")):
-        lines += [line] if line.startswith("  ") else wrap(line, 0, sys.stderr)  # a command
+        # An indented line is a command, which must not be folded.
+        lines += [line] if line.startswith("  ") else wrap(line, 0, sys.stderr)
     say("\n".join(lines), sys.stderr)
 
 
@@ -303,7 +305,7 @@ def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
     width = max(8, _columns(limit) - taken)
     parts, part, part_width = [], "", 0
     for word in re.findall(r"\S+\s*|\s+", line):
-        for piece in [word] if width_of(word) <= width else word:  # a long word is cut anywhere
+        for piece in [word] if width_of(word) <= width else word:  # a long word may break anywhere
             if part and part_width + width_of(piece.rstrip()) > width:
                 parts.append(part.rstrip())
                 part = ""
@@ -336,7 +338,8 @@ def shorten(text: str, taken: int) -> str:
 def mark_lines(text: str, indent: str = "") -> str:
     """Return content with a mark before each line, indenting all lines but the first.
 
-    Lines are folded here: a terminal would wrap a long one to where our own lines begin.
+    Lines are folded here, since a terminal would continue a long one at its left edge, where our
+    own lines begin.
     """
     taken = len(indent) + len(MARK)
     lines = []
@@ -346,13 +349,13 @@ def mark_lines(text: str, indent: str = "") -> str:
 
 
 def cut_around(lines: list[str], words: frozenset[str], command: str, indent: str) -> str:
-    """Return the lines of a long content with the most of the words, and how many are left out.
+    """Return the part of a long content with the most search words, and how many lines it omits.
 
     Args:
         lines: The lines, each with its mark.
-        words: The words that were searched for; without one the beginning is shown.
-        command: Shows all of it.
-        indent: Before each line but the first.
+        words: The search words; if no line contains one, the beginning is shown.
+        command: The command that shows the entire content.
+        indent: The indentation of each line except the first.
     """
     from memories.languages.text import query_terms
 
@@ -397,8 +400,10 @@ def is_terminal() -> bool:
 
 
 def wrap(sentence: str, taken: int = 0, stream: TextIO | None = None) -> list[str]:
-    """Return a sentence in lines that fit on the terminal, with the command at its end, if there is
-    one, on a line of its own that can be copied; elsewhere on one line."""
+    """Return a sentence in lines that fit on the terminal; elsewhere in one line.
+
+    A command at its end gets a line of its own, so that it can be copied.
+    """
     stream = stream or sys.stdout
     if not stream.isatty() or width_of(sentence) <= _columns(MAX_WIDTH) - taken:
         return [sentence]
@@ -427,11 +432,11 @@ def paint(code: str, text: str) -> str:
 
 
 def require_person(decision: str, *, yes: bool) -> None:
-    """Require that a person decides, at a terminal or with `--yes` in their own script.
+    """Require that a person makes a decision, at a terminal or with `--yes` in their own script.
 
     Args:
         decision: The decision, as the subject of a sentence.
-        yes: Whether the script confirms it. An agent can't.
+        yes: Whether the script confirms the decision. An agent can't.
 
     Raises:
         InvalidInput: An agent runs the command, or there is no terminal.
@@ -441,7 +446,7 @@ def require_person(decision: str, *, yes: bool) -> None:
     refuse_agent(decision)
     if not yes and not is_person():
         raise InvalidInput(
-            f"{decision} is for a person to decide, but there is no terminal to ask at; add --yes "
+            f"{decision} is for a person to decide, but there is no terminal to ask on; add --yes "
             "to confirm"
         )
 
@@ -472,7 +477,7 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
         InvalidInput: There is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(f"{why}, but there is no terminal to ask at; add --yes to confirm")
+        raise InvalidInput(f"{why}, but there is no terminal to ask on; add --yes to confirm")
     sys.stderr.write(safe(question))
     sys.stderr.flush()
     return sys.stdin.readline().strip()
@@ -616,7 +621,7 @@ _LEFT_OUT = {
     "tool_turn": "turns by tools or the system (--include-tool-turns)",
     "captured": "captured by a hook and not accepted (memory search shows them)",
     "one_writer": "more by one other writer (CONTEXT_MAX_PER_WRITER)",
-    "no_room": "without space left (CONTEXT_MEMORY_CHARACTERS)",
+    "no_room": "that did not fit (CONTEXT_MEMORY_CHARACTERS)",
 }
 
 

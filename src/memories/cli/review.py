@@ -1,4 +1,4 @@
-"""Commands that decide on waiting memories, also by keys; tidy, which proposes changes."""
+"""Commands that review waiting memories, also key by key, and that propose some: review, tidy."""
 
 import contextlib
 import os
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.tidy import Choose, Suggestion
 
-_MAY_DECIDE = "memories.review.may_decide"  # in the context's meta: no command was named
+_MAY_DECIDE = "memories.review.may_decide"  # in the context's meta if no subcommand was named
 _REJECTED = "rejected"
 _TICK = timedelta(milliseconds=1)  # the store counts time in milliseconds
 _KEYS = "a accept · r reject · e edit · s skip · u undo · q quit"
 _all_option = option(
-    "--all", "everything", is_flag=True, section="Filters", help="All memories that wait."
+    "--all", "everything", is_flag=True, section="Filters", help="All waiting memories."
 )
 _yes_option = option(
     "--yes", is_flag=True,
-    help="Decide without a terminal, in your own script. An agent can't.",
+    help="Decide without a terminal, in your own script. An agent can't use it.",
 )  # fmt: skip
 _suspicious_option = option(
     "--suspicious", is_flag=True, section="Filters", help="Only memories marked as suspicious."
@@ -82,12 +82,13 @@ class _Review(Group):
     "memory review reject --import 01a1fe00-17ab-7c55",
 )
 def review() -> None:
-    """Review waiting memories: list, accept, edit, reject.
+    """Review waiting memories: list, accept, edit or reject them.
 
     Memories that a hook captured, or that came with someone else's export, wait here: no search,
-    list or context shows them before they are accepted. Without a command it lists those of the
-    namespace; on a terminal it asks for a key for each: a accept, r reject, e edit, s skip, u undo,
-    q quit. Only a person decides. An agent may list them and use --dry-run.
+    list or context shows them until they are accepted. Without a subcommand, those in your
+    namespace are listed; on a terminal, they are shown one by one and you press a key for each: a
+    accept, r reject, e edit, s skip, u undo, q quit. Only a person can decide; an agent may list
+    them and use --dry-run.
     """
 
 
@@ -110,8 +111,8 @@ def list_(
 ) -> None:
     """List the memories that wait for review, newest first.
 
-    Each memory is shown with the current memories that say the same or differ from it. Memories
-    from one import are shown together.
+    Each memory is shown with the current memories that resemble it. Memories from one import are
+    shown together.
     """
     names = field_names(fields)
     rule = _nonempty(filters)
@@ -132,7 +133,7 @@ def list_(
 def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
     """Return a page, with the memories of an import grouped together."""
     if not page.memories:
-        return "Nothing waits for review."
+        return "Nothing is waiting for review."
     groups: dict[str | None, list[str]] = {}
     for memory, resembling in zip(page.memories, rivals, strict=True):
         block = text.page(page._replace(memories=(memory,), next_cursor=None))
@@ -157,7 +158,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_all_option
 @review_filters
-@option("--suspicious", is_flag=True, help="Also suspicious memories, without naming each one.")
+@option("--suspicious", is_flag=True, help="Also accept suspicious memories that aren't named.")
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
 @dry_run_option
@@ -174,9 +175,9 @@ def accept(
 ) -> int:
     """Accept waiting memories, so that searches find them.
 
-    ID is the memory's id, or - to read ids from standard input; or select memories with --all and
-    filters. Each is compared with existing memories, like a new one; the exit code is 3 if some
-    still wait because they are duplicates. Suspicious memories must be named by their ID.
+    Name memories by ID, with - to read IDs from standard input, or select them with --all and
+    filters. Like a new memory, each is compared with existing ones; exits 3 if some were left
+    waiting because they are duplicates. Suspicious memories must be named by ID.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))
@@ -197,10 +198,10 @@ def accept(
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
-    """Accept a waiting memory with another text.
+    """Accept a waiting memory with different text.
 
-    CONTENT is the new text, or - to read it from standard input. Without it, the editor opens on a
-    terminal. The text becomes a version written by you; the captured one stays in the history.
+    CONTENT is the new text, or - to read it from standard input. Without CONTENT, your editor
+    opens. The new text becomes a version written by you; the captured text stays in the history.
     """
     _require_person(yes=yes, dry_run=dry_run)
     codes: list[int] = []
@@ -243,7 +244,7 @@ def reject(
 ) -> None:
     """Delete waiting memories; restore puts a memory back in the queue.
 
-    ID is the memory's id, or - to read ids from standard input; or select memories with --all and
+    Name memories by ID, with - to read IDs from standard input, or select them with --all and
     filters.
     """
     _require_person(yes=yes, dry_run=dry_run)
@@ -264,7 +265,7 @@ def reject(
 
 def _require_person(*, yes: bool, dry_run: bool) -> None:
     if not dry_run:  # a preview decides nothing
-        require_person("what waits for review", yes=yes)
+        require_person("what is waiting for review", yes=yes)
 
 
 def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,10 +276,10 @@ def _nonempty(filters: Mapping[str, Any]) -> dict[str, Any]:
 def _select(
     memories: "Memories", ids: Sequence[str], everything: bool, rule: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the memories named, or selected by filters or standard input.
+    """Return the memories named by id, and those selected by filters or on standard input.
 
     Raises:
-        InvalidInput: No memory is selected, or both ways are used.
+        InvalidInput: No memory is selected, or memories are both named and filtered.
     """
     if ids and (everything or rule):
         raise InvalidInput("name memories, or select them with --all and filters, not both")
@@ -305,7 +306,7 @@ def _emit_accepted(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     return NOT_STORED if any(review.duplicates for review in reviews) else 0
 
 
-# --- decisions by keys ---
+# --- decisions key by key ---
 
 
 class _Decision(NamedTuple):
@@ -321,17 +322,17 @@ class _Decision(NamedTuple):
 
 
 class _Decisions:
-    """Shows the memories that wait one by one, and decides about each by a key."""
+    """Shows the waiting memories one by one, and reads a key that decides on each."""
 
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
         self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
-        self._decisions: list[_Decision] = []  # about the first memories, in order
+        self._decisions: list[_Decision] = []  # on the first memories, in order
 
     def run(self) -> None:
-        """Ask for keys until everything is decided, or the person quits."""
+        """Read keys until everything is decided, or the user quits."""
         if not self._ids:
-            say("Nothing waits for review.")
+            say("Nothing is waiting for review.")
             return
         try:
             with _single_keys() as read_key:
@@ -365,7 +366,7 @@ class _Decisions:
             say(safe(str(exc)))
 
     def _find_next(self) -> bool:
-        """Skip memories that no longer wait; return whether one is left."""
+        """Skip memories that are no longer waiting; return whether one is left."""
         while len(self._decisions) < len(self._ids):
             try:
                 if self._memories.get(self._id).pending:
@@ -392,8 +393,9 @@ class _Decisions:
         say(f"→ {word}")
 
     def _store(self, content: str | None = None, *, force: bool = False) -> None:
-        """Accept the memory, perhaps with another text; it continues to wait if another one says
-        the same.
+        """Accept the memory, optionally with different text.
+
+        It stays in the queue if a current memory says the same thing.
         """
         at = datetime.now(UTC) - _TICK
         begin_change()
@@ -401,7 +403,7 @@ class _Decisions:
         if result.done:
             self._decide("accepted" if content is None else "accepted as edited", at)
         else:
-            say("Not accepted: a current memory says the same. r rejects it, f accepts it anyway.")
+            say("Not accepted: a current memory says the same thing. r rejects it, f accepts it.")
 
     def _reject(self) -> None:
         begin_change()
@@ -414,7 +416,7 @@ class _Decisions:
             say("The text is unchanged; a accepts it.")
 
     def _undo(self) -> None:
-        """Take back the last decision: the memory waits again."""
+        """Undo the last decision; its memory waits for review again."""
         if not self._decisions:
             say("There is nothing to undo.")
             return
@@ -426,20 +428,20 @@ class _Decisions:
         say(f"→ undone: {decision.word}")
 
     def _sum_up(self) -> None:
-        """Print the decisions, and how many memories still wait."""
+        """Print the decisions, and how many memories are still waiting."""
         counts = Counter(decision.word for decision in self._decisions)
         parts = [f"{count} {word}" for word, count in counts.items()]
-        waiting = amount(self._memories.review.count(), "memory waits", "memories wait")
+        waiting = amount(self._memories.review.count(), "memory is", "memories are")
         summary = ", ".join(parts) or "nothing decided"
         record_change(summary)
-        say(f"\n{summary[0].upper()}{summary[1:]}. {waiting} for review.")
+        say(f"\n{summary[0].upper()}{summary[1:]}. {waiting} waiting for review.")
 
 
 @contextlib.contextmanager
 def _single_keys() -> Iterator[Callable[[], str]]:
-    """Yield a function that waits for a key and returns it, in lower case; empty at the end.
+    """Yield a function that waits for a key and returns it in lower case; empty at the input's end.
 
-    `click.getchar` would drop keys that are typed while a decision is stored.
+    `click.getchar` would drop keys that are typed while a decision is being stored.
     """
     try:
         import termios
@@ -460,19 +462,19 @@ def _single_keys() -> Iterator[Callable[[], str]]:
 @option("--dry-run", is_flag=True, help="Store nothing, only show the proposals.")
 @in_session(reads=False)
 def tidy(memories: "Memories", dry_run: bool) -> None:
-    """Propose what to delete, link or keep, for review.
+    """Propose memories to delete, link or keep, for review.
 
-    Looks for memories that say the same or contradict each other, whose anchors changed or whose
-    time has passed, that nobody read in a year, and for statements repeated in conversations.
-    Nothing is done by itself: each proposal waits in memory review, at most 20 at a time, and a
-    rejected one does not come back. If TIDY_COMMAND names a command of yours, it can withhold some.
+    Looks for memories that repeat or contradict each other, whose anchors have changed, that have
+    expired, or that have not been read for a year; and for statements repeated in conversations.
+    Nothing is changed automatically: each proposal, at most 20 at a time, waits for memory review,
+    and a rejected one does not come back. A command of yours, TIDY_COMMAND, may withhold some.
     """
     begin_change()
     withheld: list[Suggestion] = []
     choose = _ask_second_opinion(memories.config, withheld)
     proposals = memories.truth.tidy(dry_run=dry_run, choose=choose)
     if not dry_run:
-        record_change(f"{len(proposals)} proposals wait for review")
+        record_change(f"{len(proposals)} proposals are waiting for review")
     rows = [
         {"id": memory_id or None, "kind": kind, "content": content, "certainty": certainty}
         for (kind, content, certainty, _, _), memory_id in proposals
@@ -484,9 +486,9 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 
 
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
-    """Return a function that asks the user's command, if there is one, what not to propose.
+    """Return a function that lets the user's command choose what to propose; None if there is none.
 
-    The function adds that to `withheld`. If the command fails, it withholds nothing.
+    The function adds everything else to `withheld`. If the command fails, nothing is withheld.
     """
     command = config.tidy_command
     if command is None:
@@ -498,7 +500,7 @@ def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choo
         try:
             chosen = consult(command, suggestions)
         except MemoriesError as exc:
-            note(f"The second opinion of TIDY_COMMAND doesn't count: {exc}.")
+            note(f"TIDY_COMMAND gave no second opinion: {exc}.")
             return suggestions
         withheld.extend(suggestion for suggestion in suggestions if suggestion not in chosen)
         return chosen

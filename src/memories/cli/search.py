@@ -1,4 +1,4 @@
-"""Commands that find memories: search, get, history, list, duplicates, and tags (also edits)."""
+"""Commands that find memories: search, get, history, list, duplicates; tags also changes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
-_MAX_EXCERPT = 200  # characters of a duplicate's text
+_MAX_EXCERPT = 200  # maximum number of characters shown of a duplicate
 
 
 @command(
@@ -59,8 +59,8 @@ def search(
 ) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Both meaning and words
-    count. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
+    QUERY is a question or some words, or - to read it from standard input. Both its meaning and its
+    words count. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
     """
     names = field_names(fields)
     query = read_argument(query, "query")
@@ -90,8 +90,8 @@ def search(
 def get(memories: "Memories", selection: Selection, as_of: str | None, fields: str | None) -> int:
     """Show one memory, or several.
 
-    ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give several ids, or -
-    to read ids from standard input. Exits 1 if one of them does not exist; the others are still
+    ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give one or more, or -
+    to read them from standard input. Exits 1 if one of them does not exist; the others are still
     shown. A --key is looked up among current memories.
     """
     from memories.cli.bulk import for_each
@@ -172,7 +172,7 @@ def emit_fields(
     names: Sequence[str] | None,
     results: str = "results",
 ) -> None:
-    """Print an answer with several results, or only their named fields."""
+    """Print an answer with several results, in full or with only the named fields of each."""
     if names is None:
         emit(answer, render_text, compact=render_compact)
         return
@@ -212,7 +212,8 @@ def list_(
 ) -> None:
     """List memories, newest first.
 
-    They are sorted by creation, or as --sort says; --since and --until apply to the latest version.
+    Sorted by creation time unless --sort says otherwise. --since and --until apply to the latest
+    version.
     """
     names = field_names(fields)
     page = memories.list(cursor=cursor, **filters)
@@ -243,9 +244,10 @@ def tags(
 ) -> int:
     """List tags and the number of memories with each.
 
-    With KEY, list the values of that tag. These change the tags of your own memories, or of those
-    that --where matches: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW. OLD and NEW are
-    keys or KEY=VALUE; all except rename take several. The answer names the command that undoes it.
+    With KEY, list the values of that tag. To change the tags of your own memories, or of those that
+    --where matches: set KEY=VALUE, remove KEY, rename OLD NEW or merge OLD NEW. OLD and NEW are
+    keys or KEY=VALUE; all except rename take several. The answer names the command that undoes the
+    change.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
@@ -275,10 +277,11 @@ def _change_tags(
     verb, *names = words
     if verb not in _TAG_CHANGES:
         changes = ", ".join(_TAG_CHANGES)
-        raise InvalidInput(f'"{shown(verb)}" is not a change of tags; use {changes}')
+        raise InvalidInput(f'"{shown(verb)}" does not change tags; use {changes}')
     if "written_by" in filters or "trust" in filters:
         raise InvalidInput(
-            "to restrict a change of tags to a writer, use an expression: --where 'by = NAME'"
+            "to change only the tags of one writer's memories, use an expression: "
+            "--where 'by = NAME'"
         )
     if "as_of" in filters:
         raise InvalidInput("the past can't be changed; omit --as-of")
@@ -297,8 +300,8 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
     """Return the new name of each tag.
 
     Raises:
-        InvalidInput: The number of names is wrong, or `rename` would permanently mix the tag with
-            another one that memories already have.
+        InvalidInput: The number of names is wrong, or `rename` would mix the tag for good with one
+            that memories already have.
     """
     from shlex import quote
 
@@ -321,9 +324,9 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that repeat older ones.
 
-    It finds the memories in your own namespace that create would refuse today, each with the older
-    memories that say the same. It compares all memories, a few hundred per second, and changes
-    nothing; memory delete removes one.
+    These are the memories in your own namespace that create would refuse today, each with the older
+    memories that say the same thing. All memories are compared, a few hundred per second. Nothing
+    is changed; memory delete removes a duplicate.
     """
     groups = list(memories.duplicates(where=where, limit=limit))
     results = [
@@ -337,11 +340,8 @@ def _render_duplicates(memories: "Memories", groups: "Sequence[Repeat]") -> str:
     rows = []
     for group in groups:
         rows.append(compact.page(memories, [group.memory]))
-        rows += [
-            f" says the same as {older.id}: {safe(older.content[:_MAX_EXCERPT])}"
-            for older in group.of
-        ]
-    return "\n".join(rows) or "No memory says the same as another one."
+        rows += [f" repeats {older.id}: {safe(older.content[:_MAX_EXCERPT])}" for older in group.of]
+    return "\n".join(rows) or "No memory repeats another one."
 
 
 COMMANDS = (search, get, history, list_, tags, duplicates)

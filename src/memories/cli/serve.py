@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 10.0  # for the answer of a running server
 
 
 class StartServer(NamedTuple):
-    """A request to start the server; for the options see its `ServeOptions`."""
+    """A request to start the server; see the server's `ServeOptions`."""
 
     config: Config
     options: Mapping[str, Any]
@@ -49,7 +49,7 @@ class StartMCP(NamedTuple):
 
 
 class StartChat(NamedTuple):
-    """A request to start the chat; see its `Settings`."""
+    """A request to start the chat; see the chat's `Settings`."""
 
     config: Config
     root: Path
@@ -90,7 +90,7 @@ class StartChat(NamedTuple):
 )  # fmt: skip
 @option(
     "--status", "action", flag_value="status", section="Manage",
-    help="Show whether a server runs, and its state.",
+    help="Show whether a server is running, and its state.",
 )  # fmt: skip
 @option(
     "--stop", "action", flag_value="stop", section="Manage", help="Stop the server of this store."
@@ -99,8 +99,8 @@ class StartChat(NamedTuple):
     "--uninstall", "action", flag_value="uninstall", section="Manage",
     help="Remove the file that --install of an earlier version wrote.",
 )  # fmt: skip
-@option("--install", "action", flag_value="install", hidden=True, help="Reports where units are.")
-@option("--dry-run", is_flag=True, hidden=True, help="The same; it belonged to --install.")
+@option("--install", "action", flag_value="install", hidden=True, help="Explains what replaced it.")
+@option("--dry-run", is_flag=True, hidden=True, help="Does the same, for old scripts.")
 @with_settings(store_option, format_option)
 def serve(
     config: Config,
@@ -114,9 +114,9 @@ def serve(
 ) -> StartServer | int:
     """Run a local server: faster commands, an HTTP API and a web page.
 
-    While it runs, memory commands ask it over a socket that only you can open, so they take only a
-    few milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765;
-    see docs/server.md and docs/http.md. Stop it with Ctrl-C or memory serve --stop.
+    While it runs, memory commands use it over a socket that only you can open, and take only a few
+    milliseconds; no setting is needed. The API, MCP and the page are on http://127.0.0.1:8765; see
+    docs/server.md and docs/http.md. Stop it with Ctrl-C or memory serve --stop.
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key require each other; give both")
@@ -172,8 +172,8 @@ def chat(
 ) -> StartChat:
     """Talk to an agent that remembers you.
 
-    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID and MEMCLI_THREAD_ID choose whose memory and which
-    session; docs/chat.md has the details. Lines come from the terminal or from a pipe.
+    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID chooses whose memory is used, and MEMCLI_THREAD_ID the
+    session; docs/chat.md has the details. Reads lines from the terminal or from a pipe.
     """
     if live and not demo:
         raise InvalidInput("--live requires --demo; omit it for a conversation")

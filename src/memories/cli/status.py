@@ -47,9 +47,9 @@ _ACTIONS = tuple(
     "create update restore delete supersede reinforce turns forget import undone change".split()
 )
 _MAX_BARS = 21  # rows in the chart; if there are more days, each row covers several
-_MAX_CHANGES = 20  # number of changes shown for one log entry
+_MAX_CHANGES = 20  # maximum number of changes shown for one log entry
 _MAX_FORKS = 10
-_MAX_NAMES = 8  # number of agents, projects or namespaces shown
+_MAX_NAMES = 8  # maximum number of agents, projects or namespaces shown
 _MAX_WIDTH, _MIN_WIDTH = 100, 30
 _SHORT_ID = 18
 
@@ -122,8 +122,7 @@ def _render_status(state: "Status", problem: str) -> str:
         rows["size"] = f"{state.size_bytes / 1e6:.1f} MB{', compact' if state.compact else ''}"
     if log := store_shapes.large_log(state):
         rows["log"] = (
-            f"{log / 1000000.0:.1f} MB; it grows while a process reads without end; stop that "
-            "process"
+            f"{log / 1e6:.1f} MB; it grows while a process keeps a read open; stop that process"
         )
     if state.read_only:
         rows["access"] = "read only"
@@ -159,14 +158,14 @@ def render_config(settings: "Config") -> str:
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Revoke the trust.")
 @option("--list", "lists", is_flag=True, help="List the trusted files.")
-@option("--yes", is_flag=True, help="Do not ask, in your own script. An agent can't.")
+@option("--yes", is_flag=True, help="Do not ask, in your own script. An agent can't use it.")
 @format_option
 def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None) -> None:  # noqa: ARG001 - the option itself sets the format
-    """Let the .env of a folder choose every setting.
+    """Let a folder's .env file choose every setting.
 
-    Untrusted .env files can set only result limits and output format, since a folder from elsewhere
-    could choose where memories are kept and sent. Any change of the file ends the trust. Only a
-    person may do this: an agent is refused.
+    An untrusted .env file can set only result limits and the output format, since a folder from
+    elsewhere could otherwise choose where memories are stored and sent. Any change to the file ends
+    the trust. Only a person can do this; an agent is refused.
     """
     from memories.config import registers, variables_of
     from memories.core import trust as register
@@ -201,9 +200,9 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
 @since_option
 @in_session(reads=True)
 def stats(memories: "Memories", since: str | None) -> None:
-    """Show operations, their speed, and the most read memories.
+    """Show operations, their speed, and the most-read memories.
 
-    Operations are those recorded in events.jsonl; memories are those of your namespace and of
+    Operations are those recorded in events.jsonl; memories are those in your namespace and in
     shared.
     """
     figures = memories.stats(since=since)
@@ -239,7 +238,7 @@ def _render_stats(figures: "Stats", *, chart: bool) -> str:
 
 def _operations(figures: "Stats") -> str:
     if not figures.operations:
-        return "No operation is recorded."
+        return "No operations are recorded."
     heads = ("operation", "count", "failed", "p50 ms", "p95 ms", "results", "written", "tokens")
     rows: list[tuple[str, ...]] = [heads]
     for operation in figures.operations:
@@ -286,7 +285,7 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
     largest = max(count for _, count in rows)
     digits = len(str(largest))
     room = width - len("2026-01-01  ") - digits - 2
-    title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
+    title = "memories per day" if size == 1 else f"memories per {size} days, from the day shown"
     lines = [title]
     for day, count in rows:
         length = max(1, round(room * count / largest)) if count else 0
@@ -318,8 +317,8 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
 @option(
     "--against", metavar="HASH", section="Check",
     help=(
-        "With --verify: a head that an earlier check printed. It proves that nothing before it "
-        "was rewritten or cut."
+        "With --verify: a head that an earlier check printed. It proves that no entry before it "
+        "was rewritten or removed."
     ),
 )  # fmt: skip
 @in_session(reads=True)
@@ -332,8 +331,8 @@ def log(
 ) -> int:
     """Show who changed what and when, and verify the log.
 
-    It shows the newest entries first, one for each transaction, without any content. A forgotten
-    memory stays in the log as a fact: its ID, its number of versions, who forgot it and when. With
+    Shows the newest entries first, one for each transaction, without any content. Of a forgotten
+    memory, the log keeps only its ID, its number of versions, who forgot it and when. With
     --verify, exits 1 if the log is incomplete.
     """
     if not verify:

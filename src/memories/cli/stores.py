@@ -1,4 +1,4 @@
-"""Commands that copy a store or change its embedder, and the edits in an exported folder."""
+"""Commands that copy a store or change its embedder; also stores edits of an exported folder."""
 
 import contextlib
 import errno
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from memories.transfer.export import Select
 
 _MAX_URL_BYTES = 8_192
-# bytes of an export kept in memory; the rest goes to a temporary file
+# maximum size of an export kept in memory; a larger one goes to a temporary file
 _IN_MEMORY_BYTES = 16_777_216
 CHUNK_BYTES = 1_048_576
 
@@ -80,7 +80,7 @@ def open_store(
 
 def without_vector(count: int) -> str:
     """Return a sentence on how many records have no vector, and the remedy."""
-    return f"{count} have no vector; memory reembed adds them."
+    return f"{count} have no vector; memory reembed adds one to each."
 
 
 def namespaces_of(
@@ -114,7 +114,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Add the location to errors about writing, and the consequence or the remedy."""
+    """Add the location to errors in writing, and the consequence or the remedy."""
     try:
         yield
     except (BrokenPipeError, MemoriesError):
@@ -160,12 +160,12 @@ def export(
 ) -> None:
     """Write memories and turns as JSON lines, or as Markdown.
 
-    It contains every version and every field, including deleted memories, and memory import reads
-    it. With --where, only memories whose latest version matches the expression, and turns that
-    match.
+    The export contains every version and every field, including deleted memories; memory import
+    reads it. --where limits it to turns that match the expression, and to memories whose latest
+    version does.
 
-    With --markdown, each memory is a file that you can read, edit and keep in git: memory import
-    FOLDER brings them back, and texts that you edited as new versions.
+    With --markdown, each memory becomes a file that you can read, edit and keep in git. memory
+    import FOLDER reads the files back, and stores edited texts as new versions.
     """
     from memories.transfer.export import export as run
     from memories.transfer.export import matching
@@ -275,16 +275,16 @@ def apply_edits(
     Args:
         config: The settings.
         folder: A folder that `memory export --markdown` wrote.
-        dry_run: Only show the differences.
-        redact: Whether secrets are removed.
+        dry_run: Whether to show only the differences.
+        redact: Whether to remove secrets.
         yes: Whether the changes are already confirmed; otherwise the user is asked.
 
     Returns:
-        The lines of an export with all other memories of the folder, and the number of edits; None
-        if the person said no.
+        The lines of an export with all other memories in the folder, and the number of edits; None
+        if the user said no.
 
     Raises:
-        InvalidInput: There are edits to confirm, but no terminal to ask at. Nothing was stored.
+        InvalidInput: There are edits to confirm, but no terminal to ask on. Nothing was stored.
     """
     from memories.transfer import bundle
 
@@ -301,8 +301,8 @@ def apply_edits(
                 note(_describe_edit(memory, edit.text))
             elif memory.content != edit.text:
                 note(
-                    f"{memory.id} is left as it is: it has changed since the export, and its file "
-                    "was edited; update one of them yourself"
+                    f"{memory.id} was left unchanged: both the memory and its file have changed "
+                    "since the export; update one of them yourself"
                 )
         if dry_run or not edited:
             return contents.to_export(missing), len(edited)
@@ -318,7 +318,7 @@ def apply_edits(
 
 
 def _find_memory(memories: "Memories", memory_id: str) -> "Memory | None":
-    """Return a memory of the user's own namespace; None if it doesn't exist."""
+    """Return a memory in the user's own namespace; None if there is no such memory."""
     try:
         memory = memories.get(memory_id)
     except MemoriesError:
@@ -344,7 +344,7 @@ def _describe_edit(memory: "Memory", text: str) -> str:
 )
 @option(
     "--to", "target", metavar="URL",
-    help="The store to copy to, empty or an unfinished copy; - reads its URL from standard input.",
+    help="The store to copy to, empty or a partial copy; - reads its URL from standard input.",
 )  # fmt: skip
 @option(
     "--partitions", type=int, metavar="N",
@@ -354,11 +354,11 @@ def _describe_edit(memory: "Memory", text: str) -> str:
 def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
     """Copy the entire store to another one, and verify it.
 
-    The original is not changed and can be used at the same time. Run the same command again to
+    The original is not changed, and you can use it in the meantime. Run the same command again to
     continue an interrupted copy. Afterwards, set MEMORY_STORE to the copy.
 
-    Other users can see options, so pass a URL with a password through standard input (--to -) or
-    MEMORY_MIGRATE_TO.
+    Other users of the machine can see a command's options, so pass a URL with a password through
+    standard input (--to -) or MEMORY_MIGRATE_TO.
 
     With --partitions the store stays in place and is repartitioned while others use it, completely
     or not at all.
@@ -445,7 +445,7 @@ def _setting(url: str, otherwise: str) -> str:
 
 
 def _absolute(url: str) -> str:
-    """Return a store's URL in a form that means the same in every folder."""
+    """Return a store's URL in a form that doesn't depend on the working folder."""
     from memories.stores import local_path
 
     path = local_path(url)
@@ -458,19 +458,19 @@ def _absolute(url: str) -> str:
 @command(epilog="memory reembed\nmemory reembed --model e5 --install")
 @option(
     "--model", metavar="NAME",
-    help="The embedder to switch to, a value of EMBEDDER. [default: the one in use]",
+    help="The embedder to switch to: any value of EMBEDDER. [default: the one in use]",
 )  # fmt: skip
 @option("--install", is_flag=True, help="First install the model, if it is a separate package.")
 @_store_settings
 def reembed(config: "Config", model: str | None, install: bool) -> None:
     """Recompute all vectors with another embedder.
 
-    Searches continue to work, and you can interrupt it and run it again. Afterwards, the new
-    embedder is used: it is written into config.toml, unless an option names the store. For the
-    embedder in use, it computes only the vectors that are missing.
+    Searches work in the meantime, and an interrupted command can be run again. Afterwards, the new
+    embedder is used: it is written to config.toml, unless an option names the store. For the
+    embedder in use, only missing vectors are computed.
 
-    The model e5 reads about 100 languages; --install installs it in the way in which this program
-    was installed.
+    The model e5 reads about 100 languages; --install installs it the way this program was
+    installed.
     """
     from importlib.util import find_spec
 
@@ -509,7 +509,7 @@ def _use_embedder(config: "Config", name: str) -> dict[str, str]:
         return {"switch": f"export EMBEDDER={name}"}
     if config.sources["store"] in ("flag", "environment", ".env") and source == "default":
         if name in ("minilm", "e5"):
-            return {}  # the model of a store is used without a setting
+            return {}  # a store's own model needs no setting
         note(f"This store is now used with EMBEDDER={name}.")
         return {"switch": f"export EMBEDDER={name}"}
     file = str(save_setting("embedder", name))
@@ -539,7 +539,7 @@ def _install_model() -> None:
             f"the model was not installed: {arguments[0]} ended with exit code {code}; "
             f"nothing was changed; run: {shlex.join(arguments)}"
         )
-    # The old environment may be gone: a new process reads the new one.
+    # The installation may have replaced the environment, so start a new process in it.
     again = [argument for argument in sys.argv[1:] if argument != "--install"]
     os.execv(sys.executable, [sys.executable, "-m", "memories", *again])  # noqa: S606
 

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.writer import Similar
 
-MAX_LINES = 6  # of each content on a terminal
-MAX_SHOWN = 2_000  # characters of each content, if there are several
-CREATED_ID = 13  # characters of an id: its time
-SHORT_ID = 18  # characters of an id: its time and 12 random bits
-WAITS = "waits for review"
+MAX_LINES = 6  # maximum number of lines of each content on a terminal
+MAX_SHOWN = 2_000  # maximum number of characters of each content, if there are several
+CREATED_ID = 13  # length of the time at the beginning of an id
+SHORT_ID = 18  # length of the time and 12 random bits
+WAITS = "waiting for review"
 NOTHING = "Nothing here."
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
@@ -90,7 +90,7 @@ def _cell(value: object) -> str:
 
 
 def create_result(created: "Created") -> str:
-    """Return the result of a create: one line if it was stored or is the same as another."""
+    """Return the result of a create: one line if the memory was stored or already existed."""
     hint = safe(hint_of(created))
     if created.memory is None:
         head = "✗ not stored: very similar to" if created.duplicates else "✗ not stored"
@@ -320,8 +320,8 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
 
 
 def rivals(record: "Rivals") -> str:
-    """Return the current memories that resemble one that waits for review, one per line."""
-    same = [(memory, "says the same") for memory in record.duplicates]
+    """Return the current memories that resemble a waiting one, one per line."""
+    same = [(memory, "says the same thing") for memory in record.duplicates]
     differing = [(memory, f"differs: {memory.difference}") for memory in record.similar_to]
     return "\n".join(_line(other.id, other.content, note) for other, note in same + differing)
 
@@ -343,7 +343,7 @@ def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
 def _render_accepted(review: "Reviewed") -> list[str]:
     record, remark = review.memory, ""
     if record.id != review.id:
-        remark = f"as {record.id[:SHORT_ID]}, which has its key or says the same"
+        remark = f"as {record.id[:SHORT_ID]}, which has the same key or says the same thing"
     similar = [
         _line(similar.id, similar.content, f"similar: {similar.difference}")
         for similar in review.similar_to
@@ -405,7 +405,7 @@ def add_turns_result(records: "Sequence[Turn]") -> str:
         head += f". Removed first: {count_kinds(redacted)}"
     lines = [f"{head}."]
     if counts["known"]:
-        lines.append(f"Known already: {counts['known']}.")
+        lines.append(f"Already known: {counts['known']}.")
     return "\n".join([*lines, *refused])
 
 
@@ -428,7 +428,7 @@ def _summary(record: "Conversation") -> str:
     first, last = f"{record.first_at.astimezone():%Y-%m-%d}", format_time(record.last_at)
     parts = [f"{record.turn_count:>6} turns, {first} to {last}"]
     if record.waiting_count:
-        parts.append(f"{record.waiting_count} wait to be stored")
+        parts.append(f"{record.waiting_count} waiting to be stored")
     labels = []
     if record.title:
         labels.append(f"title={_name(record.title)}")
@@ -448,7 +448,7 @@ def _turn_block(
     if turn.part:
         part = f"part {turn.part} of {turn.parts}"
     elif turn.waiting:
-        part = "waits to be stored"
+        part = "waiting to be stored"
     details = [
         score,
         part,
@@ -479,7 +479,7 @@ def _memory_block(
         details.append(f"in {record.namespace}")
     if record.pending:
         details.append(WAITS)
-        if record.key:  # accepting it would also replace the memory with its key
+        if record.key:  # accepting it would also replace the existing memory that has the same key
             details.append(f"key {safe(record.key)}")
         if record.supersedes:
             details.append(f"supersedes {record.supersedes}")
@@ -515,7 +515,7 @@ def _writer(origin: Origin) -> str:
 
 
 def _with_suspicion(remark: str, rules: Sequence[str], separator: str = " · ") -> str:
-    """Return a remark listing the rules by which a text may be an instruction to a model."""
+    """Add to a remark the rules that flagged a text as a possible instruction to a model."""
     if not rules:
         return remark
     return separator.join(filter(None, [remark, f"suspicious: {', '.join(rules)}"]))

@@ -1,4 +1,4 @@
-"""The command that brings memories and turns in: from an export, or from another program."""
+"""The import command, which reads memories and turns from an export or from another program."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.transfer.importing import Imported
 
-_COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed with its size
+_COUNTED_BYTES = 33_554_432  # maximum size of a source to count; of larger ones, only list the size
 
 
 @command(
@@ -54,7 +54,10 @@ _COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed wi
 )  # fmt: skip
 @option(
     "--include", metavar="WHAT", multiple=True, values=INCLUDE,
-    help=f"Also what is left out: {', '.join(INCLUDE)}; may be repeated. [default: none]",
+    help=(
+        f"Include what is otherwise left out: {', '.join(INCLUDE)}; may be repeated. "
+        "[default: none]"
+    ),
 )  # fmt: skip
 @option(
     "--as", "into", metavar="NAME",
@@ -62,7 +65,7 @@ _COUNTED_BYTES = 33_554_432  # bytes of a source; a larger one is only listed wi
 )  # fmt: skip
 @option(
     "--yes", is_flag=True,
-    help="Store texts that were edited in a folder of export --markdown without asking.",
+    help="Do not ask before storing texts that were edited in a folder of export --markdown.",
 )  # fmt: skip
 @no_redact_option
 @namespace_settings
@@ -79,18 +82,18 @@ def import_(
     all_namespaces: bool,
     no_shared: bool,
 ) -> int:
-    """Bring in an export, or the memory of another program.
+    """Import an export, or the memory of another program.
 
-    SOURCE is a file or folder, whose format is recognized. Or it is the name of a program; add PATH
-    if its files are not in the usual place. Without SOURCE, the command lists the programs whose
+    SOURCE is a file or folder whose format is recognized, or the name of a program; add PATH if the
+    program's files are not in the usual place. Without SOURCE, the command lists the programs whose
     files are on this machine, and imports nothing. Run an import again to add newer items.
 
-    Conversations become turns, which searches of the history find. Statements wait for review
+    Conversations become turns, which a search of the history finds. Statements wait for review
     (memory review), unless a person adds --trusted. The answer contains the id of the import and
     the command that erases it.
 
-    A file that memory export wrote is checked as a whole first: nothing from an incomplete or
-    damaged file is stored, and records that already exist are not changed. It exits 1 if some
+    A file that memory export wrote is first checked completely: nothing from an incomplete or
+    damaged file is stored, and records that already exist are not changed. Exits 1 if some records
     conflict with existing ones. Your own exports are imported unchanged; - reads one from standard
     input. If an agent imports one with --trusted, that agent counts as the writer.
 
@@ -124,7 +127,7 @@ import_.help = (import_.help or "").replace("{sources}", ", ".join(SOURCES))
 
 
 def _project_of(folder: str) -> str | None:
-    """Return a folder's project; if the folder no longer exists, the project's name."""
+    """Return a folder's project; for a folder that no longer exists, its name."""
     from memories.identity.project import identify
 
     # `Path.is_dir` raises for names that are too long.
@@ -156,7 +159,7 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     if path is not None:
         raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
     file = None
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening it says why
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # opening the file reports why
         file = Path(source).resolve(strict=True)
     if file is None or source in ("", "-") or is_bundle(file) or _is_export(file):
         return None, []
@@ -196,7 +199,7 @@ def _import_source(
         dry_run=dry_run,
     )
     with ProgressBar() as bar, open_store(config.store, embedder, config) as store:
-        if not dry_run:  # all of it is read first, so that nothing of a damaged file is stored
+        if not dry_run:  # read everything first, so that nothing from a damaged file is stored
             survey(reading.items(partial(bar, "checking")), now)
         where = shlex.quote(f"import = {import_id}")
         undo = f"memory forget{_namespace(config.namespace)} --where {where} --in all"
@@ -222,7 +225,7 @@ def _import_source(
         if counts.pending:
             answer["hint"] = f"memory review{_namespace(config.namespace)} --import {import_id}"
     if not any((counts.turns, counts.memories, counts.known, counts.skipped)):
-        note("No message or statement was found; another version of the program may be needed.")
+        note("No messages or statements were found; a newer version of Memories may read them.")
     emit(answer, partial(_render_result, answer))
     return 0
 
@@ -232,9 +235,9 @@ def _namespace(name: str) -> str:
 
 
 def _render_result(answer: Mapping[str, Any]) -> str:
-    verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "wait")
+    verb, wait = ("Would import", "would wait") if answer["dry_run"] else ("Imported", "now wait")
     counts = _render_counts(answer) or "nothing"
-    lines = [f"{verb} {counts} from {answer['source']}; {answer['known']} known already."]
+    lines = [f"{verb} {counts} from {answer['source']}; {answer['known']} already known."]
     if "first" in answer:
         lines.append(f"Dates: {answer['first'][:10]} to {answer['last'][:10]}")
     if answer["pending"]:
@@ -364,7 +367,7 @@ def _import_export(
 
 
 def _import_bundle(config: "Config", folder: str, *, yes: bool, **terms: Any) -> int:
-    """Import a folder that `memory export --markdown` wrote: edits of texts, and new memories."""
+    """Import a folder that `memory export --markdown` wrote: its edited texts and new memories."""
     applied = apply_edits(
         config, Path(folder).resolve(), dry_run=terms["dry_run"], redact=terms["redact"], yes=yes
     )
@@ -401,7 +404,7 @@ def _report_import(
 
 def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     dry_run = answer["dry_run"]
-    verb, wait = "Imported", "wait"
+    verb, wait = "Imported", "now wait"
     if dry_run:
         verb, wait = "Would import", "would wait"
     lines = [f"{verb} {imported.imported} records; {imported.known} were already there."]
@@ -427,7 +430,7 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _readable(file: str | IO[bytes]) -> Iterator[Callable[[str], Iterator[bytes]]]:
-    """Yield a function that reads a file's lines from the first one, with a progress bar."""
+    """Yield a function that reads a file's lines from the beginning, with a progress bar."""
     from memories.transfer.lines import split_lines
 
     def read_lines(step: str) -> Iterator[bytes]:

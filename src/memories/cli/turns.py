@@ -83,7 +83,7 @@ def turns() -> None:
 )
 @option(
     "--message-id", metavar="ID", group="fields",
-    help="Its id in the system that it comes from; a turn with a known id is not added again.",
+    help="Its id in the system it comes from; a turn with a known id is not added again.",
 )  # fmt: skip
 @no_redact_option
 @in_session(reads=False)
@@ -94,12 +94,12 @@ def add(
     no_redact: bool,
     fields: Mapping[str, str],
 ) -> int:
-    """Add one turn or many to a conversation.
+    """Add one or more turns to a conversation.
 
     CONTENT is the turn's text, or - to read many turns from standard input: one JSON object per
     line, with the keys content, role, speaker, created_at, message_id and tags. Each turn is
-    reported as stored, known (its message id exists with the same content) or refused (with other
-    content); if one is refused the others are stored and the exit code is 1.
+    reported as stored, known (its message id exists with the same content) or refused (it exists
+    with different content). If one is refused, the others are stored, and the exit code is 1.
     """
     if content != "-":
         draft = _draft({"content": content, **fields})
@@ -148,8 +148,8 @@ def _parse_line(line: str, number: int) -> "TurnDraft":
     known = TurnDraft.__annotations__
     if "content" not in fields or not fields.keys() <= known.keys():
         raise InvalidInput(
-            f"line {number} is not a turn: it must be a JSON object with keys among "
-            f"{', '.join(known)}; nothing was stored"
+            f"line {number} is not a turn: it must be a JSON object with content and only these "
+            f"keys: {', '.join(known)}; nothing was stored"
         )
     return _draft(fields)
 
@@ -170,7 +170,7 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
     reasons = [turn.reason for turn in turns if turn.reason]
     if not reasons:
         return 0
-    return print_error(f"{len(reasons)} of {len(turns)} messages not stored: {reasons[0]}", 1)
+    return print_error(f"{len(reasons)} of {len(turns)} turns were not stored: {reasons[0]}", 1)
 
 
 def _describe(turns: "Sequence[Turn]") -> str:
@@ -199,8 +199,8 @@ def _describe(turns: "Sequence[Turn]") -> str:
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last. If the store does not answer, only they are shown, and
-    the exit code is 1.
+    Turns that are waiting to be stored come last. If the store does not answer, only those are
+    shown, and the exit code is 1.
     """
     read = partial(memories.tail_turns, conversation, **filters)
     return _emit_turns(memories, conversation, read, filters.get("as_of"))
@@ -223,8 +223,8 @@ def show(
 ) -> int:
     """Show the turns of a conversation, oldest first.
 
-    Turns that wait to be stored come last. If the store does not answer, only they are shown, and
-    the exit code is 1.
+    Turns that are waiting to be stored come last. If the store does not answer, only those are
+    shown, and the exit code is 1.
     """
     read = partial(memories.turns, conversation, start=start or 0, **filters)
     return _emit_turns(memories, conversation, read, filters.get("as_of"))
@@ -246,14 +246,14 @@ def _emit_turns(
         partial(_render_turns, memories, conversation, records, as_of),
     )
     if problem is not None:
-        return print_error(f"{problem}; only turns that wait to be stored are shown", 1)
+        return print_error(f"{problem}; only turns waiting to be stored are shown", 1)
     return 0
 
 
 def _render_turns(
     memories: "Memories", conversation: str, turns: "list[Turn]", as_of: str | None
 ) -> str:
-    """Return turns as text, or that there is no such conversation."""
+    """Return turns as text, or a sentence if there is no such conversation."""
     if not turns:
         try:
             memories.conversation(conversation, as_of=as_of)
@@ -287,8 +287,9 @@ def list_(
 ) -> int:
     """List conversations, newest first.
 
-    --role, --speaker, --since and --until select conversations with such a turn. If the store does
-    not answer, those with turns that wait to be stored are shown, and the exit code is 1.
+    --role, --speaker, --since and --until select conversations that contain a matching turn. If the
+    store does not answer, only those with turns waiting to be stored are shown, and the exit code
+    is 1.
     """
     tags = dict(parse_tag(pair) for pair in tag) or None
     problem = None
@@ -305,7 +306,7 @@ def list_(
     emit(conversation_shapes.conversations(page), partial(text.conversations, page))
     if problem is None:
         return 0
-    return print_error(f"{problem}; only conversations with turns that wait are shown", 1)
+    return print_error(f"{problem}; only conversations with waiting turns are shown", 1)
 
 
 # --- update and forget ---
@@ -387,7 +388,7 @@ def forget(
     count = None
     if with_memories:
         count = forgotten.memories
-        answer += f", and {count} memories made from them"
+        answer += f", and {count} memories that were made from them"
     emit(conversation_shapes.forget_turns_result(forgotten, count, dry_run=dry_run), answer)
     note_copies(forgotten.also_in)
     return 0
@@ -426,14 +427,14 @@ def context(
     budget: int | None,
     include: Mapping[str, bool],
 ) -> int:
-    """Build the prompt with which a model answers a message.
+    """Build the prompt for a model's answer to a message.
 
-    It contains the last turns of the message's conversation, earlier turns that answer it,
-    memories, and the message itself. QUERY is the message, or - to read it from standard input.
-    Recalled texts are fenced as data. The text format is the prompt; in JSON it is under prompt,
-    next to its parts. Tool turns, and texts that look like instructions to a model, are left out; a
-    note counts them. If the store can't be reached, the scratchpad provides the memories, and the
-    exit code is 4.
+    The prompt contains the last turns of the message's conversation, earlier turns that may answer
+    it, memories, and the message itself. QUERY is the message, or - to read it from standard input.
+    Recalled texts are fenced as data. The text format prints only the prompt; JSON has it under
+    prompt, next to its parts. Tool turns, and texts that look like instructions to a model, are
+    left out; a note counts them. If the store can't be reached, the scratchpad provides the
+    memories, and the exit code is 4.
     """
     from memories.context.context import ContextBuilder
 

@@ -15,7 +15,6 @@ from memories.errors import InvalidInput
 from memories.languages import is_unseen
 
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
-CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")
 
 _RESERVED = "="  # no tag key can begin with it
 # Filters use TRUST and BY; VIA contains the other parts of the origin, such as the channel.

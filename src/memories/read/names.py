@@ -5,7 +5,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from memories.guard.origin import CHANNELS, IMPORT, TRUSTS, origin_of
+from memories.guard.origin import IMPORT, TRUSTS, origin_of
 from memories.models import VERDICTS, DecayPolicy
 from memories.read import versions
 from memories.read.turns import start_of
@@ -16,7 +16,6 @@ Reader = Callable[[Record], Any]  # returns the value of a name; None if a recor
 _ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
 CHOICES: dict[str, Sequence[str]] = {
     "trust": TRUSTS,
-    "channel": CHANNELS,
     "decay": tuple(DecayPolicy),
     "role": ROLES,
     "verdict": VERDICTS,

@@ -120,8 +120,8 @@ class Scratchpads:
         is_wanted = self._predicate(filters, entries)
         return find_matches(entries, query, is_wanted, limit, rules, self._clock())
 
-    def edits(self) -> tuple[str, ...]:
-        """Apply a person's edits of the file; see `Memories.edits`."""
+    def apply_edits(self) -> tuple[str, ...]:
+        """Apply a person's edits of the file; see `Memories.apply_edits`."""
         if not self._is_configured:
             return ()
         from memories.scratchpad.text import is_edited, path_of, read_text
