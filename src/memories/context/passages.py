@@ -38,18 +38,23 @@ def passage(text: str, words: Sequence[str], size: int) -> str:
     first = last = max(range(len(spans)), key=lambda at: (scores[at], -at))
     while True:
         neighbours: list[tuple[float, int]] = []
-        if last + 1 < len(spans) and spans[last + 1][1] - spans[first][0] <= size:
-            neighbours.append((scores[last + 1], last + 1))
-        if first > 0 and spans[last][1] - spans[first - 1][0] <= size:
-            neighbours.append((scores[first - 1], first - 1))
+        before, after = first - 1, last + 1
+        if after < len(spans) and spans[after][1] - spans[first][0] <= size:
+            neighbours.append((scores[after], after))
+        if before >= 0 and spans[last][1] - spans[before][0] <= size:
+            neighbours.append((scores[before], before))
         if not neighbours:
             break
         _, best = max(neighbours)
         first, last = min(first, best), max(last, best)
-    start, end = spans[first][0], min(spans[last][1], spans[first][0] + size)
-    before = CUT if start > 0 else ""
-    after = CUT if end < len(text) else ""
-    return f"{before}{text[start:end].strip()}{after}"
+    start = spans[first][0]
+    end = min(spans[last][1], start + size)
+    shown = text[start:end].strip()
+    if start > 0:
+        shown = f"{CUT}{shown}"
+    if end < len(text):
+        shown = f"{shown}{CUT}"
+    return shown
 
 
 def _score_pieces(pieces: Sequence[str], words: Sequence[str]) -> list[float]:

@@ -173,14 +173,16 @@ def row(
 
 
 def _head(shape: Mapping[str, Any]) -> str:
-    moment = datetime.fromisoformat(_moment(shape))
+    record_id, moment = shape["id"], datetime.fromisoformat(_moment(shape))
     if "turn_index" in shape:
         speaker = _cut(shape.get("speaker") or shape["role"])
-        return f"{_quote(shape['id'], _WORD)} {moment:%Y%m%d} {speaker}"
-    name, day = short_id(shape["id"]), f"{moment.astimezone(UTC):%Y%m%d}"
+        return f"{_quote(record_id, _WORD)} {moment:%Y%m%d} {speaker}"
+    name, day = short_id(record_id), f"{moment.astimezone(UTC):%Y%m%d}"
     if not name.startswith(f"{day}-"):  # the id does not show when the memory was last changed
-        name += f" {day}" if short_form(shape["id"]) == shape["id"] else f" changed {day}"
-    return f"{name} {_cut(with_author(shape)['by'])}"
+        has_time = short_form(record_id) != record_id
+        name += f" changed {day}" if has_time else f" {day}"
+    writer = with_author(shape)["by"]
+    return f"{name} {_cut(writer)}"
 
 
 def _marks(record: Mapping[str, Any], own: str) -> list[str]:

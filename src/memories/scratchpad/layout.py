@@ -156,7 +156,8 @@ def parse(text: str, source: str) -> Pad:
         head, items = _read_yaml(text) if edited else _read_lines(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidInput(f"{source} can't be read: {exc}") from None
-    if _read_number(head, "scratchpad", source) != FORMAT:
+    fields = _Fields(head, source)
+    if fields.number("scratchpad") != FORMAT:
         raise InvalidInput(
             f"{source} is not a scratchpad of this program: it has no line scratchpad: {FORMAT}"
         )
@@ -168,16 +169,16 @@ def parse(text: str, source: str) -> Pad:
             raise InvalidInput(f"{source} has two entries with the id {shown}")
         ids.update([entry.id] if entry.id else [])
     return Pad(
-        namespace=_read_text(head, "namespace", source),
-        store=_read_text(head, "store", source),
-        stamp=_read_text(head, "stamp", source),
-        size=_read_number(head, "size", source),
-        waiting=_read_number(head, "waiting", source),
-        written=_read_text(head, "written", source),
+        namespace=fields.text("namespace"),
+        store=fields.text("store"),
+        stamp=fields.text("stamp"),
+        size=fields.number("size"),
+        waiting=fields.number("waiting"),
+        written=fields.text("written"),
         entries=entries,
-        left_out=tuple(_read_text(head, "left_out", source).split()),
-        gone=tuple(_read_text(head, "gone", source).split()),
-        held=tuple(_read_text(head, "held", source).split()),
+        left_out=fields.words("left_out"),
+        gone=fields.words("gone"),
+        held=fields.words("held"),
         edited=edited,
     )
 
@@ -270,8 +271,9 @@ def _read_entry(item: Any, source: str) -> Entry:
     if not isinstance(item, Mapping) or not isinstance(item.get("content"), str):
         raise InvalidInput(f"{source} has an entry without a content")
     where = f"{source}, the entry {make_visible(item['content'], _escape)[:40]!r},"
-    texts: dict[str, Any] = {name: _read_text(item, name, where) for name in _TEXTS}
-    texts |= {name: _read_text(item, name, where) or None for name in _OPTIONAL_TEXTS}
+    fields = _Fields(item, where)
+    texts: dict[str, Any] = {name: fields.text(name) for name in _TEXTS}
+    texts |= {name: fields.text(name) or None for name in _OPTIONAL_TEXTS}
     tags = item.get("tags") or {}
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
         raise InvalidInput(f"{where} has tags that aren't pairs of texts")
@@ -280,48 +282,59 @@ def _read_entry(item: Any, source: str) -> Entry:
     texts["created"] = texts["created"] or texts["written"]
     return Entry(
         **texts,
-        pinned=_read_boolean(item, "pinned", where),
-        accepted=_read_boolean(item, "accepted", where),
-        version=_read_number(item, "version", where),
-        uses=_read_number(item, "uses", where),
-        recheck=_read_number(item, "recheck", where),
+        pinned=fields.boolean("pinned"),
+        accepted=fields.boolean("accepted"),
+        version=fields.number("version"),
+        uses=fields.number("uses"),
+        recheck=fields.number("recheck"),
         tags=dict(tags),
-        confidence=_read_confidence(item, where),
-        cut=_read_number(item, "cut", where) or None,
+        confidence=fields.confidence(),
+        cut=fields.number("cut") or None,
     )
 
 
-def _read_text(item: Mapping[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{where} has a {name} that isn't a text")
-    return value
+class _Fields(NamedTuple):
+    """The fields of the head or of an entry, and where they are, for messages."""
 
+    values: Mapping[str, Any]
+    where: str
 
-def _read_boolean(item: Mapping[str, Any], name: str, where: str) -> bool:
-    value = item.get(name, "")
-    word = str(value).lower() if isinstance(value, str | bool) else "other"
-    if word not in _BOOLEANS:
-        raise InvalidInput(f"{where} has a {name} that is neither true nor false")
-    return _BOOLEANS[word]
+    def text(self, name: str) -> str:
+        """Return a text; empty if there is none."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise InvalidInput(f"{self.where} has a {name} that isn't a text")
+        return value
 
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a text."""
+        return tuple(self.text(name).split())
 
-def _read_number(item: Mapping[str, Any], name: str, where: str) -> int:
-    value = item.get(name) or 0
-    text = str(value) if isinstance(value, str | int) else "other"
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidInput(f"{where} has a {name} that isn't a whole number")
-    return int(text)
+    def boolean(self, name: str) -> bool:
+        """Return a boolean; False if there is none."""
+        value = self.values.get(name, "")
+        word = str(value).lower() if isinstance(value, str | bool) else "other"
+        if word not in _BOOLEANS:
+            raise InvalidInput(f"{self.where} has a {name} that is neither true nor false")
+        return _BOOLEANS[word]
 
+    def number(self, name: str) -> int:
+        """Return a whole number; 0 if there is none."""
+        value = self.values.get(name) or 0
+        text = str(value) if isinstance(value, str | int) else "other"
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InvalidInput(f"{self.where} has a {name} that isn't a whole number")
+        return int(text)
 
-def _read_confidence(item: Mapping[str, Any], where: str) -> float:
-    value = item.get("confidence")
-    try:
-        confidence = 1.0 if value is None else float(value)
-    except (TypeError, ValueError):
-        confidence = -1.0
-    if not 0.0 <= confidence <= 1.0:
-        raise InvalidInput(f"{where} has a confidence that isn't a number from 0 to 1")
-    return confidence
+    def confidence(self) -> float:
+        """Return the confidence; 1 if there is none."""
+        value = self.values.get("confidence")
+        try:
+            confidence = 1.0 if value is None else float(value)
+        except (TypeError, ValueError):
+            confidence = -1.0
+        if not 0.0 <= confidence <= 1.0:
+            raise InvalidInput(f"{self.where} has a confidence that isn't a number from 0 to 1")
+        return confidence
