@@ -485,7 +485,7 @@ def complete_name(project: str, names: Set[str]) -> str:
 
 
 def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...]:
-    """Return filters for the memories of a project together with the global ones.
+    """Return filters for the memories of a project and the global ones.
 
     Args:
         where: The filter to extend. It is returned alone if there is no project, or if it already

@@ -188,8 +188,8 @@ def find_last_correction(store: Store, record: Record) -> Record | None:
 
 
 def link_restated(store: Store, latest: Record, new: Record, correction: Record) -> Record:
-    """Return the next version of a repeated memory, such that it corrects the memory that corrected
-    it.
+    """Return the next version of a repeated memory, linked as a correction of the one that had
+    corrected it.
 
     Args:
         store: Their store, in a transaction.

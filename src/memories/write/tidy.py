@@ -271,7 +271,7 @@ def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Sugges
 
 
 def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
-    """Yield memories that repeat older ones, and pairs of which one should correct the other."""
+    """Yield memories that repeat older ones or may correct them."""
     for page in by_count(records, PAGE_SIZE):
         vectors = writer.stored_vectors(page)
         for record in page:

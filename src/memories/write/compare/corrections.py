@@ -7,15 +7,15 @@ doubtful cases nothing is linked, and the old fact is shown unmarked.
 
 `corrects` decides by these rules:
 
-- `_announces_change`: "moved from Oslo to Bergen", after "lives in Oslo".
-- `_differs_by_denial`: "the gate never opens", "the gate opens".
+- `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
+- `_differs_by_denial`: "gates open", "gates never open".
 - `_is_role`: "Ann is the lead", "Bob is the lead".
 - `_is_other_value`, if the texts differ in one place after a subject. The value must be of the same
   kind (`_changes_kind`: not "runs on node 22", "runs on Linux") and one of these:
   - `_is_one_value`, numbers or dates: "the limit is 5", "the limit is 6".
-  - `_has_one_object`, after a verb: "lives in Rome", "lives in Bonn".
-  - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs"; by `_is_one_thing`,
-    not if the subject can have several: "the tag is red", "Ann's friend is Bob".
+  - `_has_one_object`, after a verb: "Ann lives in Rome", "Ann lives in Bonn".
+  - `_is_one_predicate`, after "is": "the editor is vim", "the editor is emacs". By `_is_one_thing`,
+    "Ann's friend is Bob" and "Ann's friend is Eva" may both be true.
 """
 
 import functools
@@ -350,7 +350,7 @@ def _preposition_senses(words: Sequence[Word]) -> list[str]:
 
 def _changes_direction(change: _Change) -> bool:
     """Return whether only one text joins two values, as in "to A and B", "from B"; or one goes to a
-    place and the other comes from another one. Both may be true.
+    place and the other comes from a different one. Both may be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
