@@ -1,7 +1,7 @@
 """Reads the files of other programs as a stream of messages and statements.
 
-Each module has a table `SOURCES` of the sources that it reads, each a `sample.Source`.
-`reader.include` contains the names of `INCLUDE` that the user asked for.
+Each module has a table `SOURCES` that maps the names of its sources to a `sample.Source`.
+`reader.include` contains the names from `INCLUDE` that the user asked for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memories.transfer.sources.items import Item
     from memories.transfer.sources.sample import Source
 
-# Each source and its module. A path is of the first one that recognizes it.
+# The module of each source. A path belongs to the first source that recognizes it.
 SOURCES = {
     "claude-code": "sessions",
     "codex": "sessions",
@@ -42,7 +42,7 @@ SOURCES = {
     "lines": "plain_files",
 }
 _UNKNOWN = (
-    " of no known source; if you know which program wrote it, name it: memory import SOURCE PATH"
+    " in an unknown format; if you know which program wrote it, name it: memory import SOURCE PATH"
 )
 INCLUDE = ("branches", "subagents", "attachments")
 
@@ -57,7 +57,7 @@ def recognize(path: Path) -> str | None:
     """Return the name of the source that wrote a file or folder; None for an unknown file.
 
     Raises:
-        InvalidInput: It is a folder or an archive of no known source.
+        InvalidInput: The path is a folder or an archive in an unknown format.
     """
     from memories.transfer.sources.sample import Sample
 
@@ -74,7 +74,7 @@ def recognize(path: Path) -> str | None:
 
 
 def locate(home: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the sources that exist on this machine, with their paths."""
+    """Yield the sources that have files in their usual places on this machine, with the paths."""
     for name in SOURCES:
         for path in load(name).locate(home):
             if path.exists():
@@ -82,12 +82,12 @@ def locate(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Reading:
-    """Reads the files of a source; each time from the beginning.
+    """Reads the files of a source, each time from the beginning.
 
     Attributes:
         source: The name of the source.
         paths: Its files or folders.
-        skipped: How many things the last reading left out, by the reason.
+        skipped: The number of items that the last reading left out, by reason.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Reading:
             source: The name of the source.
             paths: Its files or folders, or the URL of a server.
             include: Names of `INCLUDE`.
-            project_of: Returns the name of the project in a folder of this machine.
+            project_of: Returns the name of the project in a local folder.
 
         Raises:
             InvalidInput: A name is not one of `INCLUDE`.

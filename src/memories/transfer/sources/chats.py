@@ -1,4 +1,4 @@
-"""Chats of Cursor and opencode, in their databases or, in some versions, in JSON files."""
+"""Chats of Cursor and opencode, from their databases or, in some versions, from JSON files."""
 
 import os
 import re
@@ -28,13 +28,13 @@ from memories.transfer.sources.sample import Sample, Source, below
 # --- Cursor ---
 
 _ROLES = {"1": "user", "2": "assistant"}
-_TABLE = "cursorDiskKV"  # the other table has the tokens of the account, and is never read
+_TABLE = "cursorDiskKV"  # the other table contains the account's tokens and is never read
 _CHATS = "WHERE key LIKE 'composerData:%' ORDER BY key"
 _BUBBLES = "WHERE key >= ? || ':' AND key < ? || ';'"
 
 
 def locate_cursor(home: Path) -> Iterable[Path]:
-    """Return Cursor's database, and the folder with the transcripts of its command."""
+    """Return Cursor's database, and the folder with the transcripts of its command-line agent."""
     if sys.platform == "darwin":
         settings = home / "Library" / "Application Support"
     elif sys.platform == "win32":
@@ -67,7 +67,7 @@ def read_cursor(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> Iterator[Item]:
-    """Yield the messages of a chat in the order of its list; others are edited-away text."""
+    """Yield the messages that a chat lists, in that order; unlisted ones were edited away."""
     chat_id = one_line(chat.get("composerId"))
     if not chat_id:
         return
@@ -94,7 +94,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
         if role is None or not text:
             continue
         created_at = moment(bubble.get("createdAt")) or started_at
-        started_at = None  # the time of the first message; the next ones follow it
+        started_at = None  # only for the first message; later ones are dated after it
         turn = TurnDraft(text, role, created_at=created_at, message_id=f"cursor:{bubble_id}")
         yield Message(f"cursor:{chat_id}", turn, title or one_line(text, 100))
 
@@ -130,7 +130,7 @@ class _Session(NamedTuple):
 
     Attributes:
         session_id: Its id.
-        title: Its title; empty if the program has not found one.
+        title: Its title, or the program's placeholder for one.
         directory: The working folder.
         parent: The session whose agent started this one, if any.
     """
@@ -147,7 +147,7 @@ class _Message(NamedTuple):
     Attributes:
         created_at: When it was written.
         data: Its other fields.
-        parts: Its parts that are text, in order.
+        parts: Its text parts, in order.
     """
 
     created_at: object
@@ -188,8 +188,8 @@ def _messages_in(database: Database, session_id: str) -> Iterator[_Message]:
 
 
 def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the messages of a session that is stored in files: one for it, and one for each message
-    and part.
+    """Yield the messages of a session stored as one file, with further files for its messages and
+    their parts.
     """
     fields = parse_object(reader.text(file))
     directory, parent = fields.get("directory"), fields.get("parentID")
@@ -207,7 +207,7 @@ def _read_files(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def _files_in(folder: Path, pattern: str) -> Sequence[Path]:
-    """Return the files in a folder, in order; none if a link leads there."""
+    """Return the files in a folder, sorted; none if the path contains a symbolic link."""
     if folder.resolve() != folder:
         return ()
     return sorted(folder.glob(pattern))
@@ -220,7 +220,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
     title = "" if session.title.startswith(_NO_TITLE) else session.title
     for message in messages:
         role = message.data.get("role")
-        # Without those that the program wrote.
+        # Parts that the program inserted are left out.
         own = [part for part in message.parts if not (part.get("synthetic") or part.get("ignored"))]
         shown = [part for part in own if clean(part.get("text"))]
         text = "\n\n".join(clean(part["text"]) for part in shown)
@@ -240,7 +240,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
 
 
 def _has_ended(data: Mapping[str, Any]) -> bool:
-    """Return whether an answer or a part of one is complete; one that is being written changes."""
+    """Return whether an answer, or a part of one, is complete and no longer changes."""
     times = data.get("time")
     if not isinstance(times, dict) or "error" in data:
         return True

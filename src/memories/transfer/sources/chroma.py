@@ -1,8 +1,8 @@
-"""Memories in ChromaDB, one document each with metadata: on a server, or in its folder.
+"""Memories in ChromaDB, one document each with metadata: from a server, or from its folder.
 
 The collection is `memories`, or the one that `COLLECTION_NAME` names. A document has the metadata
 `agent`, `personality`, `project`, `type`, `global`, `decay_policy`, `created_at` and `deleted`;
-other metadata become tags.
+any other metadata becomes tags.
 """
 
 import os
@@ -36,7 +36,7 @@ _DOCUMENTS = (
 
 
 def recognize(sample: Sample) -> bool:
-    """Return whether a path is a server's folder or its database."""
+    """Return whether a path is the folder of a Chroma server, or its database."""
     if "chroma.sqlite3" in sample.names:
         return True
     return {"collections", "embeddings", "embedding_metadata"} <= sample.tables.keys()
@@ -69,7 +69,7 @@ def _to_draft(their_id: str, text: object, metadata: Mapping[str, Any]) -> Draft
     return replace(draft, tags=tags, key=their_id)
 
 
-# --- its folder
+# --- from its folder
 
 
 def _read_files(reader: Reader, name: str) -> Iterator[_Document]:
@@ -96,7 +96,7 @@ def _read_collection(database: Database, collection_id: str) -> Iterator[_Docume
         yield row["embedding_id"], metadata.get("chroma:document"), metadata
 
 
-# --- a server
+# --- from a server
 
 
 def _ask(url: str, name: str) -> Iterator[_Document]:
@@ -128,7 +128,7 @@ def _ask(url: str, name: str) -> Iterator[_Document]:
 
 
 def _request(client: JsonClient, method: str, path: str, body: object) -> Any:
-    """Return the answer of the server; None if there is no such collection."""
+    """Return the server's answer; None if the collection doesn't exist."""
     try:
         answer = client.ask(method, path, body, seconds=_SECONDS)
     except NoAnswer as exc:

@@ -13,7 +13,7 @@ from memories.guard.validate import shown
 
 _ATTEMPTS = 5
 _SIDE_FILES = ("", "-wal", "-journal")
-_MAX_VALUE_BYTES = 67_108_864  # of a column; a longer value is read as None
+_MAX_VALUE_BYTES = 67_108_864  # a longer value in a column is read as None
 _MAX_ROW_BYTES = 4 * _MAX_VALUE_BYTES
 
 
@@ -31,7 +31,7 @@ class Database:
     def columns(self, table: str) -> set[str]:
         """Return the names of a table's columns; empty if there is no such table.
 
-        A view isn't one: a damaged or hostile file could compute endless rows in it.
+        Views don't count: one in a damaged or hostile file could compute endless rows.
         """
         sql = (
             "SELECT c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c "
@@ -53,8 +53,8 @@ class Database:
             table: The name of the table.
             needed: The columns without which the table can't be read.
             optional: Further columns, which some versions of the program don't have.
-            rest: SQL after the table, such as an ORDER BY.
-            *values: The values for its question marks.
+            rest: SQL after the name of the table, such as an ORDER BY.
+            *values: The values for the question marks in it.
 
         Raises:
             InvalidInput: The table or a needed column is missing.
@@ -95,11 +95,11 @@ def _bounded(column: str) -> str:
 
 @contextlib.contextmanager
 def open_copy(file: Path) -> Iterator[Database]:
-    """Yield a private copy of a SQLite file with its log, whose changes may not be in the file yet.
+    """Yield a private copy of a SQLite file and its log, which may contain the latest changes.
 
     Raises:
-        InvalidInput: It is not a SQLite file, or is damaged.
-        SystemFault: It is being written to all the time, or there is no room for the copy.
+        InvalidInput: The file is not a SQLite file, or is damaged.
+        SystemFault: The file is constantly written to, or there is no room for the copy.
     """
     import apsw
 
@@ -122,15 +122,15 @@ def open_copy(file: Path) -> Iterator[Database]:
 
 
 def _remove_names(connection: Any, folder: Path) -> None:
-    """Remove the files of an open copy, which then vanish with this process even if it is killed.
+    """Remove the files of an open copy, so that it vanishes with this process, even a killed one.
 
-    The copy may have secrets of the other program. Windows can't remove open files.
+    The copy may contain secrets of the other program. Windows can't remove open files.
     """
     import apsw
 
     if os.name != "posix":
         return
-    with contextlib.suppress(apsw.Error):  # a damaged copy; reading it explains this
+    with contextlib.suppress(apsw.Error):  # the copy is damaged, which is reported when it is read
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens its log
     for file in folder.iterdir():
         file.unlink()
@@ -155,7 +155,7 @@ def _copy(file: Path, copy: Path) -> None:
         if _state(file) == before:
             return
     raise SystemFault(
-        f"{shown(file.name)} is being written to all the time; close its program and try again"
+        f"{shown(file.name)} is constantly being written to; close its program and try again"
     )
 
 
@@ -172,7 +172,7 @@ def _copy_file(file: Path, target: Path) -> None:
 
 
 def _state(file: Path) -> list[tuple[int, int] | None]:
-    """Return size and time of change of a database and its side files."""
+    """Return the size and modification time of a database and of each of its side files."""
     states: list[tuple[int, int] | None] = []
     for suffix in _SIDE_FILES:
         try:

@@ -1,6 +1,7 @@
-"""Items of a source: messages of conversations, drafts of memories, and the values in them.
+"""The items of a source, messages and drafts, and functions that parse their values.
 
-Drafts are also made of fields with the names that most programs use, for CSV files and JSON lines.
+`to_draft` makes drafts from CSV rows and JSON lines, whose fields have names that most programs
+use.
 """
 
 import hashlib
@@ -15,9 +16,9 @@ from memories.guard import validate
 from memories.models import DecayPolicy, Draft
 from memories.read.turns import TurnDraft
 
-_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # a zero or a count of days would be earlier
-_MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # numbers from here on count these since 1970
-# Control characters except tab and line feed, and halves of characters, which no store keeps.
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)  # an earlier number is a zero or a count of days
+_MICROSECONDS, _MILLISECONDS = 1e14, 1e11  # timestamps at least this large are in these units
+# Characters that no store accepts: most control characters, and surrogates.
 _UNSTORABLE = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 _EMBEDDED = re.compile(r"data:([\w.+-]{1,40}/[\w.+-]{1,80})[^,\s]{0,80};base64,[\w+/=-]{200,}")
 _UNSTORABLE |= dict.fromkeys(range(0xD800, 0xE000))
@@ -34,10 +35,10 @@ class Message(NamedTuple):
     Attributes:
         conversation: The id of the conversation, which begins with the name of the source.
         turn: The message. Its `message_id` is the source's own id, so that a second import adds
-            nothing. Without `created_at`, it gets the time of the message before it.
+            nothing. Without `created_at`, it is dated just after the message before it.
         title: The title of the conversation.
         project: The project that the conversation is about.
-        session: The conversation in which hooks store the same message, if its name is another one.
+        session: The id under which hooks store the conversation, if it differs.
     """
 
     conversation: str
@@ -47,14 +48,15 @@ class Message(NamedTuple):
     session: str = ""
 
 
-# A `Draft` is a statement worth keeping. Its key, if any, is the source's id for it, which stays
-# when the text changes: then the new text becomes a new version.
+# A `Draft` is a statement worth keeping. Its key, if any, is the id that the source gave it. If its
+# text changes, the id stays the same, and the next import adds a new version.
 Item = Message | Draft
 
 
 def clean(text: object) -> str:
-    """Return text without characters that can't be stored and without images and other files in
-    base64, which are named instead; empty if it isn't text.
+    """Return a text without unstorable characters; empty if the value isn't a text.
+
+    Embedded files, such as images in base64, are replaced with their media type.
     """
     if not isinstance(text, str):
         return ""
@@ -64,19 +66,19 @@ def clean(text: object) -> str:
 
 
 def one_line(text: object, longest: int = 256) -> str:
-    """Return text on one line, shortened; empty if it isn't text."""
+    """Return a text on one line, shortened; empty if the value isn't a text."""
     line = " ".join(clean(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def moment(*values: object) -> datetime | None:
-    """Return the first value that is a time: ISO 8601, or a number counted from 1970.
+    """Return the first value that is a time: in ISO 8601, or a number counted from 1970.
 
-    Seconds, milliseconds and microseconds are distinguished by their size. A time without a zone is
-    in UTC.
+    The size of a number shows whether it counts seconds, milliseconds or microseconds. A time
+    without a zone is in UTC.
 
     Returns:
-        None if none is a time since 1990.
+        None if no value is a time in 1990 or later.
     """
     return next(filter(None, map(_parse_time, values)), None)
 
@@ -109,7 +111,7 @@ def name_of(*parts: object) -> str:
 
 
 def parse_json(text: object) -> object:
-    """Return a JSON value kept as text, such as in a column of a table; None if it isn't JSON."""
+    """Parse JSON stored as text, such as in a column of a table; None if it isn't JSON."""
     try:
         return json.loads(text) if isinstance(text, str | bytes) else None
     except (ValueError, RecursionError):
@@ -117,7 +119,7 @@ def parse_json(text: object) -> object:
 
 
 def parse_object(text: object) -> Mapping[str, Any]:
-    """Return a JSON object kept as text; empty if it isn't one."""
+    """Parse a JSON object stored as text; empty if it isn't one."""
     return mapping(parse_json(text))
 
 
@@ -134,14 +136,14 @@ def dicts(value: object) -> list[Mapping[str, object]]:
 
 
 def blocks_text(content: object) -> list[str]:
-    """Return the texts of a message: its content is a text, or a list of blocks with text."""
+    """Return the texts of a message, whose content is a text or a list of blocks with texts."""
     if isinstance(content, str):
         return [clean(content)]
     return [clean(block.get("text")) for block in dicts(content)]
 
 
 def join_texts(texts: Iterable[str]) -> str:
-    """Return the texts of a message as one, with a blank line between them."""
+    """Join the texts of a message, with a blank line between them."""
     return "\n\n".join(filter(None, texts))
 
 
@@ -156,10 +158,10 @@ def strings(value: object) -> list[str]:
 
 
 def to_draft(fields: Mapping[str, Any]) -> Draft | None:
-    """Return the draft in some fields; None if they have no text.
+    """Make a draft from the fields of a row or line; None if none of them has a text.
 
     Args:
-        fields: Values by their names, which may be written in any case.
+        fields: The values by name; the case of names doesn't matter.
     """
     by_name = {str(name).strip().lower(): value for name, value in fields.items()}
     texts = [clean(by_name.get(name)) for name in TEXT_NAMES]
@@ -176,9 +178,9 @@ def to_draft(fields: Mapping[str, Any]) -> Draft | None:
 
 
 def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags in some fields: known names, and those under `tags`.
+    """Return the tags in the fields of a row or line: fields with known names, and `tags`.
 
-    Tags are an object, an array or a list separated by commas, of words or of `key=value`.
+    `tags` is an object, or an array or a comma-separated list of words or `key=value` pairs.
     """
     tags: dict[str, str] = {}
     for name in _TAGS:
@@ -203,7 +205,7 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
-    """Return those tags that are valid; a word becomes a tag with the value `true`."""
+    """Return the valid ones of these tags; a word becomes a tag with the value `true`."""
     tags: dict[str, str] = {}
     for name, value in values.items():
         add_tag(tags, name, value)
@@ -213,7 +215,7 @@ def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
 
 
 def add_tag(tags: dict[str, str], key: object, value: object) -> None:
-    """Add a tag, unless its key is there already or one of them is invalid."""
+    """Add a tag, unless its key exists, the tag is invalid or empty, or there are many tags."""
     name = "-".join(str(key).split())
     text = one_line("" if value is None else str(value), validate.MAX_TAG_VALUE)
     if name in tags or not text or len(tags) >= validate.MAX_TAGS // 2:
@@ -221,4 +223,4 @@ def add_tag(tags: dict[str, str], key: object, value: object) -> None:
     try:
         tags |= validate.tags({name: text})
     except InvalidInput:
-        return  # another program may use any key
+        return  # other programs allow keys that are invalid here

@@ -1,5 +1,5 @@
-"""Markdown, split into statements: instructions, memory banks and vaults of people and agents,
-notes of basic-memory, bundles in the Open Knowledge Format, and folders of Anthropic's memory tool.
+"""Splits Markdown into statements: agents' instructions and memory banks, vaults of notes, notes of
+basic-memory, bundles in the Open Knowledge Format, and folders of Anthropic's memory tool.
 """
 
 import json
@@ -41,9 +41,9 @@ _IN_HOME = (
     ".hermes/USER.md",
 )  # fmt: skip
 _LEFT_OUT = (".obsidian/*", ".trash/*", "*.excalidraw.md", "Templates/*", "templates/*")
-_SHORT = 60  # characters; a shorter statement is given its headings
+_SHORT = 60  # characters; a shorter statement begins with its headings
 _MAX_FRONTMATTER_LINES = 64
-_MAX_FRONTMATTER = 65_536  # characters; longer YAML takes seconds
+_MAX_FRONTMATTER = 65_536  # characters; longer YAML takes seconds to parse
 _MAX_BRACKETS = 1_000  # parsing nested brackets takes quadratic time
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
 _QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 def locate(home: Path) -> Iterable[Path]:
-    """Return the instructions and memories of agents, and those in the current folder."""
+    """Yield the instructions and memories of agents, in the home and in the current folder."""
     for pattern in _IN_HOME:
         yield from sorted(home.glob(pattern))
     for pattern in INSTRUCTIONS:
@@ -120,8 +120,8 @@ def read_file(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def find_cited(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the frontmatter of a page says about the truth of its statements: `anchors`,
-    `valid_until` and `recheck`.
+    """Return the fields of a page's frontmatter that limit how long its statements are true:
+    `anchors`, `valid_until` and `recheck`.
     """
     anchors = fields.get("anchors")
     cited: dict[str, Any] = {
@@ -135,7 +135,7 @@ def find_cited(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str, str]:
-    """Return the tags of all statements of a page."""
+    """Return the tags that all statements of a page share."""
     tags = to_tags(fields)
     add_tag(tags, "project", reader.project(str(file.parent)))
     add_tag(tags, "file", reader.below(file))
@@ -143,14 +143,14 @@ def page_tags(reader: Reader, fields: Mapping[str, Any], file: Path) -> dict[str
 
 
 def find_time(fields: Mapping[str, Any], file: Path) -> datetime | None:
-    """Return the time of a page: from its frontmatter, or from a date as its name."""
+    """Return the time of a page, from its frontmatter or from a file name that is a date."""
     names = ("modified", "updated", *TIME_NAMES)
     day = file.stem if _DAY.fullmatch(file.stem) else None
     return moment(*(str(fields[name]) for name in names if name in fields), day)
 
 
 def with_headings(passage: Passage) -> str:
-    """Return the text of a passage, after its headings if it is short."""
+    """Return the text of a passage, preceded by its headings if it is short."""
     if len(passage.text) >= _SHORT or not passage.headings:
         return passage.text
     return f"{' > '.join(passage.headings)}: {passage.text}"
@@ -203,7 +203,7 @@ def parse(text: str) -> Page:
 
 
 def _find_level(token: "Token", source: str) -> int:
-    """Return the level of a heading, a line in bold type counting as the lowest; 0 for others."""
+    """Return the level of a heading; 7 for a line in bold type, 0 for any other block."""
     if token.type == "heading_open":
         return int(token.tag[1])
     is_bold = token.type == "paragraph_open" and _BOLD_LINE.fullmatch(source.strip())
@@ -226,9 +226,9 @@ def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
 
 
 def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
-    """Return the YAML at the beginning of a page and the rest; without any, all is the rest.
+    """Split a page into the fields of its YAML frontmatter, if it has one, and the text below it.
 
-    YAML with aliases counts as none, since a few lines of it can mean gigabytes of text.
+    YAML with aliases is ignored, since a few lines can expand to gigabytes of text.
     """
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
@@ -241,7 +241,7 @@ def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _parse_yaml(text: str) -> Mapping[str, Any]:
-    """Return the fields in a YAML text by their names in lower case; empty if it has none."""
+    """Return the fields in a YAML text by lower-case name; empty if it can't be read safely."""
     import yaml
 
     if len(text) > _MAX_FRONTMATTER or text.count("[") + text.count("{") > _MAX_BRACKETS:
@@ -271,7 +271,7 @@ def _dedent(source: str) -> str:
 
 
 def _find_reason_to_skip(text: str) -> str:
-    """Return why a passage is left out, as a noun in the plural; empty if it is worth keeping."""
+    """Return why a passage is left out, as a plural noun; empty if it is worth keeping."""
     if text.startswith("[x] "):
         return "finished tasks"
     if _LOCAL_LINK.match(text):
@@ -285,7 +285,7 @@ def _find_reason_to_skip(text: str) -> str:
 
 
 def recognize_anthropic(sample: Sample) -> bool:
-    """Return whether a path is a folder called `memories` with text files, as the tool sees it."""
+    """Return whether a path is a folder of text files called `memories`, as the tool writes it."""
     if not sample.is_folder or sample.path.name != "memories" or ".obsidian" in sample.names:
         return False
     is_other = sample.path.parent.name in (".serena", ".codex")
@@ -294,7 +294,7 @@ def recognize_anthropic(sample: Sample) -> bool:
 
 # --- notes of basic-memory: Markdown with observations and relations ---
 
-_LOOKED_AT = 20  # files of a folder that are examined
+_LOOKED_AT = 20  # maximum number of files examined in a folder
 _OBSERVATION = re.compile(r"\[(?P<category>[^\]\[()]{1,60})\]\s+(?P<text>\S.*)", re.DOTALL)
 _RELATION = re.compile(r"(?P<verb>[^\[\]]{1,120}?)\s+\[\[(?P<target>[^\]]+)\]\]")
 _HASHTAG = re.compile(r"(?:^|\s)#([\w/-]+)")
@@ -346,7 +346,7 @@ _RESERVED = ("index.md", "log.md")
 
 
 def recognize_okf(sample: Sample) -> bool:
-    """Return whether the index names a version of the format, or all first files have a type."""
+    """Return whether the index names a version of the format, or the first files have a type."""
     if not sample.is_folder:
         return False
     if b"\nokf_version:" in Sample(sample.path / "index.md").frontmatter:

@@ -1,4 +1,4 @@
-"""Memories of other programs for agents, in their SQLite databases or as JSON."""
+"""Memories of other memory programs for agents, from their SQLite databases or from JSON."""
 
 import gzip
 import io
@@ -38,7 +38,7 @@ from memories.transfer.sources.sample import Sample, Source, below
 
 
 def locate_graph(home: Path) -> Iterable[Path]:  # noqa: ARG001 - it has no usual place
-    """Return the file that its variable names; by default it lies in the folder of the package."""
+    """Return the file that the server's variable names; by default it is inside its package."""
     file = os.environ.get("MEMORY_FILE_PATH")
     return (Path(file),) if file else ()
 
@@ -53,7 +53,7 @@ def is_graph(sample: Sample) -> bool:
 def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield each observation of an entity, and each relation, as a sentence.
 
-    The file has no times, so all get the time of its last change.
+    The file contains no times, so every statement gets the time of the file's last change.
     """
     changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     for line in reader.json_lines(file):
@@ -72,8 +72,8 @@ def read_graph(reader: Reader, file: Path) -> Iterator[Item]:
             reader.skip("lines that are neither entities nor relations")
 
 
-# --- mem0: its database of changes, or what its `get_all` returns, saved as JSON. The vectors
-# beside its database are pickled, and never opened.
+# --- mem0: its database of changes, or the result of its `get_all`, saved as JSON. The vectors next
+# to the database are pickles, which are never opened.
 
 _OWNERS = ("user_id", "agent_id", "run_id", "actor_id")
 
@@ -88,7 +88,7 @@ def is_mem0(sample: Sample) -> bool:
 
 
 def read_mem0(reader: Reader, file: Path) -> Iterator[Item]:
-    """Yield the current text of each memory, and the last messages that mem0 kept."""
+    """Yield the current text of each memory, and the latest messages, which mem0 keeps too."""
     if reader.is_sqlite(file):
         with open_copy(file) as database:
             yield from _read_changes(reader, database)
@@ -184,7 +184,7 @@ def read_service(reader: Reader, file: Path) -> Iterator[Item]:
                 yield Draft(text, tags=tags, created_at=moment(row["created_at"]))
 
 
-# --- MemPalace: its palace on Chroma or SQLite, and its knowledge graph ---
+# --- MemPalace: its palace, in Chroma or SQLite, and its knowledge graph ---
 
 _PALACE = ("chroma.sqlite3", "sqlite_exact.sqlite3", "knowledge_graph.sqlite3")
 _DRAWERS = (

@@ -1,4 +1,4 @@
-"""Files without a program: CSV, JSON lines, and plain text with one statement a line."""
+"""Files of no particular program: CSV, JSON lines, and plain text with one statement per line."""
 
 import csv
 import re
@@ -16,12 +16,12 @@ from memories.transfer.sources.sample import Sample, Source
 
 _DELIMITERS = ",;\t|"
 _MAX_FIELD = 1_048_576
-_MAX_HEADER = 65_536  # characters of the first line
+_MAX_HEADER = 65_536  # maximum number of characters read as the names of columns
 _OLD_LINE_END = re.compile(r"(?<=\r)(?=[^\n])")
 
 
 def recognize_csv(sample: Sample) -> bool:
-    """Return whether the first line names a column for the text."""
+    """Return whether a file is called `.csv` or `.tsv`, or has a column for the text."""
     if sample.path.suffix.lower() in (".csv", ".tsv"):
         return True
     try:
@@ -84,7 +84,7 @@ def _has_text(names: list[str]) -> bool:
 
 
 def recognize_jsonl(sample: Sample) -> bool:
-    """Return whether the first object has a text under one of the usual names."""
+    """Return whether the first object has a text in a field with one of the usual names."""
     return any(isinstance(sample.first.get(name), str) for name in TEXT_NAMES)
 
 
@@ -107,7 +107,7 @@ _BULLETS = ("- ", "* ", "• ", "+ ")
 
 
 def recognize_lines(sample: Sample) -> bool:
-    """Return whether a path is a text file by its name; its content can be anything."""
+    """Return whether a file is called `.txt` and has no NUL bytes; any text can be read."""
     return sample.path.suffix.lower() == ".txt" and b"\0" not in sample.start
 
 

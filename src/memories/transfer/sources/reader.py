@@ -1,4 +1,4 @@
-"""Reads the files of a source: bounded, read-only, and never outside of the given path."""
+"""Reads the files of a source: within limits, read-only, and never outside the given path."""
 
 import contextlib
 import errno
@@ -17,28 +17,28 @@ from memories.errors import InvalidInput
 from memories.guard.validate import shown
 
 MAX_LINE_BYTES = 33_554_432
-MAX_VALUE_BYTES = 67_108_864  # bytes of one JSON value that is read at once, such as a conversation
-_EVENT_BYTES = 64  # about what a number or a key of a JSON value takes in memory
-MAX_TEXT_BYTES = 16_777_216  # bytes of a text file
+MAX_VALUE_BYTES = 67_108_864  # maximum size of one JSON value, such as a conversation
+_EVENT_BYTES = 64  # approximate memory for a number or a key of a JSON value
+MAX_TEXT_BYTES = 16_777_216  # maximum size of a text file
 MAX_DEPTH = 200
 MAX_FILES = 1_000_000
-MAX_RATIO = 200  # unpacked to packed bytes of an archive; text reaches about 20
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file that is compressed so
-_PACKED_CHUNK = 512  # bytes that are unpacked at once; they can become 20 MB
-_RATIO_FROM = 104_857_600  # bytes unpacked, below which the ratio does not matter
+MAX_RATIO = 200  # maximum ratio of an archive's unpacked and packed size; text reaches about 20
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of a file compressed with Zstandard
+_PACKED_CHUNK = 512  # bytes unpacked in one step; they can expand to 20 MB
+_RATIO_FROM = 104_857_600  # the ratio is not limited below this many unpacked bytes
 _CHUNK = 65_536
 _IN_MEMORY_BYTES = 16_777_216
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Reader:
-    """Opens the files of a source, and counts the things that it leaves out.
+    """Opens the files of a source, and counts the items that it leaves out.
 
     Attributes:
-        path: The file or folder to read, without links.
+        path: The file or folder to read, with symbolic links resolved.
         address: The URL of a server to read instead; empty for files.
-        include: The names of `INCLUDE` that the user added; see `memories.transfer.sources`.
-        skipped: How many things were left out, by the reason, which is a noun in the plural.
+        include: The names from `INCLUDE` that the user added; see `memories.transfer.sources`.
+        skipped: The number of items left out, by reason; a reason is a plural noun.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Reader:
             path: The file or folder, or the URL of a server.
             include: See the attribute.
             progress: Receives the number of bytes read so far, and the total.
-            project_of: Returns the name of the project in a folder of this machine.
+            project_of: Returns the name of the project in a local folder.
 
         Raises:
             InvalidInput: There is no such file or folder.
@@ -70,14 +70,14 @@ class Reader:
         self._progress, self._project_of = progress, project_of
         self._projects: dict[str, str | None] = {}
         self._done = self._total = 0
-        self._unpacked = 0  # bytes in the archive that is read, with the archives in it
+        self._unpacked = 0  # the unpacked size of the current archive and the archives inside it
 
     def skip(self, reason: str, count: int = 1) -> None:
         """Count items that are left out.
 
         Args:
-            reason: A noun in the plural, such as "messages of other branches".
-            count: How many.
+            reason: A plural noun, such as "messages of other branches".
+            count: The number of items.
         """
         self.skipped[reason] += count
 
@@ -97,7 +97,8 @@ class Reader:
         Links are not followed; those that lead out of the folder are counted as skipped.
 
         Args:
-            *patterns: A pattern for names, or with a slash for paths below the folder.
+            *patterns: Patterns for file names, or, if they contain a slash, for paths inside the
+                folder.
         """
         if not self.path.is_dir():
             self._total += self.path.stat().st_size
@@ -120,14 +121,16 @@ class Reader:
                     if len(files) > MAX_FILES:
                         raise InvalidInput(
                             f"{shown(str(self.path))} has more than {MAX_FILES} files; "
-                            "name a folder in it"
+                            "name one of its subfolders"
                         )
         self._total += sum(file.stat().st_size for file in files)
         return files
 
     def _is_inside(self, file: Path) -> bool:
-        """Return whether a file is a regular one; a link to another file in the folder is not
-        needed, since that file is read itself."""
+        """Return whether a path is a regular file.
+
+        A link is not followed. If it leads to a file in the folder, that file is read anyway.
+        """
         if file.is_symlink():
             if not file.resolve().is_relative_to(self.path):
                 self.skip("links out of the folder")
@@ -135,7 +138,7 @@ class Reader:
         return stat.S_ISREG(file.lstat().st_mode)
 
     def below(self, file: Path) -> str:
-        """Return the path of a file below the folder that is read; else its name."""
+        """Return the path of a file inside the folder; only its name if no folder is read."""
         return file.relative_to(self.path).as_posix() if self.path.is_dir() else file.name
 
     @contextlib.contextmanager
@@ -189,7 +192,7 @@ class Reader:
         """Return the text of a file; None if it is skipped, because it is too large or not UTF-8.
 
         Raises:
-            InvalidInput: The same about the file that the user named.
+            InvalidInput: The user named this file, and it is too large or not UTF-8.
         """
         with self.open(file) as stream:
             data = stream.read(MAX_TEXT_BYTES + 1)
@@ -204,7 +207,7 @@ class Reader:
             return None
 
     def beginning(self, file: Path, count: int) -> bytes:
-        """Return the first bytes of a file beside one that is read; empty if it can't be read."""
+        """Return the first bytes of a side file; empty if it can't be read."""
         try:
             with self.open(file) as stream:
                 return stream.read(count)
@@ -213,7 +216,7 @@ class Reader:
 
     def _refuse(self, file: Path, reason: str) -> None:
         if file == self.path:
-            raise InvalidInput(f"{shown(file.name)} is one of the {reason}, which are not read")
+            raise InvalidInput(f"cannot import {shown(file.name)}: {reason} are not supported")
         self.skip(reason)
 
     def _advance(self, count: int) -> None:
@@ -225,14 +228,14 @@ class Reader:
     def objects(self, stream: IO[bytes], name: str) -> Iterator[Any]:
         """Yield the elements of a JSON array one by one, or the value if it is not an array.
 
-        Elements that are too large or too deep are skipped.
+        Elements that are too large or too deeply nested are skipped.
 
         Args:
             stream: The JSON.
             name: The name of the file, for messages.
 
         Raises:
-            InvalidInput: It is not JSON, or is cut off.
+            InvalidInput: The stream is not JSON, or is truncated.
         """
         import ijson
 
@@ -281,10 +284,10 @@ class Reader:
                 element = None
 
     def members(self, *patterns: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """Yield name and content of each matching file: in the folder, and in ZIP archives.
+        """Yield the name and content of each matching file in the folder and in its ZIP archives.
 
         Args:
-            *patterns: Patterns for names, or with a slash for the ends of paths.
+            *patterns: Patterns for file names, or, if they contain a slash, for the ends of paths.
 
         Raises:
             InvalidInput: An archive is damaged, encrypted, or would unpack to far too much.
@@ -328,10 +331,10 @@ class Reader:
 
 
 class _Element:
-    """A JSON value that is built from events, unless it becomes too large.
+    """Builds a JSON value from the events of a parser, unless it becomes too large.
 
     Attributes:
-        builder: Has the value; None if it is too large or too deep.
+        builder: Has the value; None if the value is too large or too deeply nested.
         depth: How many arrays and objects are open.
     """
 
@@ -355,7 +358,7 @@ class _Element:
 
 
 class _Counted:
-    """A stream without its byte order mark that counts its bytes, and bounds a single value."""
+    """Stream wrapper that drops a byte order mark, counts bytes, and limits the size of a value."""
 
     def __init__(self, stream: IO[bytes], name: str, advance: Callable[[int], None]) -> None:
         self._stream, self._name, self._advance = stream, name, advance
@@ -394,7 +397,7 @@ class _Unpacked(io.RawIOBase):
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame = self._decompressor.decompressobj()
-        self._text = memoryview(b"")  # unpacked bytes that were not read yet
+        self._text = memoryview(b"")  # unpacked bytes that have not been read yet
 
     def readable(self) -> bool:
         """Return True."""
@@ -404,7 +407,7 @@ class _Unpacked(io.RawIOBase):
         """Read into a buffer; see `io.RawIOBase.readinto`.
 
         Raises:
-            InvalidInput: The file is damaged or cut off, or would unpack to far too much.
+            InvalidInput: The file is damaged or truncated, or would unpack to far too much.
         """
         while not self._text:
             packed = self._frame.unused_data or self._packed.read(_PACKED_CHUNK)
@@ -442,16 +445,16 @@ def unpack(stream: io.BufferedReader, name: str) -> io.BufferedReader:
 def unreadable(file: Path, exc: Exception) -> InvalidInput:
     """Return the error for a file that can't be opened."""
     reason = getattr(exc, "strerror", None) or exc
-    if isinstance(exc, RuntimeError):  # Python's word for a loop of links
+    if isinstance(exc, RuntimeError):  # how Python reports a loop of symbolic links
         reason = os.strerror(errno.ELOOP)
     return InvalidInput(f"cannot read {shown(str(file))}: {reason}")
 
 
 def refuse_utf16(start: bytes, name: str) -> None:
-    """Refuse a file that begins like UTF-16.
+    """Refuse a file that looks like UTF-16.
 
     Raises:
-        InvalidInput: It does.
+        InvalidInput: The file begins with the byte order mark of UTF-16.
     """
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{shown(name)} looks like UTF-16; save it as UTF-8")
@@ -477,7 +480,7 @@ def _refuse_bomb(unpacked: int, packed: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn the errors of a damaged archive into one sentence."""
+    """Translate the errors of a damaged archive to `InvalidInput`."""
     import zipfile
     import zlib
 

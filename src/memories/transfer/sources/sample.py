@@ -15,9 +15,9 @@ from memories.transfer.sources.items import Item
 from memories.transfer.sources.reader import Reader, unpack
 
 _MAX_NAMES = 10_000
-_MAX_FILES = 200  # files of a folder that are examined
-_MAX_BYTES = 8_388_608  # bytes of the first object of a file
-_MAX_DATABASE_BYTES = 268_435_456  # bytes of a database that is copied to see its tables
+_MAX_FILES = 200  # maximum number of files examined in a folder
+_MAX_BYTES = 8_388_608  # maximum number of bytes read from the beginning of a file
+_MAX_DATABASE_BYTES = 268_435_456  # a larger database isn't copied to list its tables
 _MAX_DEPTH = 200
 _MAX_LINES = 50
 _MAX_LINE_BYTES = 1_048_576
@@ -27,10 +27,10 @@ _SQLITE = b"SQLite format 3\0"
 
 
 class Sample:
-    """A file or folder whose source is unknown; everything is read on demand.
+    """A file or folder whose source is not known yet; everything is read on demand.
 
     Attributes:
-        path: The file or folder, without links.
+        path: The file or folder, with symbolic links resolved.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class Sample:
 
     @cached_property
     def start(self) -> bytes:
-        """The first bytes of the file that can be read; empty for a folder."""
+        """As much of the beginning of the file as can be read; empty for a folder."""
         start = bytearray()
         with contextlib.suppress(OSError, MemoriesError):
             if self.path.is_file():
@@ -83,7 +83,7 @@ class Sample:
                     names = islice(archive.namelist(), _MAX_NAMES)
                     return frozenset(name.rpartition("/")[2] for name in names)
         except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):
-            pass  # reading it explains this
+            pass  # reported when the items are read
         return frozenset()
 
     @cached_property
@@ -97,13 +97,13 @@ class Sample:
             with open_copy(self.path) as database:
                 return {table: database.columns(table) for table in database.tables()}
         except MemoriesError:
-            return {}  # reading it explains this
+            return {}  # reported when the items are read
 
     @cached_property
     def first(self) -> Mapping[str, Any]:
         """The first JSON object in the file, or in the first file of the folder that has one.
 
-        Values that are arrays or objects are None unless the object is a line.
+        If the object spans several lines or is very long, its arrays and objects are None.
         """
         if not self.is_folder:
             return _first_object(self.start)
@@ -114,7 +114,7 @@ class Sample:
 
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """The first objects of a file with JSON lines, or of such a file in the folder."""
+        """The first objects of a file with JSON lines, or of the first such file in the folder."""
         if self.is_folder:
             files = (file for file in _json_files(self.path) if file.suffix == ".jsonl")
             samples = map(Sample, islice(files, _MAX_FILES))
@@ -135,7 +135,7 @@ Locate = Callable[[Path], Iterable[Path]]
 
 
 def nowhere(_home: Path) -> Iterable[Path]:
-    """Return no path, for a source whose files have no usual place."""
+    """Return no paths, for a source whose files have no usual place."""
     return ()
 
 
@@ -143,11 +143,11 @@ class Source(NamedTuple):
     """A program, or a format, whose files can be imported.
 
     Attributes:
-        files: The patterns of its files in a folder.
-        recognize: Returns whether a file or folder is one of its own.
+        files: Patterns for the names of its files in a folder.
+        recognize: Returns whether a file or folder comes from this source.
         read: Yields messages (`items.Message`) and statements (`Draft`) in order, and calls
             `reader.skip` for everything else. A second call must yield the same items.
-        locate: Returns where its program keeps its files on a machine, by the user's home.
+        locate: Given the user's home, returns the paths where the program keeps its files.
     """
 
     files: tuple[str, ...]
@@ -173,8 +173,8 @@ class Source(NamedTuple):
 
 
 def below(variable: str, default: str, *names: str) -> Locate:
-    """Return a function that finds files in the folder that a variable names, or in the default one
-    in the user's home.
+    """Return a `Locate` for files in the folder that an environment variable names, or in a default
+    folder in the user's home.
     """
 
     def locate(home: Path) -> list[Path]:
@@ -215,7 +215,7 @@ def _parse(line: bytes) -> Any:
 
 
 def _first_keys(start: bytes) -> Mapping[str, Any]:
-    """Return the keys of the first object, with the values that are neither array nor object."""
+    """Return the keys and values of the first object, with None for arrays and objects."""
     first: dict[str, Any] = {}
     object_depth, key = 0, ""
     for depth, event, value in _events(start):
@@ -232,8 +232,7 @@ def _first_keys(start: bytes) -> Mapping[str, Any]:
 
 
 def _events(start: bytes) -> Iterator[tuple[int, str, Any]]:
-    """Yield the events of a JSON parser with the number of open arrays and objects, while there
-    are few."""
+    """Yield the events of a JSON parser with their depth of nesting; stop where it is too deep."""
     import ijson
 
     depth = 0

@@ -1,4 +1,4 @@
-"""Sessions of coding agents that keep JSON lines: Claude Code, Codex and Gemini CLI."""
+"""Sessions of coding agents that write JSON lines: Claude Code, Codex and Gemini CLI."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,8 +43,8 @@ def recognize_claude_code(sample: Sample) -> bool:
 def read_claude_code(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a session, in the order of the file.
 
-    A forked or resumed session repeats the lines of the session before it, with their ids. The
-    conversation is named by its first line, so all of them are one conversation.
+    A forked or resumed session repeats the lines of the session before it, with their ids. A
+    conversation is named after its first line, so all these sessions become one conversation.
     """
     conversation, title, speaker = "", "", None
     if file.parent.name == "subagents":
@@ -126,7 +126,7 @@ def recognize_codex(sample: Sample) -> bool:
 def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a session.
 
-    The file has each message twice: as a response item, which is read, and as an event.
+    The file contains each message twice: as a response item, which is read, and as an event.
     """
     session, title, project, started_at = file.name.partition(".")[0], "", None, None
     ids: set[str] = set()
@@ -154,7 +154,7 @@ def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
             ids.add(message_id)
             at = moment(line.get("timestamp")) or started_at
             turn = TurnDraft(text, payload["role"], created_at=at, message_id=message_id)
-            started_at = None  # the time of the first message; the next ones follow it
+            started_at = None  # only for the first message; later ones are dated after it
             yield Message(f"codex:{session}", turn, title, project)
 
 
@@ -179,7 +179,8 @@ def _codex_text(payload: Mapping[str, Any], reader: Reader) -> str:
 
 _GEMINI_ROLES = {"user": "user", "gemini": "assistant"}
 _GEMINI_INSERTED = ("<session_context>", "<hook_context>")
-_GEMINI_FIELDS = ("id", "timestamp", "type", "content", "model")  # the results of tools may be huge
+# The results of tools, which may be huge, are left out.
+_GEMINI_FIELDS = ("id", "timestamp", "type", "content", "model")
 _MAX_ROOT_BYTES = 4_096
 
 
@@ -191,8 +192,8 @@ def recognize_gemini(sample: Sample) -> bool:
 def read_gemini(reader: Reader, file: Path) -> Iterator[Item]:
     """Yield the prompts and answers of a chat.
 
-    Resuming a chat continues its file and also begins another one with the same id; messages keep
-    their ids.
+    A resumed chat is continued in its file and also in a new file with the same chat id; messages
+    keep their ids.
     """
     session, messages = _read_gemini_chat(reader, file)
     root = reader.beginning(file.parent.parent / ".project_root", _MAX_ROOT_BYTES)

@@ -1,4 +1,4 @@
-"""Exports of web chats: ChatGPT and Claude, in their ZIP archives or unpacked."""
+"""Exports of the web chats of ChatGPT and Claude, as ZIP archives or unpacked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,12 +108,12 @@ def _read_message(
     content, at = mapping(message.get("content")), moment(message.get("create_time"))
     kind = content.get("content_type")
     if metadata.get("is_user_system_message") or kind == "user_editable_context":
-        for name in _INSTRUCTIONS:  # which the user wrote for every conversation
+        for name in _INSTRUCTIONS:  # the user wrote them for all conversations
             if text := clean(content.get(name)):
                 yield Draft(text, tags={"type": "preference"}, key=name, created_at=at)
         return
     if message.get("recipient") == "bio" and (text := _chatgpt_text(reader, content)):
-        # The call by which the model saves a memory about the user.
+        # With this call, the model saves a memory about the user.
         yield Draft(text, created_at=at)
         return
     if author.get("role") not in _CHATGPT_ROLES or _is_hidden(message, metadata, content):
@@ -258,7 +258,10 @@ def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[st
 
 
 def _claude_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message; its field `text` has placeholders for blocks of other kinds."""
+    """Return the text of a message.
+
+    The field `text`, which is read only if no block has a text, contains placeholders.
+    """
     blocks = dicts(message.get("content"))
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     text = join_texts(texts)
@@ -278,7 +281,7 @@ def _read_attachments(reader: Reader, message: Mapping[str, Any]) -> Iterator[It
 
 
 def _split(text: object, tags: Mapping[str, str]) -> Iterator[Item]:
-    """Yield the statements of a memory, which is Markdown."""
+    """Yield the statements of a memory written in Markdown."""
     for passage in markdown.parse(clean(text)).passages:
         yield Draft(markdown.with_headings(passage), tags=dict(tags))
 
