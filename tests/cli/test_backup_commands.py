@@ -591,7 +591,7 @@ def test_doctor_reports_files_that_others_can_read(
     assert answer.code == 1
     [finding] = json.loads(answer.out)["findings"]
     assert (finding["what"], finding["remedy"]) == (
-        f"others may read {store}",
+        f"other users may read {store}",
         f"run: chmod 600 {store}",
     )
 
@@ -605,7 +605,7 @@ def test_doctor_reports_leftovers_of_killed_processes(
     os.utime(left, (0, 0))
     assert f"rm {left}" in memory("doctor").out
     monkeypatch.setattr(examining, "_MIN_FREE_BYTES", 2**60)
-    assert "make room on it" in memory("doctor").out
+    assert "free some space on it" in memory("doctor").out
 
 
 def test_doctor_reports_another_program_of_the_same_name(memory: Command, folder: Path) -> None:

@@ -121,7 +121,7 @@ FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
     ("72", gzip.compress(export(line())), f"{UNSUPPORTED}a gzip file"),
     ("73", encrypted(), f"{UNSUPPORTED}a ZIP archive"),
     ("73", zipped(a=export(line()))[:30], f"{UNSUPPORTED}a ZIP archive"),
-    ("74", foreign_database, f"{UNSUPPORTED}an SQLite database"),
+    ("74", foreign_database, f"{UNSUPPORTED}a SQLite database"),
     ("75", pickle.dumps({"a": 1}), f"{UNSUPPORTED}a Python pickle"),
     ("75", b"a: !!python/object/apply:os.system ['true']\n", "line 1 is not JSON"),
     ("75", b"a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n", "line 1 is not JSON"),

@@ -65,7 +65,7 @@ def refused(memory: Command, *arguments: str) -> str:
         (lambda: nested(100_000), "nested too deep"),
         (lambda: b'[{"mapping": NaN, "title": 1}]', "is not JSON"),
         (lambda: b"", "the export is empty"),
-        (lambda: b"SQLite format 3\0" + b"\1" * 5000, "an SQLite database"),
+        (lambda: b"SQLite format 3\0" + b"\1" * 5000, "a SQLite database"),
     ],
 )
 def test_a_damaged_file_is_refused_before_anything_is_stored(

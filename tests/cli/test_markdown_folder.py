@@ -148,13 +148,13 @@ def test_edits_and_other_files_are_not_overwritten(filled: Command, tmp_path: Pa
     file = next(iter(folder.rglob("*deploys-happen-on-fridays*.md")))
     file.write_text(file.read_text().replace("Fridays.\n", "Sundays.\n"))
     refused = filled("export", "--markdown", str(folder))
-    assert (refused.code, "bring edits in first" in refused.error) == (2, True)
+    assert (refused.code, "import the edits first" in refused.error) == (2, True)
 
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.md").write_text("Mine.")
     refused = filled("export", "--markdown", str(other))
-    assert (refused.code, "files of another origin" in refused.error) == (2, True)
+    assert (refused.code, "files from another program" in refused.error) == (2, True)
     assert [path.name for path in other.iterdir()] == ["thesis.md"]
 
 

@@ -89,7 +89,7 @@ def test_doctor_tells_that_nothing_can_be_noted(memory: Command, stored: Store, 
     assert memory("get", one).code == 0
     answer = memory("doctor")
     assert answer.code == 1
-    assert "operations can't be noted" in answer.out + answer.err
+    assert "operations can't be recorded" in answer.out + answer.err
     assert memory("doctor", env={"MEMORY_EVENTS": "off"}).code == 0
 
 

@@ -160,7 +160,10 @@ def test_a_cut_export_is_refused_before_anything_is_stored(
         stdin=cut.read_bytes() if name == "-" else b"",
     )
     assert answer.code == 2
-    assert answer.error == "the export is incomplete: it was cut after line 590; use another copy"
+    assert (
+        answer.error
+        == "the export is incomplete: it was truncated after line 590; use another copy"
+    )
     assert not (folder / "other.db").exists()
 
 

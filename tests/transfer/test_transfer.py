@@ -653,7 +653,7 @@ def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
     lines = lines_of(full)[:line_count]
     with pytest.raises(
         InvalidInput,
-        match=f"the export is incomplete: it was cut after line {line_count}; use another copy",
+        match=f"the export is incomplete: it was truncated after line {line_count}; use another copy",
     ):
         take_in(opened("two"), lines)
     assert places(opened("two")) == []
@@ -969,7 +969,8 @@ def test_a_different_copy_is_never_verified(
 
     before = content(full)
     with pytest.raises(
-        (StoreError, RequestError), match=r"the copy is not the same|the target is not a copy"
+        (StoreError, RequestError),
+        match=r"the copy differs from the original|the target is not a copy",
     ):
         migrate(full, opened("two", kind=Lossy), FakeEmbedder(), progress=quiet)
     assert content(full) == before
@@ -1230,7 +1231,7 @@ def test_writing_faster_than_the_embedder_is_an_error(full: SQLiteStore, opened:
             rival.append([turn(next(positions)) for _ in range(reembedding.FEW_LEFT + 1)])
             return [self.embed(text) for text in texts]
 
-    with pytest.raises(StoreError, match="run it again when there is less to do"):
+    with pytest.raises(StoreError, match="run this again when they write less"):
         reembed(full, Slow(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
@@ -1240,7 +1241,7 @@ def test_constant_conflicts_are_an_error(full: SQLiteStore, opened: Open) -> Non
         def switch(self, space: Space) -> None:
             raise Conflict("somebody wrote")
 
-    with pytest.raises(StoreError, match="run it again when there is less to do"):
+    with pytest.raises(StoreError, match="run this again when they write less"):
         reembed(opened("one", kind=Raced), Other(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 

@@ -44,8 +44,8 @@ ACTIONS = (
     "change",
 )
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
-_MAX_CONVERSATIONS = 100_000  # conversations whose names are looked up
-_MAX_POSITIONS = 1_000_000  # positions in one item
+_MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
+_MAX_POSITIONS = 1_000_000  # maximum number of positions read from one item
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ANY = -1  # stands for every position of a memory or a conversation
 
@@ -130,7 +130,7 @@ def parse_query(memory_id: str | None, filters: LogFilters, now: datetime) -> Lo
     since = to_moment(filters.get("since"), now)
     until = to_moment(filters.get("until"), now, end_of_day=True)
     if since is not None and until is not None and since > until:
-        raise InvalidInput("since is later than until; exchange them")
+        raise InvalidInput("since is later than until; swap them")
     memory, is_whole_id = memory_id, False
     if memory_id is not None:
         try:
@@ -151,7 +151,7 @@ def read_entries(store: Store, namespaces: Sequence[str], query: LogQuery) -> li
     """Return entries of the logs of some namespaces, newest first.
 
     Raises:
-        StoreDamaged: A record isn't an entry; `verify` says more.
+        StoreDamaged: A record isn't a log entry; `verify` says why.
     """
     chains = [_newest_first(store, namespace, query) for namespace in namespaces]
     merged = heapq.merge(*chains, key=lambda pair: pair[1].at, reverse=True)
@@ -295,7 +295,7 @@ class _Address(NamedTuple):
 
 def _verify_chain(store: Store, namespace: str) -> "_ChainCheck":
     check = _ChainCheck(namespace)
-    # The records are read before the log, so that each of them was logged by then.
+    # The records are read first, so that the log already has an entry for each of them.
     addresses: list[_Address] = []
     for collection in SEARCHED:
         for page in pages(store, Place(collection, namespace)):
@@ -324,7 +324,7 @@ class _ChainCheck:
         self._problem: str | None = None
 
     def report(self, problem: str) -> None:
-        """Remember a problem, unless there already is one."""
+        """Keep a problem, unless one was reported before."""
         self._problem = self._problem or problem
 
     def has_hash(self, digest: str) -> bool:
@@ -351,8 +351,8 @@ class _ChainCheck:
         self._add_written(link)
 
     def _add_hash(self, link: Link, position: int) -> None:
-        # In merged copies of a store two entries may have one number, and the following ones are at
-        # a later position.
+        # In merged copies of a store, two entries may have the same number, and the positions of
+        # the following entries are higher than their numbers.
         predecessors = [""]
         if link.number > 1:
             predecessors = [digest.hex() for digest in self._hashes.get(link.number - 1, [])]
@@ -361,7 +361,7 @@ class _ChainCheck:
         hashes = self._hashes.setdefault(link.number, [])
         digest = bytes.fromhex(link.hash)
         if digest in hashes:
-            self.report(f"entry {position} is there twice")
+            self.report(f"entry {position} occurs twice")
         hashes.append(digest)
         self._head = link.hash
 
@@ -376,13 +376,13 @@ class _ChainCheck:
                     self._written.add(_hash_address(item.memory, item.digest, position))
 
     def compare(self, addresses: Iterable[_Address]) -> None:
-        """Check that every record written since the log began is in it."""
+        """Check that the log names every record written since it began."""
         has_forks = bool(self._forks())
         for collection, group, position, created_at in addresses:
             if self._since is None or created_at < self._since:
                 continue
-            # A merge moves versions that both sides claimed, so in a merged log only the memory
-            # itself can be looked for.
+            # A merge moves versions whose position both sides claimed, so a merged log can only be
+            # searched for the memory, not for a version.
             logged_position = _ANY if has_forks else position
             if collection is Collection.MEMORY:
                 hashes = [_hash_address(group, "", logged_position)]
@@ -392,8 +392,8 @@ class _ChainCheck:
             if not self._written.intersection(hashes):
                 self._unlogged += 1
                 self.report(
-                    f"{collection} {group} ({position}) is not in it: its end was cut off, "
-                    "or another program wrote that record"
+                    f"{collection} {group} ({position}) is not in the log: the end of the log was "
+                    "cut off, or another program wrote that record"
                 )
 
     def _forks(self) -> tuple[int, ...]:

@@ -93,18 +93,18 @@ def back_up(
     now: datetime,
     progress: Progress,
 ) -> BackedUp:
-    """Copy the store of the settings into one file, and read it back, while others may write.
+    """Copy the configured store to one file and verify the copy; other processes may keep writing.
 
     Args:
         config: The settings.
-        target: A file, or a folder in which the file is named after the store and the time. By
-            default it is the folder `backups` of the home.
+        target: A file, or a folder in which the file is named after the store and the time. The
+            default is the folder `backups` in the home.
         keep: In a folder, remove the oldest backups of this store until this many are left.
         now: The current time.
         progress: Called after each step.
 
     Raises:
-        RequestError: There is no store yet, or the target is another file.
+        RequestError: There is no store yet, or the target is a file other than a backup of it.
         StoreDamaged: The store or the copy is damaged.
         StoreError: The file could not be written.
     """
@@ -172,11 +172,11 @@ def _mark(url: str, now: datetime) -> "Mark":
 def _choose_file(
     config: Config, target: str | None, kind: str, now: datetime
 ) -> tuple[Path, Path | None]:
-    """Return the file to write; and its folder if the file is named here, else None."""
+    """Return the file to write, and its folder if this function chose the file's name."""
     path = config.home / "backups" if target is None else Path(target).expanduser().absolute()
     if target is not None and not path.is_dir() and not target.endswith(("/", os.sep)):
         if not path.parent.is_dir():
-            raise InvalidInput(f"there is no folder {path.parent}; make it, or name another file")
+            raise InvalidInput(f"there is no folder {path.parent}; create it, or name another file")
         return path, None
     try:
         make_folder(path)
@@ -238,7 +238,7 @@ def read_mark(file: Path) -> "Mark | None":
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return the backups in the folder `backups`, which may still contain forgotten memories."""
+    """Return this store's backups in the folder `backups`; they may contain forgotten memories."""
     store = _mark(config.store, datetime.now(UTC)).store
     backups: list[str] = []
     for file in sorted((config.home / "backups").glob(f"{glob.escape(_name(config.store))}-*")):
@@ -249,7 +249,7 @@ def backups_of(config: Config) -> tuple[str, ...]:
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a store that this module named; the newest one stays."""
+    """Remove a store's oldest backups that this module named; the newest one always stays."""
     stem = re.escape(re.sub(r"-[0-9]{8}T.*", "", newest.name))
     named_here = re.compile(rf"{stem}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
     backups: list[tuple[str, Path]] = []
@@ -270,7 +270,7 @@ def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[P
 def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
     """Provide an empty private file next to another one, and remove it afterwards.
 
-    It is locked while it is in use, which distinguishes it from the leftovers of a killed process.
+    While in use, it is locked, which distinguishes it from the leftovers of a killed process.
     """
     scratch = file.with_name(f".{file.name}.{os.urandom(4).hex()}.{ending}")
     with try_lock(scratch, 0):
@@ -281,7 +281,7 @@ def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
 
 
 def _clear_leftovers(folder: Path, name: str, ending: str = "new") -> None:
-    """Remove the files that killed backups or restores left."""
+    """Remove the files that killed backups or restores left behind."""
     for leftover in folder.glob(f".{glob.escape(name)}*.{ending}"):
         with try_lock(leftover, 0) as is_unused:
             if is_unused:
@@ -305,7 +305,7 @@ def _measure(file: Path) -> tuple[int, str]:
 def write_error(file: Path, exc: OSError) -> StoreError:
     """Return the error for a file that can't be written."""
     return StoreError(
-        f"cannot write {file}: {exc.strerror or exc}; make room there or name another place"
+        f"cannot write {file}: {exc.strerror or exc}; free some space there or name another place"
     )
 
 
@@ -323,15 +323,15 @@ def restore(
 ) -> Restored:
     """Restore the configured store from a backup, an upgrade's snapshot, or an export.
 
-    A SQLite store is replaced in one step, after everything was read and checked, so at any moment
-    there is the old store or the new one. Any other store must be empty.
+    A SQLite store is replaced in one step, after everything was read and checked, so the old store
+    or the new one exists at any moment. Any other store must be empty.
 
     Args:
         config: The settings.
         source: The file; it is not changed.
         embedder: Makes the vectors missing from an export.
-        replace: Rename an existing SQLite store, and restore in its place.
-        now: The time, for the new name.
+        replace: Rename an existing SQLite store, and put the restored one in its place.
+        now: The time, which becomes part of the old store's new name.
         progress: Called with the progress so far.
 
     Raises:
@@ -350,7 +350,7 @@ def restore(
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
     from memories.stores.sqlite.backup import occupied_error, put_back, refuse_logs
 
-    # Of a lost store only the log may exist.
+    # A store whose file was lost may still have its log.
     if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
         raise occupied_error(path)
     refuse_logs(source, path)

@@ -1,8 +1,8 @@
 """Writes each memory as a Markdown file, and reads the files back.
 
 The folder is a bundle in the Open Knowledge Format 0.2. Below its frontmatter, a file has the
-current text of a memory. The frontmatter lists all versions as lines of an export; only the last
-one lacks its text. The folder can thus be turned back into the same export. A digest shows whether
+current text of a memory. The frontmatter lists all versions as lines of an export, the last one
+without its text. So the folder can be turned back into the same export. A digest shows whether
 someone edited the text.
 """
 
@@ -53,7 +53,7 @@ class Bundle(NamedTuple):
     """The memories in a folder.
 
     Attributes:
-        lines: The lines of all memories but the edited ones, in the order of an export.
+        lines: The lines of all memories except the edited ones, in the order of an export.
         edits: The edited memories.
         last_line: The last line of the export that the folder was made from.
     """
@@ -63,13 +63,13 @@ class Bundle(NamedTuple):
     last_line: str
 
     def to_export(self, lines: Sequence[str]) -> Iterator[bytes]:
-        """Yield the lines of an export, with more lines.
+        """Yield the lines of an export of the folder.
 
-        As long as nothing was edited, it is the one that the folder was made from: its last line
+        If nothing was edited, this is the export that the folder was made from, and its last line
         proves who wrote it.
 
         Args:
-            lines: Lines of edited memories that are not in the store.
+            lines: Further lines to include: those of edited memories that are not in the store.
         """
         header, last_line = header_line(None), self.last_line
         if self.edits:
@@ -82,7 +82,7 @@ class Bundle(NamedTuple):
 
 
 def digest(text: str) -> str:
-    """Return the digest by which an edit of a text is recognized."""
+    """Return the digest of a text, which shows later whether the text was edited."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -144,19 +144,19 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
         texts: The current texts of the memories to write.
 
     Raises:
-        InvalidInput: The folder has something that would be lost.
+        InvalidInput: The folder has edits or other files that would be lost.
     """
     if not folder.exists() or not any(folder.iterdir()):
         return set()
     if not is_bundle(folder):
         raise InvalidInput(
-            f"{shown(str(folder))} has files of another origin; name an empty or new folder"
+            f"{shown(str(folder))} has files from another program; name an empty or new folder"
         )
     for edit in read(folder).edits:
         if texts.get((edit.namespace, edit.memory_id)) != edit.text:
             raise InvalidInput(
-                f"the text of {edit.memory_id} was edited in {shown(str(folder))}; bring edits in "
-                f"first: memory import {shown(str(folder))}"
+                f"the text of {edit.memory_id} was edited in {shown(str(folder))}; import the "
+                f"edits first: memory import {shown(str(folder))}"
             )
     return set(_files(folder))
 
@@ -164,8 +164,8 @@ def _refuse_loss(folder: Path, texts: Mapping[tuple[str, str], str]) -> set[Path
 def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a path for each memory: namespace, project, and the beginning of its first text.
 
-    The first text stays when a memory is updated, so its file stays, too. Memories that are deleted
-    or wait for review have folders of their own.
+    An update keeps the first text of a memory, and so the path of its file. Memories that are
+    deleted or wait for review have folders of their own.
     """
     for rows in memories:
         first, last = rows[0], rows[-1]
@@ -219,7 +219,7 @@ def _render_index(
     paths: Mapping[tuple[str, str], str],
     last_line: str,
 ) -> str:
-    """Return the index: links to all files by their folders, and the last line of the export."""
+    """Return the index: links to all files, by folder, and the last line of the export."""
     lines = [
         "---",
         'okf_version: "0.2"',
@@ -256,7 +256,7 @@ def read(folder: Path) -> Bundle:
     """Read a folder that `write` wrote, and that people may have edited.
 
     Raises:
-        InvalidInput: A file can't be read as it was written; the message says which and why.
+        InvalidInput: A file doesn't have the format of `write`; the message says which and why.
     """
     memories: list[tuple[tuple[str, str], list[str]]] = []
     edits: list[Edit] = []

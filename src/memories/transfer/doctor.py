@@ -1,4 +1,4 @@
-"""Doctor: examines a store, repairs it, salvages damaged ones, and finds stored secrets.
+"""Doctor: examines and repairs a store, salvages a damaged one, and finds stored secrets.
 
 Nothing is changed unless `fix` is called.
 """
@@ -32,7 +32,7 @@ from memories.transfer.pages import Place, Progress, count_records, pages, place
 
 SMALL = 2_000  # records: a store of this size is always examined completely, in half a second
 _MIN_FREE_BYTES = 67_108_864
-_LEFTOVER_SECONDS = 3_600  # a younger scratch file may be in use
+_LEFTOVER_SECONDS = 3_600  # a newer scratch file may be in use
 _RESTORE = (
     "put a backup in its place with memory restore FILE --replace, or save what can be read with "
     "memory doctor --salvage FILE"
@@ -64,7 +64,7 @@ class Salvaged(NamedTuple):
 
     Attributes:
         saved: The number of records that were written.
-        lost: The others, each in a sentence, with its address if known.
+        lost: A sentence about each of the others, with its address if known.
     """
 
     saved: int
@@ -94,8 +94,8 @@ def examine(config: Config, *, deep: bool) -> Examined:
     if config.events != events.OFF:
         problem = events.problem(config.home)
         if problem:
-            remedy = "free the place, or set MEMORY_EVENTS=off"
-            findings.append(Finding(f"operations can't be noted: {problem}", remedy))
+            remedy = "move away what is in its place, or set MEMORY_EVENTS=off"
+            findings.append(Finding(f"operations can't be recorded: {problem}", remedy))
     if path is not None and not os.path.lexists(path):
         examined.facts["records"] = 0
         return examined
@@ -135,14 +135,15 @@ def _examine_info(store: Store, place: Place, examined: Examined) -> None:
     examined.facts["size_bytes"] = info.size_bytes
     if info.missing_commits:
         problem = (
-            f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, "
-            "or an older copy was put in its place"
+            f"{info.missing_commits} {_MISSING}: the store's log was truncated or removed, "
+            "or the store was replaced with an older copy"
         )
         remedy = f"{_RESTORE}; to continue without them, run: memory doctor --fix"
         examined.findings.append(Finding(problem, remedy))
     if info.erasing:
         problem = "a forgotten memory still has bytes on the disk"
-        examined.findings.append(Finding(problem, "forget it again when nobody is reading"))
+        remedy = "forget it again while no other program is reading the store"
+        examined.findings.append(Finding(problem, remedy))
 
 
 def _find_missing_vectors(store: Store, namespaces: tuple[str, ...]) -> Iterator[Finding]:
@@ -191,8 +192,8 @@ def _examine_place(place: Path, examined: Examined) -> None:
     size = place.stat().st_size if place.is_file() else 0
     if free < max(_MIN_FREE_BYTES, size + size // 4):
         problem = f"the disk of {folder} has only {free / 1e6:.0f} MB left"
-        needs = "a backup or an upgrade needs a copy"
-        findings.append(Finding(f"{problem}, and {needs}", "make room on it"))
+        needs = "a backup or an upgrade needs room for a copy"
+        findings.append(Finding(f"{problem}, and {needs}", "free some space on it"))
 
 
 def _examine_files(place: Path) -> Iterator[Finding]:
@@ -210,13 +211,13 @@ def _examine_files(place: Path) -> Iterator[Finding]:
         if status.st_mode & 0o077 and not file.is_symlink():
             access = "read and write" if status.st_mode & 0o022 else "read"
             mode = "700" if file.is_dir() else "600"
-            yield Finding(f"others may {access} {file}", f"run: chmod {mode} {file}")
+            yield Finding(f"other users may {access} {file}", f"run: chmod {mode} {file}")
         if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
             find_names = f"find {shlex.quote(str(file.parent))} -inum {status.st_ino}"
             yield Finding(
                 f"{file} has {status.st_nlink} names (hard links); processes that use different "
-                "ones lose writes",
-                f"keep one of those that this lists: {find_names}",
+                "names lose writes",
+                f"keep only one of the names that this command lists: {find_names}",
             )
         if status.st_uid != os.geteuid():
             problem = f"{file} belongs to user {status.st_uid}"
@@ -240,7 +241,7 @@ def _examine_leftovers(place: Path, examined: Examined) -> None:
         except FileNotFoundError:
             continue  # the file was in use
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
-            problem = f"{file} was left by a killed process, and may contain memories"
+            problem = f"{file} was left behind by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))
 
 
@@ -276,9 +277,9 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
 
 
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
-    """Make a copy, then rebuild indexes and other derived data; the records are not changed.
+    """Copy the store, then rebuild its indexes and other derived data; no record is changed.
 
-    If acknowledged commits are missing, the store goes on without them.
+    If acknowledged commits are missing, the store continues without them.
 
     Raises:
         StoreDamaged: No copy could be made; nothing was changed.
@@ -297,7 +298,7 @@ def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Pro
 
             with contextlib.closing(SQLiteFile(path)) as file:
                 lost = file.accept_loss()
-            repaired.append(f"the store goes on without {lost} missing commits")
+            repaired.append(f"the store continues without {lost} missing commits")
     with contextlib.closing(open_store(config.store, None, config)) as store:
         return Fixed([*repaired, *store.repair()], copy)
 
@@ -317,7 +318,7 @@ def _copy(path: Path, now: datetime) -> Path:
 
 
 def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
-    """Write every sound record of a damaged store as an export, and name the others.
+    """Write every sound record of a damaged store to an export, and report the others.
 
     Args:
         config: The settings.
@@ -331,7 +332,7 @@ def salvage(config: Config, target: Path, *, progress: Progress) -> Salvaged:
         raise InvalidInput(f"{target} already exists; name a new file")
     if not target.absolute().parent.is_dir():
         raise InvalidInput(
-            f"there is no folder {target.absolute().parent}; make it, or name another file"
+            f"there is no folder {target.absolute().parent}; create it, or name another file"
         )
     lost: list[tuple[str, Ref | None]] = []
     try:
@@ -384,8 +385,8 @@ def _salvage_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterat
 
 # --- secrets
 
-MAX_FINDINGS = 1_000  # number of findings listed; all are counted
-_ERASE = "store anything worth keeping again without it, and erase the rest: "
+MAX_FINDINGS = 1_000  # maximum number of findings listed; all are counted
+_ERASE = "store again, without the secret, what is worth keeping, then erase the original: "
 
 
 def find_secrets(
@@ -407,8 +408,8 @@ def find_secrets(
     named = list(itertools.islice(findings, MAX_FINDINGS))
     others = sum(1 for _ in findings)
     if others:
-        problem = f"{others} more memories and turns hold a secret"
-        named.append(Finding(problem, "see to these first"))
+        problem = f"{others} more memories and turns contain a secret"
+        named.append(Finding(problem, "deal with the ones listed first"))
     return named
 
 
@@ -472,7 +473,7 @@ def _describe_secrets(
     else:
         subject = f"turn {ref.position} of conversation {name}"
         command = f"memory turns forget {shlex.quote(name)} --index {ref.position} {namespace}"
-    problem = f"{subject} in namespace {ref.namespace} holds {', '.join(sorted(set(kinds)))}"
+    problem = f"{subject} in namespace {ref.namespace} contains {', '.join(sorted(set(kinds)))}"
     return Finding(problem, f"{_ERASE}{command}", ref=ref if name is ref.group else None)
 
 
@@ -483,7 +484,7 @@ def _search_queues(
         kinds = _removable_kinds(line, redactor)
         if kinds:
             yield Finding(
-                f"line {number} of {file} holds {', '.join(sorted(set(kinds)))}",
-                "it is taken out when an agent goes on and the turn is stored; what was refused: "
-                "read it, then remove it",
+                f"line {number} of {file} contains {', '.join(sorted(set(kinds)))}",
+                "it is removed when an agent continues and the turn is stored; if the turn was "
+                "refused, read the line, then remove it",
             )

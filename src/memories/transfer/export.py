@@ -1,4 +1,4 @@
-"""Exports a store as JSON lines; the last line counts them and proves who wrote them."""
+"""Exports a store as JSON lines; the last line counts the records and proves who wrote them."""
 
 import heapq
 import os
@@ -164,7 +164,7 @@ def _in_order(store: Store, place: Place) -> Iterator[Record]:
 
 _KEY_FILE = "export.key"
 _KEY_BYTES = 32
-_REMEDY = "remove it, and the next export makes one"
+_REMEDY = "remove it, and the next export creates a new one"
 
 
 def own_key(folder: Path, *, make: bool = False) -> bytes | None:
@@ -196,7 +196,7 @@ def own_key(folder: Path, *, make: bool = False) -> bytes | None:
     finally:
         os.close(fd)
     if not problem and len(key) != _KEY_BYTES:
-        problem = f"is not a key of exports; {_REMEDY}"
+        problem = f"is not an export key; {_REMEDY}"
     if problem:
         raise ConfigError(f"{file} {problem}")
     return key

@@ -1,7 +1,8 @@
 """Imports files of other programs: messages become turns, and statements wait for review.
 
-It writes in small transactions and recognizes stored items: a turn by its message id, a statement
-by its text. So it can be interrupted at any moment, and a second run adds only new items.
+An import writes in small transactions and recognizes items that are already stored: a turn by its
+message id, a statement by its text. So it can be interrupted at any moment, and a second run adds
+only new items.
 """
 
 import hashlib
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
     from memories.settings import Config
 
-_BATCH = 200  # messages or statements stored in one transaction
+_BATCH = 200  # maximum number of messages or statements stored in one transaction
 _BATCH_CHARACTERS = 2_000_000
-_MAX_NAMES = 1_000_000  # names of items kept to recognize repeated ones; 100 MB of memory
+_MAX_NAMES = 1_000_000  # maximum number of items kept to recognize repetitions; they take 100 MB
 _MAX_REASONS = 20
-_STEP = timedelta(milliseconds=1)  # added to the previous message's time for one without a time
+_STEP = timedelta(milliseconds=1)  # from a message to the next one, if that has no time
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
 
@@ -73,8 +74,8 @@ class Counts:
         known: Messages and statements that were stored before.
         conversations: Ids of the conversations with new messages.
         pending: Statements that wait for review.
-        skipped: How many items were left out, by the reason.
-        redacted: The secrets that were removed, by their kind.
+        skipped: The number of items left out, by reason.
+        redacted: The number of secrets removed, by kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
         first: The earliest time of a message or statement in the source, new or known.
         last: The latest one.
@@ -92,7 +93,11 @@ class Counts:
     last: datetime | None = None
 
     def accept_time(self, at: datetime | None, now: datetime) -> datetime | None:
-        """Return a time of the source, and note it; None if it is missing or in the future."""
+        """Include a time of the source in `first` and `last`, and return it.
+
+        Returns:
+            None if the time is missing or in the future.
+        """
         if at is None or at > now + _DAY:
             return None
         self.first = at if self.first is None else min(self.first, at)
@@ -101,13 +106,13 @@ class Counts:
 
 
 def survey(items: Iterable[Item], now: datetime) -> Counts:
-    """Read items to their end and count them; nothing is stored.
+    """Read and count all items; nothing is stored.
 
     Raises:
         InvalidInput: The source is damaged.
     """
     counts = Counts()
-    names: set[int] = set()  # sessions may repeat the messages of others
+    names: set[int] = set()  # sessions may repeat messages of other sessions
     for item in items:
         if isinstance(item, Message):
             name = hash((item.conversation, item.turn.message_id))
@@ -142,7 +147,7 @@ class Importer:
             store: The store.
             embedder: Makes the vectors; None to search by words only.
             config: The settings.
-            terms: How the source is imported.
+            terms: The terms of the import.
             begin: Called before the first change, so that an interrupted import can be undone.
         """
         self.counts = Counts()
@@ -191,7 +196,7 @@ class Importer:
             yield self._store_drafts(drafts)
 
     def _is_repeated(self, name: str | None, reason: str) -> bool:
-        """Return whether this import has met an item with this name; then count it as left out."""
+        """Return whether this import has seen an item with this name, and if so, skip the item."""
         if name is None:
             return False
         is_repeated = hash(name) in self._names
@@ -209,8 +214,7 @@ class Importer:
     # --- messages
 
     def _with_time(self, item: Message) -> Message:
-        """Return a message in acceptable form, with a time after that of the one before it if it
-        has none."""
+        """Return a message in acceptable form; one without a time is dated after the previous."""
         turn = item.turn
         tags: dict[str, str] = {"source": self._terms.source}
         for key, value in {**turn.tags, "project": item.project}.items():
@@ -251,7 +255,7 @@ class Importer:
         key = scoped_key(message.conversation, turn.message_id)
         if self._is_repeated(key, "repeated messages"):
             return False
-        # As in `hooks.transcripts`, `Utterance.message_id`.
+        # The same as in `Utterance.message_id` of `hooks.transcripts`.
         digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
         session = message.session or message.conversation
         captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
@@ -264,7 +268,7 @@ class Importer:
         return key is not None and bool(self._store.scan(where, limit=1))
 
     def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:
-        """Append turns in one transaction; if one of them is refused, each in its own."""
+        """Append turns in one transaction or, if one of them is refused, one by one."""
         terms = self._terms
         place = ((terms.namespace,), conversation)
         try:
@@ -302,7 +306,7 @@ class Importer:
     # --- statements
 
     def _with_tags(self, draft: Draft) -> Draft:
-        """Return a draft as it is imported, without its secrets."""
+        """Return a draft in the form in which it is imported, without secrets."""
         content = draft.content
         kinds: tuple[str, ...] = ()
         if self._terms.redactor is not None:
@@ -355,7 +359,7 @@ class Importer:
         return bool(self._store.scan(where, limit=1))
 
     def _create(self, drafts: Sequence[Draft]) -> None:
-        """Store drafts; if one of them is refused, each by itself."""
+        """Store drafts in batches or, if one of them is refused, one by one."""
         try:
             batches = list(prepare(self._writer, drafts))
         except InvalidInput as exc:
@@ -367,10 +371,10 @@ class Importer:
             self._count_created(results)
 
     def _without_known(self, batch: Batch) -> Batch:
-        """Return a batch without statements that are memories already, or that another import has
-        stored meanwhile.
+        """Return a batch without statements that are already memories, or that another import has
+        stored in the meantime.
 
-        Those that only resemble a memory wait for review, where a person sees both.
+        Statements that only resemble a memory wait for review, where a person sees both.
         """
         drafts: list[Prepared] = []
         for prepared in batch.drafts:
@@ -390,7 +394,7 @@ class Importer:
             elif created.memory is not None:
                 self.counts.known += 1
             else:
-                self.counts.skipped["statements that say the same as a memory"] += 1
+                self.counts.skipped["statements that say the same thing as a memory"] += 1
 
     def _count_memories(self, count: int) -> None:
         self.counts.memories += count
@@ -402,7 +406,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store drafts that were refused together each by itself; count a single one as refused."""
+        """Store drafts one by one after their batch was refused; count a single one as refused."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

@@ -1,6 +1,6 @@
 """Imports the records of an export, leaving existing records unchanged.
 
-It can be interrupted at any moment and run again.
+An import can be interrupted at any moment and run again.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ from memories.write.suspicion import mark_record
 if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
-MAX_BATCH = 2_000  # records of a memory or conversation stored in one step
+MAX_BATCH = 2_000  # maximum number of records stored in one step, even of one memory
 MAX_BATCH_CHARACTERS = 33_554_432
-MAX_SHOWN = 100  # number of conflicts listed; all are counted
+MAX_SHOWN = 100  # maximum number of conflicts listed; all are counted
 _ADDS = (
     "would add to an existing memory or conversation; if you trust the file's source, add --trusted"
 )
@@ -94,7 +94,7 @@ class Terms(NamedTuple):
     """The terms on which an export is imported.
 
     Attributes:
-        writer: The origin of records that nothing proves to be the user's.
+        writer: The origin of the records if nothing proves that they are the user's.
         key: The key of the user's own exports, if it counts as proof; see `export.own_key`.
         namespaces: Only these may be written; None for all.
         into: The namespace for all records; None keeps theirs.
@@ -143,11 +143,11 @@ def examine(lines: Iterable[bytes], terms: Terms) -> tuple[Intake, Origin | None
 
 
 def log_import(store: Store, channel: str, writer: Origin | None, quota: str | None) -> LoggedStore:
-    """Return a store with an audit log of an import, limited by the quota of a namespace.
+    """Return a store that logs its changes as an import and respects the quota of a namespace.
 
     Args:
         store: The store.
-        channel: The channel of the import.
+        channel: The channel through which the import was requested.
         writer: The origin that records get; None if they keep theirs.
         quota: The setting `namespace_quota`.
     """
@@ -307,7 +307,7 @@ class _Importer:
         self._count(new, refused)
 
     def _check_readable(self, batch: Sequence[Line]) -> None:
-        """Raise if an address in the batch is damaged; a transaction would create the store."""
+        """Raise if a place of the batch is damaged; a transaction would create the store."""
         refs = [line.record.ref for line in batch]
         batch_places = {Place(ref.collection, ref.namespace) for ref in refs}
         for place in batch_places - self._checked:

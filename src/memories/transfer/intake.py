@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _HASH = "line_hash"  # hash of a foreign record, by which it is recognized later
 _ACCEPTANCE = ("accepted_at", "accepted_by")
+# Fields that a foreign file can't set.
 _OURS = (
     _HASH,
     *_ACCEPTANCE,
@@ -37,7 +38,7 @@ _OURS = (
     "tidy",
     *LINK,
     NOT_CORRECTED,
-)  # not set by foreign files
+)
 
 
 class Line(NamedTuple):
@@ -123,7 +124,7 @@ def read_lines(
         raise InvalidInput("no records: the export is empty, without even a header")
     if header.ends and not has_ended:
         raise InvalidInput(
-            f"the export is incomplete: it was cut after line {number}; use another copy"
+            f"the export is incomplete: it was truncated after line {number}; use another copy"
         )
     return proven
 
@@ -220,7 +221,7 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     all_kinds = (*kinds, *tag_kinds, *key_kinds, *field_kinds, *data_kinds, *end_kinds)
     return clean._replace(
         fields={**clean.fields, "redacted": " ".join(all_kinds)},
-        vectors=record.vectors if text == record.text else None,  # they were made from the old text
+        vectors=record.vectors if text == record.text else None,  # computed from the old text
     )
 
 

@@ -48,7 +48,7 @@ _OTHER_FILES = (
     (b"\x28\xb5\x2f\xfd", "a zstd file; unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
     (b"Rar!", "a RAR archive; unpack it first"),
-    (b"SQLite format 3\0", "an SQLite database; if it is a store of memories, use memory restore"),
+    (b"SQLite format 3\0", "a SQLite database; if it is a store of memories, use memory restore"),
     *((bytes((0x80, version)), "a Python pickle") for version in range(2, 6)),
     (b"%YAML", "a YAML document"),
     (b"%PDF", "a PDF document"),
@@ -280,7 +280,7 @@ def read_line(line: str, *, own: bool = False) -> Record:
         raise InvalidInput(
             f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it'
         )
-    # stored unchanged rather than normalized: it was accepted once
+    # The text is checked but not normalized: it was accepted in this form before.
     validate.content(shape["text"])
     record = Record(
         ref=_ref(shape),
@@ -404,7 +404,7 @@ def _vectors(value: object) -> "NDArray[np.float32]":
         vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
     except (TypeError, ValueError, binascii.Error):
         raise InvalidInput(
-            "has vectors that are not a list of base64 texts, each as many float32 numbers"
+            "has vectors that are not a list of base64 texts with equally many float32 numbers"
         ) from None
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
         raise InvalidInput("has a vector that is not of length 1")

@@ -1,7 +1,7 @@
 """Copies a whole store into another one, and changes the embedder of a store.
 
-The store stays in use in the meantime. Both can be interrupted at any moment and run again; they
-continue where they stopped.
+The store stays in use in the meantime. Both operations can be interrupted at any moment; run again,
+they continue where they stopped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,17 +36,17 @@ from memories.transfer.pages import (
 )
 
 MAX_PASSES = 20
-FEW_CHANGES = 100  # records that may be left for the last step, during which other writers wait
+FEW_CHANGES = 100  # maximum number of records left for the last step, when other writers wait
 MAX_TOUCHES = 100
 PATIENCE = 10  # passes of `reembed`; after that, the last records are embedded while writers wait
-FEW_LEFT = 10  # records that writers wait for: the embedder may be slow
+FEW_LEFT = 10  # maximum number of records embedded while writers wait: an embedder may be slow
 
 
 # --- migrate
 
 
 class Contents(NamedTuple):
-    """The content of one namespace of a collection, for comparing two stores.
+    """Count and digest of all records of a place, for comparing two stores.
 
     Attributes:
         records: The number of records.
@@ -66,7 +66,7 @@ class Migrated:
         changed: Records that were copied in an earlier run and have changed since.
         removed: Records that were copied and then forgotten in the original.
         without_vector: Records of the copy that only words can find.
-        contents: The content of each place, the same in the original and the copy.
+        contents: The contents of each place, equal in the original and the copy.
     """
 
     copied: int = 0
@@ -162,12 +162,12 @@ class _Migration:
         try:
             self._append(missing)
         except Conflict:
-            # A key moved from one memory to another after the first one was copied. `finish` sees
-            # both at once.
+            # A key has moved to another memory since its first holder was copied. `finish` sees
+            # both memories at once.
             return
 
     def finish(self, place: Place) -> Contents:
-        """Copy the rest of a place while other writers wait, and return the original's content.
+        """Copy the rest of a place while other writers wait, and return the original's contents.
 
         Ended records are updated before new ones are added, since a key may have moved from one
         memory to another.
@@ -194,7 +194,7 @@ class _Migration:
         return Contents(count, digest % 2**128)
 
     def remove_surplus(self) -> None:
-        """Remove records from the copy that have been forgotten in the original since.
+        """Remove records that were forgotten in the original after they were copied.
 
         Raises:
             RequestError: Another program has written to the target in the meantime.
@@ -227,9 +227,9 @@ class _Migration:
                 progress("verifying", min(verified, total), total)
             if Contents(count, digest % 2**128) != original:
                 raise StoreError(
-                    f"the copy is not the same: {place.collection} of {place.namespace} has "
-                    f"{count} records there and {original.records} in the original, or different "
-                    "contents; go on using the original, which was not changed, and run it again"
+                    f"the copy differs from the original: {place.collection} of {place.namespace} "
+                    f"has {count} records instead of {original.records}, or different contents; "
+                    "keep using the original, which was not changed, and run this again"
                 )
 
     def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:
@@ -263,7 +263,7 @@ class _Migration:
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # Reads are a statistic: updating more than this many isn't worth the time.
+        # Read counts are only statistics: copying more reads than this isn't worth the time.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number
@@ -330,8 +330,8 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
     use, records without vectors get them.
 
     Raises:
-        StoreError: Others write faster than the embedder embeds, or the store does not keep staged
-            vectors.
+        StoreError: Other programs write faster than the embedder embeds, or the store does not keep
+            staged vectors.
         StoreDamaged: Some records can't be read.
     """
     space = embedder.space
@@ -350,7 +350,7 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
         except Conflict:
             continue  # in a store without transactions, another program has written in the meantime
     raise StoreError(
-        "others write faster than the embedder embeds; run it again when there is less to do"
+        "other programs write faster than the embedder embeds; run this again when they write less"
     )
 
 

@@ -18,7 +18,7 @@ from memories.write.links import leave_chains, restore_links, without_links
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-_PAGE = 250  # records moved at a time
+_PAGE = 250  # number of records moved in one step
 
 
 class MovedMemories(NamedTuple):
@@ -51,17 +51,17 @@ def move(
     them there before they are erased.
 
     Args:
-        lookup: Their namespace. Its store keeps the origins of added records.
+        lookup: The namespace that they are in. Its store keeps the origins of added records.
         embedder: The embedder with which the store was opened; without one, copies get no vectors.
         memory_ids: Their ids.
         to: The other namespace.
-        config: The settings, whose own files no namespace may have as its name.
+        config: The settings; a namespace can't have the name of one of the program's own files.
         now: The time of the move.
     """
     store, namespace = lookup.store, lookup.namespace
     into = check_namespace(validate.canonical_namespace(to), store, config)
     if into == namespace:
-        raise InvalidInput(f"{into} is already their namespace; give another one")
+        raise InvalidInput(f"the memories are in {into} already; give a different namespace")
     with store.transaction():
         groups = tuple(dict.fromkeys(map(lookup.resolve_own_id, memory_ids)))
         versions: list[Record] = []
@@ -104,10 +104,10 @@ def _copy_reinforcements(
 
 
 def _read(store: Store, where: Filter) -> list[Record]:
-    """Return all records that match a filter, none of them damaged.
+    """Return all records that match a filter.
 
     Raises:
-        StoreDamaged: One of them can't be read.
+        StoreDamaged: One of them is damaged.
     """
     records = store.scan(where, limit=MAX_VERSIONS)
     if len(records) != len(store.refs(where)):
@@ -119,7 +119,7 @@ def _read(store: Store, where: Filter) -> list[Record]:
 
 
 def _hash_of_copy(record: Record) -> int:
-    """Return a hash that a memory shares with a copy of it that has not changed since."""
+    """Return a hash of a memory that stays the same in its copy, until the copy changes."""
     return content_hash(without_links(record)._replace(ended_at=None, ended_by=None))
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Progress = Callable[[str, int, int], None]  # the step, its progress, and the total
-PAGE = 250  # records read or written in one step
+PAGE = 250  # number of records read or written in one step
 
 
 class Place(NamedTuple):
@@ -55,7 +55,7 @@ def all_places(store: Store) -> list[Place]:
 def check_readable(store: Store, where: Iterable[Place]) -> None:
     """Check that these places can be read.
 
-    It reads in a transaction: outside of one, damage may look like an empty store.
+    The places are read in a transaction, since outside one a damaged store may look empty.
 
     Raises:
         StoreDamaged: A place can't be read.

@@ -13,7 +13,7 @@ from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
 
-SHOWN = 5  # number of most used and of never used memories
+SHOWN = 5  # number of most used and of never used memories listed
 _UNKNOWN = ""
 _NO_LIMIT = 10**9
 _DAY_SECONDS = 86_400
@@ -97,7 +97,7 @@ def stats(lookup: Lookup, config: Config, since: datetime | None) -> Stats:
     Args:
         lookup: The store and the namespaces that may be read.
         config: The settings, for the folder of the events.
-        since: When the period begins; None for everything that is known.
+        since: When the period begins; None for all that was recorded.
     """
     filters = lookup.where()
     start = "" if since is None else to_iso(since.astimezone(UTC))
@@ -166,11 +166,11 @@ def _count_by(own_events: Iterable[Event], name: str) -> dict[str, int]:
 
 
 def _count_per_day(memory_ids: Iterable[str], since: datetime | None) -> dict[str, int]:
-    """Count memories by day of creation, which their ids contain; days without any are 0."""
+    """Count memories by their day of creation, which ids contain; days in between count 0."""
     days: Counter[int] = Counter()
     first_day = 0 if since is None else int(since.timestamp() // _DAY_SECONDS)
     for memory_id in memory_ids:
-        if len(memory_id) == ID_LENGTH:  # in a files store an id is any text
+        if len(memory_id) == ID_LENGTH:  # in a files store, an id can be any text
             millis = int(memory_id[:8] + memory_id[9:13], 16)
             day = millis // (_DAY_SECONDS * 1000)
             if day >= first_day:
