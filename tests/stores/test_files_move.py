@@ -651,8 +651,8 @@ def test_lines_that_come_after_the_move_are_warned_of(
     assert later.count(pool(group="m1")) == 0
     [line] = caplog.records
     assert line.getMessage() == (
-        f"{folder / 'ann.jsonl'} is not read: the folder was moved to memories.db; "
-        "import the file's lines and move it away"
+        f"{folder / 'ann.jsonl'} is not read, because the folder was moved to memories.db; "
+        "import the file's lines and move the file away"
     )
     assert later.unstaged(SPACE, MEMORY, limit=9) == store.unstaged(SPACE, MEMORY, limit=9)
     assert (folder / "ann.jsonl").exists()

@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 _COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 _MARK = "memories.store"  # key in our collections' metadata that names their store
-_BATCH = 1_000  # ids per request: the SQLite in the server allows up to 32,766 values
+_BATCH = 1_000  # maximum number of ids per request; the server's SQLite allows 32,766 values
 # A list of more than 5,461 texts makes the server refuse all later writes to the collection.
 _MAX_WORDS, _MAX_LABELS = 4_000, 1_000
 # The fields of the points that contain the words: the words, whether the record has more such
 # points, and the record's id.
 _WORDS, _LONG, _OF = "words", "long", "of"
 _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
-_PREFIX_LENGTH = 4  # letters by which a word is found from its beginning
-_BATCH_BYTES = 16_000_000  # bytes; the server accepts 40 MB per request
+_PREFIX_LENGTH = 4  # number of first letters by which a word can be found
+_BATCH_BYTES = 16_000_000  # maximum size of a request; the server accepts 40 MB
 
-# For a recall@10 of 0.99. Chroma's defaults, and even an ef of 128, stay below it on 100,000
-# sentences.
+# For a recall@10 of 0.99. On 100,000 sentences, Chroma's defaults don't reach it, nor does an ef of
+# 128.
 _VECTORS = {
     "hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}
 }
@@ -71,13 +71,13 @@ _RELATIONS = {
 class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
 
-    A filter that most points match costs the server 4 ms for a thousand of them, more than the
-    search itself. The metadata of the collection with the store's name is the state. Only one
-    client can create it, in one step. Its points list the parts.
+    A filter that most points match would cost the server 4 ms for every thousand points, more than
+    the search itself. The metadata of the collection with the store's name is the state. Creating
+    that collection is one step, which succeeds for only one client. Its points list the parts.
 
     The words of a record are a list in a second collection, which is written before the record.
     Such lists in the record would make reading slow. The server's own document search scans the
-    documents in all collections, 50 ms for 100,000.
+    documents of all collections, which takes 50 ms for 100,000 documents.
 
     The rules of the protocol hold: the server writes a request to its log completely or not at all.
     Removed content stays in its SQLite file until `chroma vacuum --path FOLDER` is run while the
@@ -445,10 +445,9 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry in the word list by which a word is found from its beginning.
+    """Return the entry in the word list that finds a word by its first letters, if it has one.
 
-    Queries search by the beginning of a word only in scripts other than Latin; Latin words have no
-    such entry.
+    Only queries in other scripts than Latin search for the beginnings of words.
     """
     if len(word) < _PREFIX_LENGTH or is_latin(word):
         return []
@@ -458,8 +457,8 @@ def _prefix(word: str) -> list[str]:
 def _word_points(point: Point) -> list[Point]:
     """Return points with a record's words: several if there are too many words for one list.
 
-    Their ids begin with a hash of this write of the record, so that the words of a failed write
-    don't block the next one.
+    Their ids begin with a hash of the record's write, so that the words of a failed write don't
+    block the next write.
     """
     words = set(point.words or ())
     entries = words.union(*map(_prefix, words))
@@ -506,7 +505,7 @@ class ChromaStore(RemoteStore):
 
         Args:
             url: `chroma://host:port`, and `/collection` unless the settings name it. A key for a
-                proxy, which is sent as a bearer token, precedes the host: `chroma://:KEY@host:port`.
+                proxy precedes the host, `chroma://:KEY@host:port`, and is sent as a bearer token.
                 `?tls=1` or `?ssl=true` turns TLS on.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection if the URL names none.
@@ -525,7 +524,7 @@ class ChromaStore(RemoteStore):
         if not parts.hostname or not _NAME.fullmatch(name):
             raise ConfigError(
                 f'"{without_password(url)[:80]}" is not a Chroma URL; use chroma://host:port or '
-                "chroma://host:port/collection, a name of 3 to 100 letters, digits, - and _"
+                "chroma://host:port/collection, with a name of 3 to 100 letters, digits, -, _ and ."
             )
         key = check_key(
             unquote(parts.password or ""), "ChromaDB", "the part of the URL before the @"

@@ -20,11 +20,12 @@ from memories.stores.protocol import Store
 from memories.stores.records import Filter, Record, Ref, Space, StoreInfo
 from memories.stores.wire import KINDS, from_wire, to_wire
 
-# Texts and vectors in one request; more are split into several requests in one transaction.
+# Maximum size of the texts and vectors in one request; more are split into several requests in one
+# transaction.
 BATCH_BYTES = 16_777_216
 MAX_ANSWER_BYTES = 268_435_456
 SECONDS = 120.0
-_TRIES = 8  # if the server is overloaded
+_TRIES = 8  # maximum number of attempts while the server is overloaded
 _UNSURE = "the write may or may not be stored; read it before you write it again"
 _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
@@ -280,4 +281,4 @@ def _find_error(value: Any) -> type[MemoriesError] | None:
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # which requires the ids
+    return None if error is errors.AmbiguousId else error  # its constructor requires the ids

@@ -1,4 +1,6 @@
-"""Writes to a document server: a transaction's changes, the writer lock, the order of requests."""
+"""Writes to a document server: the changes of a transaction, the writer lock, and the order of
+requests.
+"""
 
 import contextlib
 import hashlib
@@ -37,26 +39,25 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_DEAD_AFTER_SECONDS = 60  # seconds after which a transaction counts as dead
-_MAX_CLOCK_DIFFERENCE = 86_400  # seconds by which two machines' clocks may differ
+_DEAD_AFTER_SECONDS = 60  # a transaction that was pending for this long counts as dead
+_MAX_CLOCK_DIFFERENCE = 86_400  # seconds by which the clocks of two machines may differ
 _SINCE, _MACHINE = "pending.since", "pending.machine"
 _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """The lock that excludes this machine's other writers; while held, it knows which pending
-    writes are dead.
+    """Excludes this machine's other writers; while held, it knows which pending writes are dead.
 
     The clocks of two machines may differ by hours. So a record that another machine has begun
-    counts as dead if it was pending for a minute by this machine's clock. A file next to the lock
-    stores when it was first seen, for the next process.
+    counts as dead after it was pending for a minute by this machine's clock. A file next to the
+    lock tells the next process when the record was first seen.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
         """Initialize; nothing is read yet.
 
         Args:
-            machine: Identifies the writers who share this lock.
+            machine: Identifies the writers that share this lock.
             seen: The file that lists the pending writes seen so far; only the lock's holder
                 accesses it.
         """
@@ -105,7 +106,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # torn by a crash: they wait another minute
+        except (ValueError, TypeError, AttributeError):  # torn by a crash: the minute starts again
             return {}
 
 
@@ -215,13 +216,13 @@ class Changes:
 class Flush:
     """Writes the changes of one transaction, in an order that makes interruptions harmless.
 
-    Labels and vectors come first, since nothing refers to them yet. Then come the records: as live
-    ones if nothing else changes and they fit into one step, otherwise as pending ones, which no
-    reader sees. They are read back, since the server silently skips records that another writer
-    wrote first. Then one update completes the transaction: pending records become live, others end.
-    An interruption before that leaves pending records, which the next writer of these refs removes.
-    Finally the labels are added again, since a removal by another machine may have deleted them in
-    the meantime. That machine checks again too.
+    Labels and vectors come first, since nothing refers to them yet. Then the records are added: as
+    live ones if nothing else changes and they fit into one step, otherwise as pending ones, which
+    readers don't see. They are read back, since the server silently skips a record that another
+    writer wrote first. Then one update completes the transaction: pending records become live, and
+    other records end. An interruption before that leaves pending records behind, which the next
+    writer of these refs removes. Finally the labels are added again, since another machine may have
+    removed them in the meantime. After a removal, that machine also checks again.
     """
 
     def __init__(
@@ -327,7 +328,7 @@ class Flush:
         """Check that no other writer has taken a position or a key in the meantime.
 
         Raises:
-            Conflict: Another writer has taken one.
+            Conflict: A position or a key is taken.
         """
         ids = set(record_ids(refs))
         for point in key_holders(self._driver, part, [self._changes.new[ref] for ref in refs]):
@@ -374,7 +375,7 @@ def check_free(
     This checks the server, the overlay, and the records themselves.
 
     Raises:
-        Conflict: A position is taken.
+        Conflict: A position or a key is taken.
     """
     refs = [record.ref for record in records]
     taken: set[Ref] = set(changes.new) & set(refs)
@@ -403,7 +404,7 @@ def check_keys(
     """Check that no other live record has the key of one of these live records.
 
     Raises:
-        Conflict: Another writer has taken one.
+        Conflict: A key is taken.
     """
     holders: dict[tuple[Part, str | None], Ref] = {}
     for record in filter(_has_live_key, changes.records()):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Value = str | int | list[str]
 
-MAX_TEXT = 4_000_000  # characters of text in one request
+MAX_TEXT = 4_000_000  # maximum number of characters of text in one request
 
 # The fields in a record's payload that conditions can name, and their types. All other fields are
 # only returned.
@@ -114,7 +114,7 @@ class Driver(Protocol):
       `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
       guarantee this says in the docstring of its class what may happen. The driver splits more
       points into several requests, in their order; reads may be split as the server needs it.
-    - *Complete answers.* Without a limit nothing is cut off, however long the answer is.
+    - *Complete answers.* Without a limit, an answer is complete, however long it is.
     - *Threads* may share it.
     - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that
       says which server and what to do, never a password or a key. A request that may have been
@@ -132,9 +132,7 @@ class Driver(Protocol):
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """A sentence on where the bytes of deleted points may remain, and until when; empty if
-        nowhere.
-        """
+        """Where the bytes of deleted points may remain, and until when; empty if nowhere."""
 
     @property
     def max_batch(self) -> int:
@@ -221,11 +219,11 @@ class Driver(Protocol):
         """Release connections."""
 
 
-_READ_SECONDS = 10  # seconds to connect, and to begin the answer
-_WRITE_SECONDS = 120  # seconds for a large write on a busy server
-_SILENT_SECONDS = 10  # seconds after a timeout during which the server is not asked again
-_MAYBE_DONE = (408, 502, 504)  # the sender of such a status doesn't know the outcome
-_TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server, or a proxy, is starting or overloaded
+_READ_SECONDS = 10  # timeout for connecting, and for the beginning of the answer
+_WRITE_SECONDS = 120  # timeout for a write, which may be large, and the server busy
+_SILENT_SECONDS = 10  # pause after a timeout before the server is asked again
+_MAYBE_DONE = (408, 502, 504)  # after such a status, the request may have been carried out
+_TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server or a proxy is starting or overloaded
 _UNSURE = "the write may or may not be stored; read it before you write it again"
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Place = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # records that are read at a time
+_PAGE = 1_000  # number of records read in one step
 
 
 class View:
@@ -81,7 +81,7 @@ class View:
     def refs_to_check(self, where: Filter) -> set[Ref]:
         """Return refs that include all matching records, and possibly others.
 
-        Most records are live. A server takes longer to check a condition that most records meet
+        Most records are live, and a server takes longer to check a condition that most records meet
         than to list all ids.
         """
         if is_narrow(where):
@@ -188,9 +188,9 @@ def check(view: View, space: str) -> Iterator[Finding]:
     for part in _record_parts(driver):
         pending = len(driver.ids(part, [Condition("ended", "=", PENDING)]))
         if pending:
-            problem = f"{pending} records of namespace {part.namespace} were begun and not finished"
+            problem = f"{pending} writes to namespace {part.namespace} were begun and not finished"
             yield Finding(
-                problem, "if no other machine is writing, the next write to them removes them"
+                problem, "unless another machine is still writing, the next write removes them"
             )
         records = _read_all(driver, part, damaged)
         unlisted = len(_unlisted_labels(driver, part, records))
@@ -227,13 +227,13 @@ def _read_all(driver: Driver, part: Part, damaged: Damaged) -> list[Stored]:
 
 
 def _unlisted_labels(driver: Driver, part: Part, records: list[Stored]) -> set[str]:
-    """Return labels that records have and the list of labels doesn't."""
+    """Return the labels of records that are missing from the list of labels."""
     labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 
 
 def _count_lost_vectors(driver: Driver, part: Part, records: list[Stored], space: str) -> int:
-    """Return how many records name vectors that are missing."""
+    """Return how many records list vectors that are missing."""
     with_vectors = [stored for stored in records if space in stored.windows]
     if not with_vectors:
         return 0

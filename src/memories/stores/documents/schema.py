@@ -10,13 +10,13 @@ from memories.stores.damage import Damaged, damaged_record, find_problem
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
-# A record's state is one number, so that every filter is a plain conjunction: the millisecond at
-# which the record ended, or one of these two values, which are later than any time.
+# A record's state is one number, so that every filter is a plain conjunction: the time in
+# milliseconds at which the record ended, or one of these two values, which are later than any time.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written by a transaction that has not ended, so not visible yet
 
-_FIELD = "field."  # prefix of the name of a field that a patch has set
-_VECTORS = "vectors."  # prefix of the id of a space
+_FIELD = "field."  # precedes the name of a field that a patch has set
+_VECTORS = "vectors."  # precedes the id of a space
 
 
 class Windows(NamedTuple):
@@ -126,7 +126,7 @@ def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
 
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
-    """Return the changes to a payload that carry out a patch."""
+    """Return the changes that a patch makes to a payload."""
     ended = LIVE if patch.ended_at is None else to_millis(patch.ended_at)
     changes: dict[str, Value | None] = {"ended": ended, "by": patch.ended_by}
     for name, value in patch.fields.items():

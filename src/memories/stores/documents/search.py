@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-SMALL = 1_000  # up to this many turns, all are scored
-_SAMPLE_SIZE = 100  # number of records from which the words and lengths of all are estimated
-_ALL_TERMS = 2_000  # among more records than this, very common words are not searched
+SMALL = 1_000  # if there are no more turns than this, all are scored
+_SAMPLE_SIZE = 100  # number of records from which word frequencies and lengths are estimated
+_ALL_TERMS = 2_000  # with more records than this, very common words are not searched for
 _COMMON_SHARE = 0.2  # a word in this share of the records is very common
-_MIN_RANKED = 80  # rank at least this many records by their words
+_MIN_RANKED = 80  # at least this many records are ranked by their words
 _MIN_RANKED_TURNS = 600
-_MAX_CHECKED = 200  # up to this many records are read to count those that contain a phrase
-_MAX_SCORED = 500  # up to this many matching records have all their vectors scored
-_GROWTH = 4  # how much larger the next request is if a filter has left too few
+_MAX_CHECKED = 200  # maximum number of records that are read to see whether they contain a phrase
+_MAX_SCORED = 500  # maximum number of matching records whose vectors are all scored
+_GROWTH = 4  # factor by which the next request grows if a filter has left too few records
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 
 Scores = dict[Ref, float]
@@ -89,12 +89,12 @@ class Search:
         self._cache: dict[Ref, Stored | None] = {}
         self._words: dict[Ref, list[str]] = {}
         self._matching = self._narrow() if is_narrow(where) else None
-        self._prefetch: Sequence[Ref] = ()  # read in one request with the next records
+        self._prefetch: Sequence[Ref] = ()  # read in the same request as the next records
         self._overlay = [record.ref for record in view.changes.matching(where)]
         self._load(self._overlay)
 
     def _narrow(self) -> set[Place]:
-        """Return the places of matching records. If they are few, also read and cache them."""
+        """Return the places of matching records; if they are few, also cache the records."""
         if self._space is not None and is_specific(self._where):
             records = self._view.matching_if_few(self._where, _MAX_SCORED)
             if records is not None:
@@ -243,11 +243,10 @@ class Search:
     def _count_common(
         self, terms: Mapping[str, Term], samples: Mapping[Part, Sample]
     ) -> dict[str, int]:
-        """Return how many records contain each very common word, without the rarest if all are
-        common.
+        """Return how many records contain each very common word, which isn't searched for.
 
-        The server isn't asked for the records that contain them: the list would be long, and such
-        words say least about a record.
+        The list of these records would be long, and such words say little about a record. If all
+        words are very common, the rarest one is left out here, and so is searched for.
         """
         if self._total <= _ALL_TERMS:
             return {}
@@ -265,7 +264,7 @@ class Search:
         return common
 
     def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Place]]) -> list[Place]:
-        """Return the places of matching records with any term, those with the rarest ones first."""
+        """Return the places of matching records that contain a term, those with rare ones first."""
         weights: dict[Place, float] = {}
         for places in holders.values():
             rarity = math.log1p((corpus.documents - len(places) + 0.5) / (len(places) + 0.5))
@@ -277,8 +276,8 @@ class Search:
     def _rank_by_words(
         self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Place], k: int, size: int
     ) -> Scores:
-        """Return the word scores of the first `size` records, and of more until `k` have a
-        score.
+        """Return the word scores of the first `size` records, and of further records until `k` have
+        a score.
         """
         scores: Scores = {}
         start = 0
@@ -325,7 +324,7 @@ class Search:
             if self._matching is None or place_of(ref) in self._matching:
                 near.append((ref, name.partition("/")[0], cosine))
         scores: Scores = {}
-        page_size = k + 2  # nearly always enough; more are read since some may have ended
+        page_size = k + 2  # two more than needed, since some records may have ended
         for index, (ref, write_id, cosine) in enumerate(near):
             if len(scores) == k:
                 break

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Prefixes of the names under which the state contains a space's model, dimension and id.
 _USED, _STAGED = "", "staged_"
-_BATCH = 500  # records that are checked for vectors at a time
+_BATCH = 500  # number of records checked for vectors in one step
 
 
 class Spaces:
@@ -74,7 +74,7 @@ class Spaces:
         """Return the id of the space in use; None if there are no vectors.
 
         Raises:
-            EmbedderMismatch: The store was opened with another space than the one in use.
+            EmbedderMismatch: The store was opened with a space other than the one in use.
         """
         state = self.state()
         return self._checked_id(state) if "space" in state else None
@@ -90,7 +90,7 @@ class Spaces:
             self._driver.claim({"schema": str(SCHEMA)})
 
     def claim(self) -> str:
-        """Return the id of the space in use; the first vectors determine which it is."""
+        """Return the id of the space in use, which the first vectors determine."""
         return self._checked_id(self._claim(require_space(self._space)))
 
     def _claim(self, space: Space) -> Mapping[str, str]:
@@ -107,7 +107,7 @@ class Spaces:
         return state["space"]
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the list of waiting records is kept, and checked page by page."""
+        """See `Store.unstaged`; the refs still to be checked are kept from call to call."""
         space_id = _find_id(self.state(), space, _USED, _STAGED)
         waiting = self._waiting.get((space_id, collection), [])
         records: list[Record] = []
@@ -217,7 +217,7 @@ class Spaces:
         return refs
 
     def _drop_all_but(self, space_ids: set[str]) -> None:
-        """Drop the vectors of all other spaces, including the remains of an interrupted switch."""
+        """Drop the vectors of other spaces, including leftovers of an interrupted switch."""
         for part in self._driver.parts():
             if part.kind is Kind.VECTORS and part.space not in space_ids:
                 self._driver.drop(part)

@@ -67,8 +67,7 @@ class Chains:
 
     Entries are written before their changes, in a separate step. So every change is in the log, but
     a crash in between leaves an entry for a change that didn't happen. Writers on other machines
-    may add to the same chain: an entry that comes too late gets a new hash and follows their
-    entries.
+    may add to the same chain. If their entries come first, ours get new hashes and follow them.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -79,8 +78,8 @@ class Chains:
     def last(self, namespace: str, view: View) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.
 
-        A server can't return the highest position. Since a chain has no gaps, positions near the
-        last known one are tried, or positions further and further away.
+        A server can't return the highest position. But a chain has no gaps, so the end is found by
+        asking for positions near the last known one, and then for positions further away.
         """
         first = Ref(Collection.LOG, namespace, CHAIN, 0)
         reached, steps = self._reached.get(namespace, 0), _NEAR
@@ -135,24 +134,29 @@ class Chains:
 class RemoteStore:
     """Implements `Store` on a server for documents and vectors without transactions.
 
-    It can't guarantee everything; this is how it compensates:
+    Such a server can't guarantee everything that `Store` asks for. The limits are:
 
-    - Transactions are buffered here as an overlay on the reads inside them, and written when they
-    end. A user's writers on one machine exclude each other by a file lock. Writers on different
-    machines don't: if two of them write the same position or key at the same time, one or both get
-    `Conflict`, and no acknowledged write is lost. But another machine may change what a transaction
-    has read before it ends, and of two patches of one field the last one wins. The service protects
-    what it read by appending the next version, whose position only one can take. - The changes of a
-    transaction become visible in one step if they are in one namespace of one collection and fit
-    into one request (`Driver.max_batch`). Otherwise readers may see a part of them for a moment,
-    and a crash between two requests may leave it so; `Memories` writes to one namespace at a time.
-    - If another machine dies while writing a record, the record's place is blocked for a minute
-    after this machine first sees it. - `remove` hides records from every read. The server may keep
-    their bytes until it rewrites its files, which the result says. - The rarity of a word and the
-    length of a text are estimated from all records of the namespaces that are read, including ended
-    ones. If very many records have a term, those with the rarest terms are ranked. Among more than
-    2,000 records, a word that a fifth of them has is not searched for beside rarer ones. - `scan`
-    and `groups` list the ids of all matching records before a page is read: some ms for a thousand.
+    - A transaction is buffered here, as an overlay on the reads inside it, and written when it
+      ends. A file lock excludes the user's other writers on the same machine, but not those on
+      other machines. If two machines write the same position or key at the same time, one or both
+      get `Conflict`, and no acknowledged write is lost. But a machine may change a record that a
+      transaction on another one has read, and of two patches of one field the last one wins. The
+      service protects a memory that it has read by appending its next version, whose position only
+      one writer can take.
+    - The changes of a transaction become visible in one step if they are in one namespace of one
+      collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
+      them for a moment, or permanently after a crash between two requests. `Memories` writes to one
+      namespace at a time.
+    - If another machine dies while writing a record, the record's position is blocked until a
+      minute after this machine first sees it.
+    - `remove` hides records from every read. Its result says where the server may keep their bytes
+      until it rewrites its files.
+    - The rarity of a word and the length of a text are estimated from all records of the namespaces
+      that are read, including ended ones. If very many records contain a term, those with the
+      rarest terms are ranked. With more than 2,000 records, a word that a fifth of them contain is
+      not searched for together with rarer words.
+    - `scan` and `groups` list the ids of all matching records before they read a page, which takes
+      a few ms for a thousand records.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
@@ -180,7 +184,7 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Store.transaction`; the class says what can't be guaranteed."""
+        """See `Store.transaction`; the docstring of this class lists what isn't guaranteed."""
         outer = self._changes
         if outer is not None:
             self._local.changes = outer.copy()
@@ -269,7 +273,7 @@ class RemoteStore:
         return used_among(self, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; the result also names what only the server can erase."""
+        """See `Store.remove`; the result also names the bytes that only the server can erase."""
         if self._changes is not None:
             raise StoreError(
                 "permanent removal can't be undone, so it can't be part of a transaction"
@@ -327,8 +331,7 @@ class RemoteStore:
             return
         labels_part = part._replace(kind=Kind.LABELS)
         self._driver.delete(labels_part, unused)
-        # Another writer may have seen a label before its removal, and written its record in the
-        # meantime.
+        # Another writer may have seen a label before it was removed, and written its record since.
         used = sorted(label for label in unused if self._is_used(part, label))
         if used:
             self._driver.add(labels_part, [Point(label, {}) for label in used])
@@ -348,7 +351,7 @@ class RemoteStore:
         view = self._view
         if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
             return self._chains.last(where.namespaces[0], view)
-        if where.key is not None:  # few records have the key, so they are read completely
+        if where.key is not None:  # few records have the same key, so all of them are read
             matching = {stored.ref: stored.record for stored in view.matching(where)}
             return [matching[ref] for ref in _order(matching, after, newest_first)][:limit]
         ordered = _order(view.refs_to_check(where), after, newest_first)

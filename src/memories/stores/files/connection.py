@@ -21,7 +21,7 @@ INNER = ".memories"  # the subfolder for the index, the journal and scratch file
 MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")  # of crashes, and of the first format
+_LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")  # file name endings: crashes, the first format
 _TAIL_BYTES = 512
 _REHEARSED_BYTES = 16_384
 
@@ -91,8 +91,8 @@ class Folder:
             return
         if self._was_locked and not self.path.is_dir():
             raise StoreError(
-                f"{self.path} was removed while it was open; nothing was written; start again to "
-                "use the current files"
+                f"{self.path} was removed while it was open; nothing was written; restart this "
+                "program to use the current files"
             )
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():
@@ -124,8 +124,8 @@ class Folder:
         return _read(self.path / name, whole=False)[0]
 
     def read(self, name: str, *, inner: bool = False) -> tuple[Stamp | None, bytes]:
-        """Return a file and the stamp that it had just before; None and no bytes if it doesn't
-        exist.
+        """Return a file's stamp and its contents, read in that order; None and no bytes if the file
+        doesn't exist.
 
         Args:
             name: The file.
@@ -154,7 +154,7 @@ class Folder:
         Args:
             name: The file; created if it doesn't exist.
             lines: Complete lines.
-            size: The size of the file without the remains of a crash, which are cut off.
+            size: The size of the file without the remains of a crash, which are removed.
         """
         with translate_errors(self.path):
             flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | _OPEN_FLAGS
@@ -167,7 +167,7 @@ class Folder:
                 write_all(fd, lines if ends_with_newline else b"\n" + lines)
                 os.fsync(fd)
             except BaseException:
-                os.ftruncate(fd, size)  # a full disk accepted only a part
+                os.ftruncate(fd, size)  # a full disk may have accepted a part
                 raise
             finally:
                 os.close(fd)
@@ -215,9 +215,7 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files of the inner folder, and what crashes and the first format have left
-        there.
-        """
+        """Remove files from the inner folder, and any leftovers of crashes and the first format."""
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):
@@ -252,8 +250,8 @@ class Folder:
         Args:
             lines: The lines for each file.
             sizes: The sizes of the files; see `append`.
-            first: Files that are written first. Their lines may exist without the others, but never
-                the reverse.
+            first: Files that are written first: their lines may exist without those of the other
+                files, but not the reverse.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
         # A single line is atomic by itself.

@@ -100,8 +100,8 @@ class LocalFiles:
         work: Work | None = getattr(self._local, "work", None)
         if work is not None and work.pid != os.getpid():
             raise StoreError(
-                f"{self.folder.path} was being written when this process was forked; start "
-                "processes by spawn"
+                f"{self.folder.path} was being written to when this process was forked; use the "
+                "start method spawn for processes"
             )
         return work
 
@@ -254,7 +254,7 @@ class LocalFiles:
         state = FileState(stamp, parsed.size, damage=parsed.damage)
         if parsed.damage is None:
             folded = fold(parsed.events)
-            if folded.removed:  # a merge brought back removed records
+            if folded.removed:  # a merge has brought back removed records
                 data = drop_lines(data, folded.removed, parsed.events)
                 self.folder.replace(name, data)
                 state = FileState(self.folder.stamp(name), len(data))
@@ -322,7 +322,7 @@ class LocalFiles:
                 self._warned[name] = stamp
                 path = self.folder.path / name
                 _log.warning(
-                    "%s:%d can't be read: %s; it was left unchanged, and reads as empty",
+                    "%s:%d can't be read: %s; the file was left unchanged, and reads as empty",
                     path,
                     *damage,
                 )
@@ -330,8 +330,8 @@ class LocalFiles:
 
     def _damage_error(self, name: str, damage: Damage) -> StoreDamaged:
         return StoreDamaged(
-            f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}; it was left "
-            "unchanged; repair the line or move the file away"
+            f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}; the file was "
+            "left unchanged; repair the line or move the file away"
         )
 
     def damage_finding(self, name: str, damage: Damage) -> Finding:

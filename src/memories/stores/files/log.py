@@ -1,8 +1,8 @@
 """The files: events as lines of readable JSON, and the records that result from them. Pure.
 
-Each line contains a memory's version or a turn in its state after the event, with the fields of the
-chat agent's contract; `op` names the kind of event. A line without `op`, from another program or
-written manually, creates its record.
+Each line describes an event: `op` names its kind, and the other fields, those of the chat agent's
+contract, contain the version or the turn after the event. A line without `op`, from another program
+or written by hand, creates its record.
 
 Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
 branches, in any order, always gives the same result:
@@ -45,13 +45,13 @@ class Event(NamedTuple):
 
     Attributes:
         time: A timestamp that sorts as text; the later of two events wins.
-        id: Unique; of two events with one time, the greater id wins.
+        id: Unique; of two events with the same time, the one with the greater id wins.
         op: `create`, `end` (the end was set or undone), `change` (of fields), or `remove`
             (permanent).
         of: The id of the event that created the record.
         record: The record after the event.
-        names: For a change, the names of the changed fields. Of a removal, the ids of the creating
-            events, and the digests of the memories that were removed completely.
+        names: For a change, the names of the changed fields. For a removal, the ids of the events
+            that created the records, and the digests of completely removed memories.
     """
 
     time: str
@@ -254,7 +254,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
 def _take_first_at(record: Record, fields: Json) -> datetime:
     """Return when the first version of a memory was written.
 
-    Removes `first_at` from the fields if `created_at` of the line says the same.
+    Removes `first_at` from the fields if the line's `created_at` contains it.
     """
     first_at = fields.get("first_at")
     if isinstance(first_at, bool) or not isinstance(first_at, int):
@@ -277,7 +277,7 @@ def _text(line: Json, name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str):
         raise ValueError(f"its {name} is missing or not a text")  # noqa: TRY004 - of a file
-    value.encode()  # JSON can contain half a surrogate pair, which no store can store
+    value.encode()  # raises for half a surrogate pair, which JSON can contain and no store accepts
     return value
 
 
@@ -528,14 +528,14 @@ def create_event(last: str, record: Record) -> Event:
     """Return the event that creates a record.
 
     Args:
-        last: The time of the last event of the file; the new event is later, so that it is applied
-            after it.
+        last: The time of the file's last event. The new event gets a later time, so that it is
+            applied after the last one.
         record: The record.
     """
     now = time_text(datetime.now(UTC))
     if now <= last:
         now = last
-        with contextlib.suppress(OverflowError):  # the end of the year 9999
+        with contextlib.suppress(OverflowError):  # the last event is at the end of the year 9999
             now = time_text(datetime.fromisoformat(last) + timedelta(microseconds=1))
     event_id = os.urandom(8).hex()
     return Event(now, event_id, CREATE, event_id, record)

@@ -48,14 +48,14 @@ OpenStore = Callable[[str, Space | None, Config | None], Store]
 
 KEPT = ".before-move"
 WENT_BACK = "moved-back"
-FORMER_MARKER = ".moved"  # of one namespace, in earlier versions
+FORMER_MARKER = ".moved"  # the marker of a namespace that an earlier version moved
 _UNFINISHED, _FAILED = ".moving", "folder.failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # names of SQLite files in the same folder
 _PLAUSIBLE_URL = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
 # The placeholder that `without_password` puts in place of a password.
 _MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
 _BATCH = 500
-_PAUSE_SECONDS = 60.0  # seconds after a failed attempt
+_PAUSE_SECONDS = 60.0  # seconds from a failed attempt to the next one
 
 _log = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ class Mover:
             return
         for name in self._list_files():
             _log.warning(
-                "%s is not read: the folder was moved to %s; import the file's lines and move it "
-                "away",
+                "%s is not read, because the folder was moved to %s; import the file's lines and "
+                "move the file away",
                 self._folder.path / name,
                 marker.store,
             )
@@ -339,7 +339,7 @@ class Mover:
         return count, digest
 
     def _copy(self, store: str, records: Sequence[Record], target: Store) -> None:
-        """Copy records, after noting which copies an interrupted move may leave there."""
+        """Copy records, after writing down which copies an interruption may leave behind."""
         refs = [record.ref for record in records]
         self._folder.replace(
             f"folder{_UNFINISHED}",
@@ -385,7 +385,7 @@ class Mover:
         """Return the store to which an interrupted move went, and the records that it may contain.
 
         Raises:
-            StoreDamaged: The move's note can't be read.
+            StoreDamaged: The list of the copies can't be read.
         """
         place = find_place(f"{name.removesuffix(_UNFINISHED)}.jsonl")
         try:

@@ -51,8 +51,8 @@ def _reading(method: str) -> Any:
 class FilesStore(Store):
     """Implements `Store` on a folder of files; see `log` for their lines, and `index` for searches.
 
-    If a namespace becomes too large, the folder moves to a larger store, after the write that makes
-    it so, while the folder is locked. From then on it has the guarantees of that store.
+    If a write makes a namespace too large, the folder moves to a larger store while it is still
+    locked. From then on, this store has the guarantees of the larger one.
 
     Vectors and read counts are only in the index. After the index is deleted, or a line is edited
     manually, the vectors must be computed again; `without_vector_count` counts the missing ones.
@@ -75,7 +75,7 @@ class FilesStore(Store):
             open_store: Opens the larger store.
 
         Raises:
-            ConfigError: The larger store isn't a store.
+            ConfigError: The URL of the larger store is invalid.
         """
         self.damaged = Damaged()
         self._folder = Folder(folder)
@@ -276,7 +276,7 @@ class FilesStore(Store):
 
 
 def _by_collection(refs: Sequence[Ref]) -> Iterator[Filter]:
-    """Split a filter by collection: yield one filter for the namespaces of each."""
+    """Yield a filter for each collection, with the namespaces that the refs have there."""
     for collection in Collection:
         namespaces = {ref.namespace for ref in refs if ref.collection == collection}
         if namespaces:
@@ -295,7 +295,7 @@ def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
 
 
 def check_files(files: LocalFiles, *, deep: bool) -> list[Finding]:
-    """Return unreadable lines and errors in the index; a deep check also compares both."""
+    """Return unreadable lines and errors in the index; a deep check compares the two as well."""
     findings: list[Finding] = []
     for collection in Collection:
         for namespace in files.list_namespaces(collection):

@@ -28,8 +28,8 @@ MIN_VERSION = (1, 17)  # the first version that can insert without overwriting
 _MARK = "memories"  # the key in our collections' metadata
 # Separates a collection's name from a space's id; the settings don't allow it in a name.
 _SPACE_SIGN = "~"
-_PAGE, _IDS_PAGE = 1_000, 10_000  # points per answer
-_MAX_BYTES = 24_000_000  # bytes per request; the server accepts 32 MiB
+_PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per answer
+_MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
@@ -111,19 +111,19 @@ class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
     The collection with the given name contains the records, the labels and the state as points
-    without vectors. It is one shard, so that each write is one entry in one log, made completely or
-    not at all. Every vector space has a collection with its dimension, sharded by the server's
-    default. Every request is limited to `_part`, which the server indexes as its tenant.
+    without vectors. It has one shard, so each write is one entry in one log, and is made completely
+    or not at all. Every vector space has a collection with its dimension and the server's default
+    number of shards. Every request is limited to `_part`, which the server indexes as its tenant.
 
     A keyword index over the tokens, which are the same in all stores, finds words. A term that is
     only the beginning of a word is looked up by its first characters.
 
     What is not guaranteed:
 
-    - Points of more than some 24 MB in one call are split into several requests; an interruption
-      may leave only some of them.
+    - More than about 24 MB of points in one call are split into several requests; after an
+      interruption, only some of them may be stored.
     - If two writers change one point at the same moment, both changes are made, one after the
-      other. Then a call with different changes of several points may become visible in parts.
+      other. Then a call with different changes to several points may become visible in parts.
     - Vectors on several shards are not written in one step; nothing refers to them before all are
       written.
     - If the server keeps replicas, reads see every acknowledged write only if its
@@ -252,9 +252,9 @@ class QdrantDriver:
             self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Change several points differently in one request, by overwriting them.
+        """Make a different change to each of several points in one request, by overwriting them.
 
-        If another writer changes points in the meantime, they are read and overwritten again.
+        Points that another writer changes in the meantime are read and overwritten again.
         """
         waiting = dict(changes)
         for _ in range(_TRIES):
@@ -326,7 +326,7 @@ class QdrantDriver:
     def nearest(
         self, part: Part, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; the server finds twice as many by 8-bit codes and rescores them."""
+        """See `Driver.nearest`; the server rescores twice as many windows found by 8-bit codes."""
         if k < 1:
             return []
         body = {
@@ -491,7 +491,7 @@ def _to_entry(part: Part, point: Point) -> dict[str, Any]:
         payload[_WORDS] = sorted(words.union(*map(_prefixes, words)))
     vector: Any = {}
     if point.vector is not None:
-        # Rounded to half the digits, which is still more precise than a float32.
+        # Rounding halves the digits, and is still more precise than a float32.
         vector = point.vector.astype(float).round(8).tolist()
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 

@@ -20,9 +20,9 @@ from memories.stores.qdrant.local import LocalCollection, keep_as_json
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-BUSY_SECONDS = 10.0  # seconds to wait for another process that uses the folder
+BUSY_SECONDS = 10.0  # how long to wait for another process that uses the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # perhaps more than one
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # may write several points
 _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 
@@ -33,9 +33,9 @@ class FolderTransport:
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
       the folder; a forked process counts as another process.
     - Local mode reads all collections into memory when it opens, and compares a query with every
-      vector: use it for up to some ten thousand records. Importing it takes some 1.5 s.
-    - Local mode writes each point separately. So a request is first written to a file of the
-      folder. If a crash interrupts it, it is repeated when the folder is opened next.
+      vector: use it for up to about ten thousand records. Importing it takes about 1.5 s.
+    - Local mode writes each point separately. So a request is first written to a file in the
+      folder. If a crash interrupts the request, it is repeated when the folder is opened again.
     - Points are JSON, not the pickled objects that the client would write, so opening a folder
       can't run code.
     """
@@ -59,7 +59,7 @@ class FolderTransport:
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
         if verb is Verb.VERSION:
-            return {"title": "qdrant", "version": "1.17.0"}  # local mode supports the same requests
+            return {"title": "qdrant", "version": "1.17.0"}  # local mode handles the same requests
         with self._lock:
             if self._open_folder is not None and self._open_folder.guard.forked:
                 self._open_folder = None  # the folder belongs to the parent process
@@ -181,11 +181,11 @@ def _acquire(folder: Path) -> _OpenFolder:
     with _acquiring:
         for open_folder in list(_open_folders.values()):
             if open_folder.guard.forked:
-                open_folder._unlock.close()  # so that only the parent holds the lock
+                open_folder._unlock.close()  # only the parent may hold the lock
                 _inherited.append(_open_folders.pop(open_folder.folder))
         if folder not in _open_folders:
             _open_folders[folder] = _OpenFolder(folder)
-            atexit.unregister(_close_all)  # so that it is registered once
+            atexit.unregister(_close_all)  # it must be registered only once
             atexit.register(_close_all)
         _open_folders[folder].users += 1
         return _open_folders[folder]
@@ -200,7 +200,7 @@ def _release(open_folder: _OpenFolder) -> None:
 
 
 def _close_all() -> None:
-    """Close folders that are still open at exit; otherwise the client would complain."""
+    """Close folders that are still open at exit; otherwise the client would print warnings."""
     for open_folder in list(_open_folders.values()):
         if not open_folder.guard.forked:
             open_folder.close()
@@ -231,8 +231,8 @@ def _overwrites_deleted() -> bool:
 
 def _busy_error(folder: Path) -> StoreBusy:
     return StoreBusy(
-        f"another process has qdrant:///{folder} open, which only one process can; "
-        "close it there, or use a Qdrant server"
+        f"another process has qdrant:///{folder} open, and only one process can use it; close it "
+        "there, or use a Qdrant server"
     )
 
 

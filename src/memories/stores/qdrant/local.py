@@ -1,4 +1,4 @@
-"""Collections in the local mode of Qdrant's client, with a payload index, and points as JSON."""
+"""Collections in the local mode of Qdrant's client, with a payload index and points as JSON."""
 
 import array
 import base64
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 _COMPARISONS = {"lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge}
-_MAX_COMPARED = 1_000  # up to this many matching points are compared individually
-_GROWTH = 4  # how much larger the next search is if too few of the nearest points match
+_MAX_COMPARED = 1_000  # maximum number of matching points that are compared one by one
+_GROWTH = 4  # factor by which the next search grows if too few of the nearest points match
 _COMPLETED = {"status": "completed"}
 
 
@@ -112,9 +112,9 @@ class PayloadIndex:
 
 
 class LocalCollection:
-    """A collection in local mode, which stores points and vectors; filters are evaluated here.
+    """A collection whose points and vectors are in local mode, and whose filters are applied here.
 
-    Local mode itself checks a filter on each point, which takes 120 ms for ten thousand points.
+    Local mode would check a filter on each point, which takes 120 ms for ten thousand points.
     """
 
     def __init__(self, client: "QdrantClient", name: str) -> None:
@@ -194,7 +194,7 @@ class LocalCollection:
         return _COMPLETED
 
     def _reindex(self, ids: Sequence[str]) -> None:
-        """Update the index from the collection, also after a failure."""
+        """Update the index from the collection, even after a failed write."""
         entries = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
         payloads = {str(entry.id): entry.payload or {} for entry in entries}
         for point in ids:

@@ -27,9 +27,8 @@ class QdrantStore(RemoteStore):
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
     Both handle the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for the
-    missing guarantees. If two machines write the same position at the same time, the server accepts
-    the
-    first: points are inserted with `update_mode: insert_only`, and read back.
+    limits. If two machines write the same position at the same time, the server accepts the first
+    write: points are inserted with `update_mode: insert_only`, and read back.
 
     The contract is tested in a folder, and over REST with a server that validates each request
     against the API's models and runs it in the client's local mode. With `QDRANT_URL`, the tests
@@ -89,7 +88,7 @@ def _open_server(url: str) -> tuple[Transport, str]:
 
 # --- a server
 
-_DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the shard's leader
+_DONE = "wait=true&ordering=strong"  # answer after the shard's leader has flushed and applied it
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
     Verb.COLLECTIONS: ("GET", "/collections"),
