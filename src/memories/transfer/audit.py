@@ -392,8 +392,8 @@ class _ChainCheck:
             if not self._written.intersection(hashes):
                 self._unlogged += 1
                 self.report(
-                    f"{collection} {group} ({position}) is not in the log: the end of the log was "
-                    "cut off, or another program wrote that record"
+                    f"{collection} {group} ({position}) is not in the log: its end was cut off, or "
+                    "another program wrote that record"
                 )
 
     def _forks(self) -> tuple[int, ...]:
