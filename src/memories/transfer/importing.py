@@ -373,11 +373,10 @@ class _Importer:
         """Append records; return the memories and conversations whose key is taken."""
         try:
             self._store.append([line.record for line in lines])
-        except Conflict:
-            return self._append_by_owner(lines)
-        return set()
-
-    def _append_by_owner(self, lines: Sequence[Line]) -> set[Ref]:
+        except Conflict:  # only some of them can be stored
+            pass
+        else:
+            return set()
         by_owner: dict[Ref, list[Record]] = {}
         for line in lines:
             by_owner.setdefault(owner_of(line.record.ref), []).append(line.record)

@@ -177,12 +177,10 @@ class Index(SQLiteStore):
         """Return the space of the vectors in use, without the settings that only searches need."""
         with self._file.read() as db:
             stored = spaces.space_in_use(db)
-        return _storage_space(*stored[:2]) if stored else None
-
-
-def _storage_space(model: str, dimension: int) -> Space:
-    """Return a space for writing vectors, without the settings that only searches need."""
-    return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
+        if stored is None:
+            return None
+        model, dimension = stored[:2]
+        return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
 
 
 def _event_key(ref: Ref) -> str:

@@ -263,7 +263,15 @@ class Mover:
         names = self._list_files()
         store = store or self._choose_file()
         count, digest = self._copy_files(names, store)
-        self._write_marker(store, names, records=count, sha256=digest)
+        marker = {
+            "store": store,
+            "moved_at": to_iso(datetime.now(UTC)),
+            "records": count,
+            "sha256": digest,
+            "originals": names,
+        }
+        data = json.dumps(marker, ensure_ascii=False, indent=1)
+        self._folder.replace(MARKER, f"{data}\n".encode())
         self.finish()
         _log.warning(
             "%s has %d records and was moved to %s in %.1f s; the files are kept as *%s",
@@ -273,11 +281,6 @@ class Mover:
             time.monotonic() - started,
             KEPT,
         )
-
-    def _write_marker(self, store: str, originals: Sequence[str], **values: object) -> None:
-        marker = {"store": store, "moved_at": to_iso(datetime.now(UTC)), **values}
-        data = json.dumps(marker | {"originals": originals}, ensure_ascii=False, indent=1)
-        self._folder.replace(MARKER, f"{data}\n".encode())
 
     def _choose_file(self) -> str:
         """Return the name of a new or empty SQLite file in the folder.
