@@ -1,12 +1,11 @@
 """An upper bound on a text's number of tokens, for the tokenizers of today's models. Pure.
 
 It is the largest of three bounds: for byte-level BPE as in GPT-4 and GPT-4o, for unigram models as
-in multilingual encoders and Gemma, and for WordPiece. A word that is one piece
-in the packaged WordPiece vocabulary is ordinary, and so probably a single token elsewhere too.
-The cost of each character class in the other two was fitted by linear programming, so
-that the sum is as small as possible and underestimates none of 2,400 samples. These are of 90
-kinds: chats, prose in 50 languages, code, JSON, logs, identifiers, base64, emoji, signs, and random
-letters of many scripts.
+in multilingual encoders and Gemma, and for WordPiece. A word that is one piece in the packaged
+WordPiece vocabulary is ordinary, and so probably a single token elsewhere too. The cost of each
+character class in the other two was fitted by linear programming, so that the sum is as small as
+possible and underestimates none of 2,400 samples. These are of 90 kinds: chats, prose in 50
+languages, code, JSON, logs, identifiers, base64, emoji, signs, and random letters of many scripts.
 """
 
 import re

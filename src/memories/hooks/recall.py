@@ -195,7 +195,7 @@ def context_of(block: blocks.Block, namespace: str) -> HookContext:
     """Return a block as the context of a session; empty if the block is too long for hosts."""
     text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
-    context.marks = sorted(hash_sentences(text))
+    context.sentences = sorted(hash_sentences(text))
     if text:  # the beginning of a long memory does not represent all of it
         shown = (*block.entries, *block.sessions)
         context.shown = [entry.id for entry in shown if entry.cut is None]

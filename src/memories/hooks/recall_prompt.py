@@ -151,15 +151,15 @@ def recall_prompt(
         memories.abandon()  # a call that timed out may still use the store
     context = HookContext(text, config.namespace)
     context.error = errors[0]["error"] if errors else ""
-    marks: set[str] = set()
+    sentences: set[str] = set()
     for memory, _ in recalled["memories"]:
-        marks |= hash_sentences(memory.text)
+        sentences |= hash_sentences(memory.text)
         if memory.id:
             context.shown.append(memory.id)
     for turn in recalled["recalled"]:
-        marks |= hash_sentences(turn.text)
+        sentences |= hash_sentences(turn.text)
         context.shown.append(f"{turn.conversation_id}#{turn.turn_index}")
-    context.marks = sorted(marks)
+    context.sentences = sorted(sentences)
     return context
 
 

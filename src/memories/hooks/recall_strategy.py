@@ -97,7 +97,7 @@ class HookContext:
         text: The text; may be empty.
         namespace: The namespace whose memories it shows.
         shown: The ids of the memories and turns in it.
-        marks: The hashes of its sentences; see `sentences.hash_sentences`.
+        sentences: The hashes of its sentences; see `sentences.hash_sentences`.
         error: Why the store did not answer and the text comes from the scratchpad; else empty.
         figures: Figures for `memory stats`; see `runs.figures`.
         is_noted: Whether the server has noted these figures already.
@@ -108,7 +108,7 @@ class HookContext:
         """Create a context without memories."""
         self.text, self.namespace, self.error, self.wanted_store = text, namespace, "", ""
         self.shown: list[str] = []
-        self.marks: list[str] = []
+        self.sentences: list[str] = []
         self.figures: dict[str, Any] = {}
         self.is_noted = False
 
@@ -212,9 +212,9 @@ def _record_shown(request: RecallRequest, context: HookContext, *, suspect_since
     facts: dict[str, object] = {session.SUSPECT_SINCE: suspect_since}
     if context.error and _LATE not in context.error:
         facts[session.MISS_REPORTED] = suspect_since  # the agent can't do anything about it
-    if context.shown or context.marks:
+    if context.shown or context.sentences:
         facts[session.SHOWN] = context.shown
-        facts[session.SENTENCES] = context.marks
+        facts[session.SENTENCES] = context.sentences
         facts[session.GIVEN_TO] = context.namespace
     session.note(request.home, request.session, **facts)
 

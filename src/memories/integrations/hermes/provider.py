@@ -132,7 +132,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         limits = (RECALL_CHARACTERS, RECALL_TOKENS)
         context = recall_prompt(self._memories, request, self._config, projects=(), limits=limits)
         if context.shown:
-            facts = {session.SHOWN: context.shown, session.SENTENCES: context.marks}
+            facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
             session.note(home, name, **facts)
         return context.text
 
