@@ -1,7 +1,7 @@
 """Candidates are gathered with their evidence: surroundings, names and dates, over a real store."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
 from memories.languages.text import query_terms
+from memories.search import candidates
 from memories.search.candidates import Gathered, Query, gather_standalone
 from memories.search.ranking import FULL_LENGTH, Evidence
 from memories.search.surroundings import MIN_READ, gather_surrounded
@@ -511,3 +512,9 @@ def test_no_more_memories_than_asked_for_are_gathered_at_first(
     assert gather_standalone(store, where, asked, 2).has_more
     found = gather_standalone(store, where, asked, 10)
     assert (len(found.candidates), found.has_more) == (4, False)
+
+
+def test_only_short_spans_are_precise() -> None:
+    start = date(2026, 5, 1)
+    spans = [(start, start + timedelta(days=days)) for days in range(candidates.PRECISE_DAYS + 2)]
+    assert candidates.precise_spans(spans) == spans[: candidates.PRECISE_DAYS]

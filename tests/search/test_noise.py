@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from memories import Memories, TurnDraft
+from memories.search import noise
 
 FILLED = (
     "The queue holds a token for each page of the list, and the cache keeps the log of a run. " * 60
@@ -35,3 +36,15 @@ def test_words_deep_in_a_long_text_are_found(query: str, scope: str, memories: M
 @pytest.mark.parametrize("scope", ["memories", "history"])
 def test_nonsense_finds_nothing_in_a_long_text(scope: str, memories: Memories) -> None:
     assert not memories.search("xqzv wrtplk bvnmq", scope=scope)
+
+
+def test_a_long_text_is_read_at_its_beginning_and_around_the_words() -> None:
+    start = noise._EXAMINED
+    plain = "x" * start
+    assert noise._excerpt(plain, ["x"]) is plain
+    near = noise._excerpt(f"{plain}y", ["y", "z"])
+    assert near == f"{plain} {'x' * noise._AROUND}y"
+    long = f"{'x' * (start - noise._AROUND)}zebra{'x' * 2 * start}"
+    assert noise._excerpt(long, ["zebra"]).split(" ")[1:] == [
+        f"zebra{'x' * noise._AROUND}"[: noise._AROUND]
+    ]

@@ -11,7 +11,10 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.guard.origin import Place
 from memories.models import Memory
+from memories.stores.records import Collection, Record, Ref
+from memories.write import many, tidy
 from memories.write.tidy import _is_statement
+from tables import failures_of
 
 pytestmark = pytest.mark.usefixtures("home")
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -209,3 +212,32 @@ def test_at_most_twenty_proposals_wait(memories: Memories, now: list[datetime]) 
 )
 def test_a_statement_has_some_words_on_one_line(text: str, is_statement: bool) -> None:
     assert _is_statement(text) is is_statement
+
+
+def test_a_statement_is_a_line_of_so_many_words_that_asks_nothing() -> None:
+    lowest, highest = tidy._STATEMENT_WORDS
+    rows = [
+        ("word " * (lowest - 1), False), ("word " * lowest, True), ("word " * highest, True),
+        ("word " * (highest + 1), False), ("word " * lowest + "?", False), ("word\n" * lowest, False),
+        (" word" * lowest + "\n", True),
+    ]  # fmt: skip
+    assert failures_of(rows, tidy._is_statement) == []
+
+
+def test_a_long_text_is_quoted_by_its_beginning() -> None:
+    most = tidy._MAX_EXCERPT
+    rows = [
+        ("a\n b", '"a b"'),
+        ("x" * most, f'"{"x" * most}"'),
+        ("x" * (most + 1), f'"{"x" * most}…"'),
+    ]
+    assert failures_of(rows, tidy._quote) == []
+
+
+def test_a_table_of_changes_shows_the_first_ones_and_counts_all() -> None:
+    tally, at = many.Tally(), datetime(2026, 5, 1, tzinfo=UTC)
+    record = Record(Ref(Collection.MEMORY, "bob", "m", 1), "x" * (many.MAX_EXCERPT + 1), at)
+    tally.add_all("delete", [record] * (many.MAX_STEPS + 1))
+    done = tally.result(dry_run=False)
+    assert (done.counts, len(done.steps)) == ({"delete": many.MAX_STEPS + 1}, many.MAX_STEPS)
+    assert {step.content for step in done.steps} == {"x" * (many.MAX_EXCERPT - 1) + "…"}

@@ -320,6 +320,7 @@ class Conversations:
         assert (message.content, message.index, message.message_id) == (text, 1, "a")
         assert (message.speaker, dict(message.tags), message.part) == ("Ann", {"k": "v"}, None)
         assert (before.id, message.id, after.index) == ("talk#0", "talk#1", 1 + message.parts)
+        assert (before.part, before.parts) == (None, 1)
         assert memories.tail_turns("talk", limit=2) == [message, after]
         assert memories.tail_turns("talk", limit=1) == [after]
         assert memories.turns("talk", start=1, limit=1) == [message]
