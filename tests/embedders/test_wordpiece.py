@@ -20,7 +20,7 @@ from memories.embedders.minilm import (
     _NAME,
     _WEIGHTS,
     MAX_WINDOWS,
-    WINDOW_STEP,
+    OVERLAP,
     WINDOW_TOKENS,
     MiniLM,
     WordPiece,
@@ -164,9 +164,10 @@ def test_vectors_are_those_that_the_ids_of_the_package_tokenizers_give(theirs: T
     model = MiniLM()
     _, session = model._load()
     lines = list(itertools.islice(random_lines(5), 40))
+    step = WINDOW_TOKENS - OVERLAP
     for text in [*lines[:15], " ".join(lines), "Deploys happen on Tuesdays, at 09:30."]:
         ids = theirs.encode(normal_form(text), add_special_tokens=False).ids
-        starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)[:MAX_WINDOWS]
+        starts = range(0, max(1, len(ids) - OVERLAP), step)[:MAX_WINDOWS]
         windows = [np.array([[101, *ids[at : at + WINDOW_TOKENS], 102]]) for at in starts]
         expected = np.concatenate(
             [session.run(None, {"input_ids": window})[0] for window in windows]
