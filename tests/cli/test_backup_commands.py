@@ -318,7 +318,7 @@ def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
     before = {file: file.read_bytes() for file in store.parent.glob("memories.db*")}
     error = memory("restore", str(moved), "--replace").error
     assert f"is the log of {moved}" in error
-    assert ("to another folder, then" in error) == replaced
+    assert ("to another folder, then move " in error) == replaced
     assert {file: file.read_bytes() for file in before} == before
     moved.rename(store)
     assert "Written later" in everything(memory)

@@ -1,8 +1,10 @@
 """Stores keep records; `open_store` opens the one at a URL.
 
-To add a store for a SQL database, copy `postgres`; for a server of documents, write a driver for
-`documents`, as `chroma` does. Name the files like theirs, add the URL's scheme to the table and to
-the checks below it, and let its tests inherit `tests/stores/contract`.
+To add a store for a SQL database, create a folder whose files are named like those of `postgres`.
+For a document server, write a driver for `documents`, as `chroma` does. A store imports no other
+store; code that two stores need belongs in this folder. Add the URL's scheme to `_STORES`;
+`open_store` itself changes only if the URL or the constructor is unusual. CONTRIBUTING.md lists the
+other places to change.
 """
 
 import importlib

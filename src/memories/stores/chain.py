@@ -146,7 +146,7 @@ def link_of(record: Record) -> Link:
 
 def _check_text(part: object) -> str:
     if not isinstance(part, str):
-        raise ValueError("a part of it is not text")  # noqa: TRY004 - of a record, not an argument
+        raise ValueError("one of its parts is not text")  # noqa: TRY004 - the record is at fault
     return part
 
 
@@ -183,7 +183,7 @@ def chain_of(namespace: str) -> Filter:
 
 
 def reinforcements_of(namespaces: Sequence[str], memory_id: str) -> Filter:
-    """Return the filter that selects a memory's reinforcements, records with the time of each."""
+    """Return the filter that selects a memory's reinforcements: one record with each one's time."""
     return Filter(Collection.LOG, tuple(namespaces), state="any", group=memory_id)
 
 

@@ -1,23 +1,23 @@
-"""Requests with an idempotency key: which server is processing each, and how it ended.
+"""Idempotency keys: which server is processing each keyed request, and how each request ended.
 
-If a store's servers share a database, the claims are in the database and the store has a method
-`claims`; see `postgres.servers`. For other stores see `server.api.idempotency`.
+The servers of a PostgreSQL store share their claims through its database (`postgres/shared`). With
+any other store, a server keeps its own claims (`server/api/idempotency`).
 """
 
 from typing import Any, NamedTuple, Protocol
 
-KEPT_SECONDS = 86_400
-MAX_KEPT = 10_000
+KEPT_SECONDS = 86_400  # how long a request is remembered
+MAX_KEPT = 10_000  # maximum number of remembered requests
 
 
 class Claim(NamedTuple):
-    """One server's exclusive right to process a request.
+    """A server's exclusive right to process a request.
 
     Attributes:
         name: A hash of the key and the sender.
-        number: 1 if the request is new, more if a server has begun it earlier.
-        begun_at: When it was first begun, by that server's clock.
-        summary: The saved part of its answer; None until a server has recorded one.
+        number: 1 for a new request, a higher number if a server has begun it before.
+        begun_at: When it was first begun, by the clock of the server that began it.
+        summary: The saved summary of its answer; None until a server has saved one.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Taken(Exception):
     """The request can't be processed now.
 
     Attributes:
-        other: Whether its key was used for another request; if not, a server is processing it.
+        other: Whether its key was used for a different request. If not, a server is processing it.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -41,7 +41,7 @@ class Taken(Exception):
 class Claims(Protocol):
     """Remembers the keyed requests of the last day, at most `MAX_KEPT`; threads may share it.
 
-    Any server may process a request if the server that began it no longer runs.
+    If the server that began a request is no longer running, any server may process it.
     """
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:
@@ -50,11 +50,10 @@ class Claims(Protocol):
         Args:
             name: A hash of the key and the sender.
             digest: A hash of the request.
-            sync: Whether the record of the beginning must survive a power failure, as the write
-                that follows will.
+            sync: Whether the claim must survive a power failure, as the write that follows it does.
 
         Raises:
-            Taken: A server is processing it, or the key belongs to another request.
+            Taken: A server is processing it, or the key belongs to a different request.
         """
         ...
 

@@ -13,8 +13,8 @@ from memories.stores.words import WordHits, WordScores
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LEADING = 20  # how many of the best by words and by vector get neighbours
-MAX_OF_A_DAY = 100  # how many turns from a time span in the query are always returned
+_LEADING = 20  # number of best records, by words and by vector, that are returned with neighbours
+MAX_OF_A_DAY = 100  # maximum number of turns returned because of one time span in the query
 
 Id = TypeVar("Id")
 
@@ -28,7 +28,7 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
 
 
 class Places(NamedTuple):
-    """The addresses of records as columns of `Matches`, and the store's number for each row."""
+    """The columns of `Matches` that say where records are, and the seq of each row's record."""
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -45,13 +45,13 @@ def places_of(
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
 ) -> Places:
-    """Return the places whose columns these are.
+    """Build `Places` from the columns of a query's result.
 
     Args:
-        columns: Seq, namespace, group, position, session, time of creation and labels, as the store
-            stores them.
-        group_of: Returns the names of a namespace and a group in that form.
-        labels_of: Returns sets of labels in that form.
+        columns: Seq, namespace, group, position, session, time of creation and labels, in the
+            store's own encoding.
+        group_of: Decodes a namespace and a group.
+        labels_of: Decodes sets of labels.
     """
     seqs, namespaces, names, positions, sessions, times, label_sets = columns
     distinct_groups, group = _number(list(zip(namespaces, names, strict=True)))
@@ -71,7 +71,7 @@ def places_of(
 def matches_at(
     places: Places, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return the records at these places as `Store.matches` does; see `matches_of`."""
+    """Return the records at these places in the form of `Store.matches`; see `matches_of`."""
     order = np.argsort(places.seqs)
     ordered = places.seqs[order]
 
@@ -100,7 +100,7 @@ def matches_of(
     *,
     searched: int,
 ) -> Matches:
-    """Return records as `Store.matches` does.
+    """Return records in the form of `Store.matches`.
 
     Args:
         records: The records, shape (n,).

@@ -23,7 +23,7 @@ from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
 UNKNOWN = "?"  # stands for an unreadable namespace; no real one has this name
-# Followed by a number, the group of a record whose own group can't be read or passed as an
+# Prefix of a stand-in name, `damaged-NUMBER`, for a group that can't be read or passed as an
 # argument.
 UNREADABLE = "damaged-"
 
@@ -65,7 +65,7 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return the current moment, for `since`."""
+        """Return a mark for `since`."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
@@ -133,7 +133,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why no version of this program can have written a sound record; None if one can.
+    """Return why this program can't have written a record that is otherwise sound; else None.
 
     This is stricter than `find_problem`: imported records must stay within the limits for records
     written here.

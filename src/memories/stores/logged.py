@@ -143,8 +143,10 @@ class LoggedStore(StoreWrapper):
         return getattr(self._local, "notes", None) is not None
 
     def _within_transaction(self) -> AbstractContextManager[None]:
-        """Join the running transaction or begin one; a nested one would cost two requests to a
-        server."""
+        """Join the running transaction or begin one.
+
+        A nested transaction would cost two requests to a server.
+        """
         return contextlib.nullcontext() if self._is_in_transaction else self.transaction()
 
     def append(self, records: Sequence[Record]) -> None:
@@ -152,7 +154,7 @@ class LoggedStore(StoreWrapper):
         self.append_stamped([self.stamp_origin(record) for record in records])
 
     def append_stamped(self, records: Sequence[Record]) -> None:
-        """Add records that already have an origin; see the module's `append_stamped`."""
+        """Add records that already have their origins; see the module's `append_stamped`."""
         with self._within_transaction():
             if self._quota is not None:
                 from memories.stores.quota import check_quota
@@ -216,7 +218,7 @@ class LoggedStore(StoreWrapper):
         """Return a copy of this store in which added records keep their origins.
 
         Args:
-            action: The action that the twin logs for additions and removals, instead of their own.
+            action: The action that the copy logs for additions and removals, instead of their own.
         """
         twin = copy.copy(self)
         twin._origin, twin._action = None, action
@@ -300,7 +302,7 @@ class LoggedStore(StoreWrapper):
                     return 0, None
                 return entries[0].ref.position, chain.link_of(entries[0])
         # The chain can't be continued, which `memory log --verify` reports. Writing must not wait
-        # for its repair.
+        # until it is repaired.
         position = max((ref.position for ref in self._store.refs(where)), default=0)
         link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
         return position, link
@@ -312,8 +314,9 @@ class LoggedStore(StoreWrapper):
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether reads since a mark left out a damaged entry of a namespace, whose position
-        is still taken.
+        """Return whether reads since a mark have skipped a damaged entry of a namespace.
+
+        A damaged entry still occupies its position, so no new entry can have it.
         """
         for finding in self._store.damaged.since(mark):
             ref = finding.ref
@@ -344,7 +347,7 @@ def stamp_origin(store: "Store", record: Record) -> Record:
 
 
 def append_stamped(store: "Store", records: Sequence[Record]) -> None:
-    """Add records without a new origin, such as a captured memory that a user accepted."""
+    """Add records that already have their origins; `Store.append` would stamp new ones."""
     if isinstance(store, LoggedStore):
         store.append_stamped(records)
     else:

@@ -41,27 +41,31 @@ class Store(Protocol):
     Rules for every backend, checked by `tests/stores/contract/`:
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other is read,
-      counted, changed or revealed. No filter means "all"; only `namespaces`, for moving an entire
-      store, lists them.
+      counted, changed or revealed. No filter selects every namespace; only `namespaces`, which is
+      for moving an entire store, lists them.
     - *Durability.* Once a writing method has returned, or the transaction around it has ended, no
       crash of the process or the machine and no power failure undoes it.
     - *Atomicity.* A writing method takes effect completely or not at all.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and
       so does the second live record with the same key.
-    - *Collections* don't affect each other: turns make no memory's words common, and no search of
-      memories slower.
+    - *Collections* don't affect each other: turns don't make the words of memories more common, or
+      searches of memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over
       the terms of `memories.languages.text`; larger is better, 0 if no term matches. A turn's words
       include the name of its speaker.
     - *Vectors* of two models are never compared: the store remembers the space of its first vector
       and raises `EmbedderMismatch` for any other, on writes and on searches.
-    - *Threads and processes* may share a store. Exceptions would be listed here; there are none.
+    - *Threads and processes* may share a store; there are no exceptions.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
     - *Damage.* Damage affects only its own record: a store that can detect damage leaves the record
       out of its results and notes it in `damaged`. `patch` refuses to change it; `refs` and
       `remove` only need its address.
     - *Errors* come from `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
       `EmbedderMismatch`, else `StoreError`. No driver's exception reaches the caller.
+
+    Vector search may be exact or approximate. Some stores have more methods, which callers look up
+    by name: `rehearse` (see `OnThisDisk`), `claims` (see `claims.Claims`), and `listen` and
+    `repartition` (see `PostgresStore`).
     """
 
     damaged: Damaged
@@ -71,8 +75,8 @@ class Store(Protocol):
 
         The transaction commits completely or undoes everything. Transactions nest: the outermost
         one commits, and a failed write inside undoes its own part even if the failure is caught. A
-        backend without transactions documents this, and the service compensates when it reads: see
-        `RemoteStore`.
+        backend without transactions says so in its docstring, and the service compensates for it on
+        reading: see `documents.store.RemoteStore`.
 
         Raises:
             StoreBusy: Another process held the store for too long.
@@ -168,9 +172,9 @@ class Store(Protocol):
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """Return the matches of a query as columns, since turns are ranked with their neighbours.
 
-        From a few thousand records a store should return all. From more it returns at least the
-        best by vector and by words, the turns next to the best of these in their sessions, and
-        turns of the days in the query.
+        A store should return all of up to a few thousand records. Of more records, it returns at
+        least the best by vector and by words, the turns beside the very best in their sessions, and
+        turns from the days in the query.
 
         Args:
             where: Selects the records.
@@ -186,8 +190,8 @@ class Store(Protocol):
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """Return the distinct values of a label in these namespaces, in order.
 
-        The call is fast even with many records, so values that only ended records have may be
-        included.
+        The result may include values that only ended records have, so that the call is fast even
+        with many records.
         """
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
@@ -221,7 +225,7 @@ class Store(Protocol):
         records that were added after others were staged.
 
         Args:
-            space: The space in use, to complete it, or another one, to change over to it.
+            space: The space in use, to complete it, or a different one, to switch to it.
             collection: Memories or turns.
             limit: The maximum number. Staged records aren't returned again, so repeated calls make
                 progress.
@@ -318,7 +322,7 @@ UNSURE = "it may or may not be forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside the context as one that happened after an erasure."""
+    """Report a failure inside the context as one that came after an erasure."""
     try:
         yield
     except ErasureUnfinished:
@@ -329,7 +333,7 @@ def once_erased(state: str = GONE) -> Iterator[None]:
 
 def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
     """Return the error for an erasure that failed, and how far it got."""
-    why = str(exc).partition(";")[0]  # the rest is about writes that were undone
+    why = str(exc).partition(";")[0]  # the rest says that nothing was written
     return ErasureUnfinished(f"{state} ({why}); forget it again")
 
 
@@ -406,7 +410,7 @@ def find_first(store: Store, where: Filter, *, newest_first: bool = False) -> Re
 
 
 def used_among(store: Store, where: Filter) -> list[tuple[Ref, int]]:
-    """Return what `Store.used` should, by scanning the store."""
+    """Implement `Store.used` by scanning the store."""
     counts: dict[Ref, int] = {}
     for page in scan_pages(store, where, size=1_000):
         for record in page:

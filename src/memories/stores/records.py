@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPEAKER, ROLE = "speaker", "role"  # a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
-# the highest index that a caller may request; later turns continue from there
+# the highest index that a caller may give a turn; later turns may exceed it
 MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after each match
 _NONE: Mapping[str, Any] = {}
@@ -247,13 +247,13 @@ class StoreInfo(NamedTuple):
     Attributes:
         schema_version: None if the store doesn't exist yet.
         model: The model of its vectors; None without vectors.
-        without_vector_count: How many records can only be found by words.
+        without_vector_count: How many records only words can find.
         size_bytes: Its size on disk; None if unknown.
         erasing: Whether a removal was interrupted: bytes of removed records may be in its files.
         collection: Its name on the server, if it has one.
         log_bytes: The size of the write-ahead log that isn't in the file yet; None without a log.
-        missing_commits: The number of acknowledged commits that were lost, because a log was cut or
-            removed, or because an older copy replaced the file.
+        missing_commits: The number of acknowledged commits that were lost, because a log was
+            truncated or removed, or because an older copy replaced the file.
         read_only: Whether the caller may only read it.
         compact: Whether its vectors are stored in less space: see the setting `compact`.
     """
@@ -295,9 +295,9 @@ class Space(NamedTuple):
         model: The model's name, revision and quantization. Vectors of two models are never
             compared.
         dimension: The length of a vector.
-        noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless
-            query: see `ranking.noise_floor`. It depends on how far apart a model puts unrelated
-            texts.
+        noise_mean: With `noise_spread`, describes how similar the best of many memories is to a
+            meaningless query: see `ranking.noise_floor`. It depends on how far apart a model places
+            unrelated texts.
         noise_spread: See `noise_mean`.
         weight: The weight of similarity relative to words in a score; it compensates for a model
             with a narrow range.

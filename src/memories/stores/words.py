@@ -1,4 +1,4 @@
-"""Words, the same for every store: the tokens that SQLite indexes, and BM25 scores."""
+"""Tokens and BM25 scores of texts, computed in the same way for every store."""
 
 import functools
 import heapq
@@ -112,7 +112,7 @@ def score(
     Args:
         documents: The tokens of each document.
         terms: From `memories.languages.text.query_terms`.
-        corpus: Statistics about all documents, of which these are a part; by default these are all.
+        corpus: Statistics about all documents, if these are only a part of them.
     """
     import numpy as np
 

@@ -157,12 +157,13 @@ class StoreWrapper(Store):
         self.inner.close()
 
 
-# records per append; more are split, so that a caller that limits a transaction's time sees it pass
+# Maximum number of collected records. A caller that limits the duration of a transaction can only
+# see the time that passes when records are added.
 MOST_WAITING = 512
 
 
 class Mark(NamedTuple):
-    """A moment: how many records were appended and how many other changes were made so far."""
+    """A point in a batch: the numbers of records appended and of other changes made so far."""
 
     appended: int
     changes: int
@@ -248,7 +249,7 @@ class BatchedStore(StoreWrapper):
             raise
 
     def mark(self) -> Mark:
-        """Return the current moment, for `take_back`."""
+        """Return a mark for `take_back`."""
         return Mark(self._added + len(self._waiting), self._changes)
 
     def take_back(self, mark: Mark) -> bool:

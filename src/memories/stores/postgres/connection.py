@@ -1,6 +1,6 @@
 """The server of the PostgreSQL store: its connections, transactions, locks and migrations.
 
-Knows nothing of records.
+It knows nothing about records.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
 BUSY_SECONDS = 30.0
-READ_SECONDS = 60.0  # seconds that the server may send nothing during a read
+READ_SECONDS = 60.0  # maximum silence of the server during a read
 WRITE_SECONDS = 120.0
-MAX_CONNECTIONS = 10  # connections of one process; further threads wait for one
+MAX_CONNECTIONS = 10  # maximum number of connections of one process; other threads wait
 OLDEST = 150_000  # PostgreSQL 15
-PARTITIONS = 4  # partitions of a new store
+PARTITIONS = 4  # default number of partitions of a new store
 MANY = 100  # after this many added records, the planner's statistics may be outdated
 _INSPECT = """
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
@@ -39,40 +39,40 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
          JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
        )
 """
-# The settings of each transaction, since behind a pooler the next one may run in another session.
-# Sequential scans are off, since computing the words of every row takes longer than the planner
-# thinks. A scan of the vectors' index continues until enough rows match.
+# Every transaction makes these settings, because behind a pooler the next one may run in another
+# session. Sequential scans are off, because computing the words of every row takes longer than the
+# planner expects. A scan of the vector index continues until enough rows match.
 _SETTINGS = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
 SET LOCAL idle_in_transaction_session_timeout = '300s';
 SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order;
 SET LOCAL hnsw.max_scan_tuples = 50000
 """
-# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum
-# analyzes them a minute after a load or never, and until then a search may take ten times as long.
+# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum may
+# analyze them a minute after a load, or never; until then a search may take ten times as long.
 _GROWN = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
-LISTENED_SECONDS = 60  # seconds within which a listener renews its entry in `meta`
-# Commits that notify wait for each other in the whole server, so there is no notification without a
-# listener.
+LISTENED_SECONDS = 60  # how long a listener's entry in `meta` is valid unless it is renewed
+# Notifies only if there is a listener, because commits that notify wait for each other in the whole
+# server.
 _NOTIFY = """
 SELECT pg_notify('{channel}', '') FROM meta
 WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
 """
-# Seconds between attempts to get a connection from a server that has none left.
+# Seconds between attempts to get a connection from a server that has no free one.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# The lock must precede the first snapshot: tables are replaced by copies, in which an older
+# The lock must precede the first snapshot: a table may be replaced with a copy, in which an older
 # snapshot would see no rows.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
-# The server function that warns if waiting for a replica was ended.
+# The server function that sends a warning if its wait for a replica was canceled.
 _REPLICA_WAIT = "SyncRepWaitForLSN"
 
 
@@ -118,10 +118,10 @@ class Server:
         A store that doesn't exist yet reads as empty.
 
         Args:
-            namespaces: The namespaces that are read; inside `write`, other writers of them are
-                excluded from now on.
-            whole: Whether the entire store is read; inside `write`, other writers are excluded from
-                now on.
+            namespaces: The namespaces that are read. Inside `write`, this excludes their other
+                writers from now on.
+            whole: Whether the entire store is read. Inside `write`, this excludes all other writers
+                from now on.
         """
         with translate_errors(self.masked_url):
             if (current := self._current()) is not None:
@@ -271,7 +271,7 @@ class Server:
         from psycopg.pq import TransactionStatus
 
         sql = "COMMIT"
-        # Notify in one step with the commit, and only if the commit can succeed.
+        # The notification is sent in one step with the commit, and only if that can succeed.
         if notify and connection.info.transaction_status == TransactionStatus.INTRANS:
             sql = f"{_NOTIFY.format(channel=self.channel)}COMMIT"
         warnings: list[str] = []
@@ -295,13 +295,13 @@ class Server:
             ) from exc
         finally:
             connection.remove_notice_handler(note)
-        # only then does the server report a failed statement
+        # after a failed statement, the server answers COMMIT with ROLLBACK
         if cursor.statusmessage != "COMMIT":
             raise StoreError(
                 f"{self.masked_url}: an error inside the transaction undid all of it; nothing was "
                 "written"
             )
-        if warnings:  # an administrator ended the wait for a replica, which isn't an error
+        if warnings:  # the server only warns if an administrator cancels the wait for a replica
             raise StoreError(
                 f"{self.masked_url} stored it, but not on its replicas ({warnings[0]}); "
                 "it can be lost if the server is"
@@ -334,8 +334,8 @@ class Server:
                         connection.close()
                     else:
                         self._idle.append(connection)
-                    # Notify waiters also after closing it, since the server now has room for
-                    # another connection.
+                    # Notify waiters even if it was closed, because the server now has room for a
+                    # new connection.
                     self._returned.notify()
         finally:
             self._free.release()
@@ -345,8 +345,8 @@ class Server:
     ) -> tuple["Connection", "psycopg.Cursor"]:
         """Return a connection with a begun transaction, and the cursor of its first statements.
 
-        If the server has closed an idle connection, nothing has happened, and a new one is opened.
-        If the server has no capacity for a new one, this waits for one to be returned.
+        If the server has closed an idle connection, nothing was executed, and a new one is opened.
+        If the server has no room for a new one, this waits until a connection is returned.
         """
         deadline, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:
@@ -389,12 +389,12 @@ class Server:
             connection.close()
             if not is_lost:
                 raise
-            self._close_idle()  # the other connections are as old
+            self._close_idle()  # the other connections are probably lost, too
             return None
 
     def _reset_if_forked(self) -> None:
         if self._guard.forked:
-            # They are never closed here, since the parent uses the same sockets.
+            # Inherited connections are never closed, because the parent uses the same sockets.
             self._inherited += self._idle
             self._reset()
 
@@ -405,8 +405,8 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            # Statements aren't prepared on the server, since behind a pooler the next statement may
-            # reach another session.
+            # Statements aren't prepared on the server, because behind a pooler the next statement
+            # may reach a different session.
             connection = Connection.connect(
                 self.url.full, autocommit=True, client_encoding="utf8", prepare_threshold=None
             )

@@ -1,4 +1,4 @@
-"""Counts of records, tokens, vectors and labels for each namespace, and how they are repaired.
+"""Counts of records, tokens, vectors and labels for each namespace, with their check and repair.
 
 Every writing transaction updates the counts, so a status or a list of tags takes no longer in a
 larger store.
@@ -155,7 +155,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter, from the counts; None if these can't tell."""
+    """Return how many records match a filter; None if the counts don't cover the filter."""
     if selected.whole:
         return total(db, selected)
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):

@@ -88,7 +88,7 @@ _UNREACHABLE = (  # trying again may help
         "its connection pooler can't reach the server; try again when it is back",
     ),
 )
-_STANDBY = (  # several hosts; if one could not be reached at all, trying again may help
+_STANDBY = (  # checked last: if one of several hosts was unreachable, trying again may help
     (
         ("session is read-only", "server is in hot standby"),
         "it is a read-only replica, but the URL requires a writable server",
@@ -144,7 +144,7 @@ def translate_errors(masked_url: str) -> Iterator[None]:
         ) from exc
 
 
-# The names of the driver's classes, since loading the driver takes time.
+# Classes of the driver by name, because loading the driver takes time.
 _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "LockNotAvailable",
@@ -199,8 +199,8 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
-            f"another writer has written the {('key' if is_key else 'position')} of a record "
-            "before; read it again"
+            f"another writer has already used the {('key' if is_key else 'position')} of a record; "
+            "read it again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):

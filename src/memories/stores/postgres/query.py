@@ -1,6 +1,6 @@
 """A transaction in the PostgreSQL store, filters and refs as SQL conditions, and record counts.
 
-The transaction runs statements and knows its savepoints, its locks, and the settings.
+The transaction runs statements, and knows its savepoints, its locks, and the settings of the store.
 """
 
 import contextlib

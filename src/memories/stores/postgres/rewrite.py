@@ -1,11 +1,11 @@
-"""Replaces tables of the PostgreSQL store by copies, to erase removed records or to repartition.
+"""Replaces tables of the PostgreSQL store with copies, to erase removed records or to repartition.
 
-A copy contains only the remaining rows, in new files, and the old files are dropped with the old
-table. This is one transaction: a crash leaves everything unchanged. Other processes keep reading
-and writing. A trigger notes what they write, and these changes are repeated at the end, while the
+A copy contains only the remaining rows, in new files; the old files are dropped with the old table.
+All this is one transaction, so a crash leaves everything unchanged. Other processes keep reading
+and writing. A trigger records their changes, which are repeated in the copy at the end, while the
 other processes wait briefly.
 
-Only deleting rows would leave their bytes, since the server just marks the space of a row as free.
+Deleting rows would not be enough: the server only marks their space as free, and keeps their bytes.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
-LOCK_SECONDS = 2.0  # maximum seconds that others wait behind a lock that isn't granted
-PATIENCE_SECONDS = 120.0  # maximum seconds of all attempts to get such a lock
+LOCK_SECONDS = 2.0  # maximum time that others wait behind our wait for a lock
+PATIENCE_SECONDS = 120.0  # maximum time for all attempts to get a lock
 _PAUSE_SECONDS = 0.5
 _REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
 
@@ -110,7 +110,7 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 
 
 def watch(server: Server, tables: Sequence[str]) -> None:
-    """Begin to note which rows in these tables change.
+    """Begin to record which rows in these tables change.
 
     A trigger does this; it is dropped with the table when the table is replaced.
     """
@@ -130,7 +130,7 @@ def _attach_trigger(db: Transaction, table: str) -> None:
 
 
 def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
-    """Return whether changes to all these tables are noted."""
+    """Return whether changes to all these tables are recorded."""
     return all(db.value(_WATCHED, (table,)) is not None for table in tables)
 
 
@@ -172,7 +172,7 @@ def replace(
 
     def swap() -> None:
         db.lock((), whole=True)
-        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # which every reader locks
+        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # every reader locks it
         for copy in copies:
             db.run(f"LOCK TABLE {copy.old} IN ACCESS EXCLUSIVE MODE")
         for copy in copies:
@@ -255,7 +255,7 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Repeat in the copy the changes made to the table since copying; return whether rows were
+    """Repeat the changes to a table since it was copied, in the copy; return whether rows were
     removed.
     """
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
@@ -276,7 +276,7 @@ def _repeat_changes(db: Transaction, copy: Copy) -> bool:
 
 
 def _replace_table(db: Transaction, copy: Copy) -> None:
-    """Drop a table, and give its name and its place among the partitions to the copy."""
+    """Drop a table, and give the copy its name and its place among the partitions."""
     if not copy.parts:
         parent = db.value(_PARENT, (copy.old,))
         bounds = db.value(
@@ -290,7 +290,7 @@ def _replace_table(db: Transaction, copy: Copy) -> None:
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
-        # The server reads the rows to check them. This takes longest, about a second for a million.
+        # The server checks every row, which takes longest: about a second for a million.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
 
 
@@ -299,7 +299,7 @@ def _leaf_names(table: str, parts: int) -> list[str]:
 
 
 def repartition(server: Server, partitions: int) -> int:
-    """Divide a store's tables into another number of partitions while others read and write.
+    """Divide a store's tables into a different number of partitions while others read and write.
 
     Args:
         server: The server.

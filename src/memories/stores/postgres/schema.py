@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from psycopg.types.json import Jsonb
 
 # The words that find a record: its tokens, each prefixed with six digits for its namespace, its
-# collection and whether it ended. So a word in one namespace is looked up without reading those in
-# another.
+# collection and whether it has ended. So looking up a word reads only the selected namespaces.
 PREFIX_DIGITS = 6
 _PREFIX = (
     "left(md5({r}namespace || '/' || {r}collection || CASE WHEN {r}ended_at IS NULL THEN '/live' ELSE '/ended' END), "
@@ -45,7 +44,7 @@ _TABLES = """
 CREATE SEQUENCE record_order;
 CREATE TABLE record (
   namespace text COLLATE "C" NOT NULL,
-  seq bigint NOT NULL,                   -- of record_order; never used twice
+  seq bigint NOT NULL,                   -- from record_order; never used twice
   collection text COLLATE "C" NOT NULL,
   grp text COLLATE "C" NOT NULL,         -- memory or conversation
   position bigint NOT NULL,              -- version or turn index
@@ -58,11 +57,10 @@ CREATE TABLE record (
   labels jsonb NOT NULL,
   fields jsonb NOT NULL,
   text text NOT NULL,
-  tokens text COLLATE "C" NOT NULL       -- in order, a space before and behind each; see stores.words
+  tokens text COLLATE "C" NOT NULL       -- in order, each between two spaces; see stores.words
 ) {partitioned};
 
--- How many records there are, and how many tokens they have: what BM25 has to know of them all. How many
--- of them have vectors that are searched, and how many of the ended ones were deleted.
+-- The numbers of records and tokens, which BM25 needs; of records with searchable vectors; and of deleted records.
 CREATE TABLE corpus (
   namespace text COLLATE "C" NOT NULL,
   collection text COLLATE "C" NOT NULL,
@@ -74,8 +72,8 @@ CREATE TABLE corpus (
   PRIMARY KEY (namespace, collection, ended)
 );
 
--- Which labels a namespace of a collection has had, so that its speakers are known without a look at its turns,
--- and how many records have each, so that listing them does not read the records.
+-- The labels that a namespace of a collection has had, and how many records have each, so that speakers and tags can
+-- be listed without reading the records.
 CREATE TABLE label (
   namespace text COLLATE "C" NOT NULL,
   collection text COLLATE "C" NOT NULL,
@@ -87,7 +85,7 @@ CREATE TABLE label (
 );
 ALTER TABLE label ALTER COLUMN key SET STATISTICS 0, ALTER COLUMN value SET STATISTICS 0;
 
--- Apart from the record, so that counting a read does not rewrite it.
+-- In a table of its own, so that counting an access does not rewrite the record.
 CREATE TABLE access (
   namespace text COLLATE "C" NOT NULL,
   seq bigint NOT NULL,
@@ -96,7 +94,7 @@ CREATE TABLE access (
 );
 """
 _OTHER_TABLES = """
--- Rows that changed while a table is being replaced by a copy; see `rewrite`. Of a label only the namespace is noted.
+-- Rows that changed while a table is being replaced with a copy; see `rewrite`. For a label, only the namespace.
 CREATE TABLE change (part text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, seq bigint);
 CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -111,21 +109,21 @@ BEGIN
 END $$;
 DO $$ BEGIN EXECUTE format('ALTER FUNCTION note_change() SET search_path = %I, pg_temp', current_schema()); END $$;
 
--- Requests that came with a key; see `stores.claims`. No content, and of the key a hash.
+-- Requests with an idempotency key; see `stores.claims`. The key is hashed, and no content is stored.
 CREATE TABLE request (
   name text COLLATE "C" PRIMARY KEY,
-  digest text COLLATE "C" NOT NULL,      -- of what is asked
-  at double precision NOT NULL,          -- when it was begun first: seconds since 1970
-  number integer NOT NULL,               -- how many have begun it
-  session integer,                       -- the process of the database for who does it; NULL while nobody does
-  until timestamptz,                     -- when that one counts as gone unless it says that it is there
-  told json                              -- of its answer; NULL while it is not known to be done
+  digest text COLLATE "C" NOT NULL,      -- of the request
+  at double precision NOT NULL,          -- when it was first begun: seconds since 1970
+  number integer NOT NULL,               -- how often it was begun
+  session integer,                       -- session of the server that is processing it; NULL if none is
+  until timestamptz,                     -- when that server counts as gone, unless it renews this
+  told json                              -- summary of the answer; NULL until the request has ended
 );
 CREATE INDEX request_at ON request (at);
 """
 
-# No statistics, since they would keep samples of texts, words, labels and names that no removal
-# reaches.
+# No statistics, because they would contain samples of texts, words, labels and names, which no
+# removal reaches.
 _UNSAMPLED = "ALTER TABLE {part} " + ", ".join(
     f"ALTER COLUMN {column} SET STATISTICS 0"
     for column in ("text", "tokens", "labels", "fields", "key", "grp")
@@ -141,7 +139,7 @@ ALTER INDEX {{part}}_words ALTER COLUMN 1 SET STATISTICS 0;
 """
 
 _VECTOR = """
--- One row for each window of a text. `live` repeats what the record says.
+-- One row for each window of a text. `live` is false if its record has ended.
 CREATE TABLE {table} (
   namespace text COLLATE "C" NOT NULL,
   seq bigint NOT NULL,

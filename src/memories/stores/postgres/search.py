@@ -23,11 +23,11 @@ from memories.stores.words import best as highest
 Scores = dict[int, float]
 
 # Among more records than this, only some are ranked, because reading each match takes time, and
-# very common words say least about a record.
+# very common words are the least informative.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
-_TOKEN_BYTES = 512  # an index allows 2,046
-_INDEXED_BYTES = 900_000  # bytes of one record's distinct tokens; an index allows a megabyte
+_TOKEN_BYTES = 512  # maximum size of a token; an index would allow 2,046
+_INDEXED_BYTES = 900_000  # maximum size of a record's distinct tokens; an index allows a megabyte
 
 
 class _Corpus(NamedTuple):
@@ -68,7 +68,7 @@ def candidates(
     """
     extent = read_extent(db, selected)
     cosines = vectors.best(db, probe, selected, extent, k)
-    # The best by words, and those by vector that contain some of the words.
+    # The best by words, and the best by vector as far as they contain some of the words.
     scores = _rank(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]
@@ -98,8 +98,7 @@ def _rank(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return the word scores of records; if there are many records, of those that the rarest terms
-    find.
+    """Return the word scores of records; among many records, only of those with the rarest terms.
 
     Args:
         db: A transaction.
@@ -193,8 +192,8 @@ def _documents(
     """Return the records that contain one of the terms.
 
     Without counts, these are all such records in the namespaces, so that they can be counted. With
-    counts, these are the matching ones. If the only term is very common, these are the matching
-    records with the highest scores, and those in `also`.
+    counts, they are the matching ones; for a single, very common term, only those with the highest
+    scores and those in `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -239,9 +238,7 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add the score of a term to the records that contain it; `holding` records of the corpus
-    do.
-    """
+    """Add a term's score to the records that contain it, given the number of all that do."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:

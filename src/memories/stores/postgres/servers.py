@@ -1,4 +1,4 @@
-"""Data shared by the servers of one store: keys of requests, and notifications of writes."""
+"""What the servers of one store share: claims of keyed requests, and notifications of writes."""
 
 import contextlib
 import logging
@@ -25,19 +25,19 @@ _log = logging.getLogger(__name__)
 # A request counts as abandoned if its server doesn't renew it for this long.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
-_SWEPT = 500  # requests between two removals of old ones
+_SWEPT = 500  # old requests are removed once in this many claims
 
-# No statement waits for the disk. The record of a begun request precedes its write in the
-# database's log, and the write does wait. If only the end of a request is lost, the request runs
-# again. Everything is one step, including the settings, since a pooler may give the session to
-# another client afterwards.
+# These statements don't wait for the disk. A claim precedes its request's write in the log of the
+# database, and that write is flushed, so it never survives without its claim. If only the end of a
+# request is lost, the request is processed again. A statement, its settings and its transaction are
+# sent in one step, because a pooler may give the session to a different client afterwards.
 _STEP = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off;
 {statement}; COMMIT
 """
 # A request is in progress while the session that began it exists and its lease has not expired. A
-# session ends with its process. The lease covers two cases: a session's end is noticed late, for
-# example after a power failure, or never, for example behind a pooler.
+# session ends with its process. The lease is needed because the server may notice the end of a
+# session late, for example after a power failure, or never, for example behind a pooler.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)
@@ -134,7 +134,7 @@ class PostgresClaims:
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement while the lock is held.
 
-        If the connection was lost, the statement is repeated on a new one, which is harmless.
+        If the connection was lost, the statement is repeated on a new one; repeating is harmless.
         """
         connection = self._connection
         if connection is not None and not connection.closed:
@@ -191,10 +191,10 @@ class PostgresClaims:
                 _log.warning("cannot renew the requests in progress: %s", exc)
 
 
-# seconds between two notifications to itself, which prove that it receives notifications
+# A listener sends itself a notification this often, to prove that it receives notifications.
 PROBE_SECONDS = 15.0
 _POLL_SECONDS = 0.2  # seconds until the listener notices that it should stop
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between two attempts to get a connection
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between attempts to get a connection
 _LISTENED = """
 INSERT INTO "{schema}".meta
 VALUES ('listened', (extract(epoch FROM clock_timestamp()) + {seconds})::bigint::text)
@@ -264,7 +264,7 @@ class Listener:
                 raise StoreUnreachable("its own notification did not arrive")
 
     def _receive(self, connection: "Connection", probe: str) -> bool:
-        """Report notifications for a while; return whether the probe was among them."""
+        """Pass on notifications until the next probe is due; return whether this probe arrived."""
         is_received, deadline = False, time.monotonic() + PROBE_SECONDS
         while time.monotonic() < deadline and not self._ended.is_set():
             for message in connection.notifies(timeout=_POLL_SECONDS):

@@ -68,7 +68,7 @@ _R = TypeVar("_R")
 def _repeat_if_interrupted(
     method: "Callable[Concatenate[PostgresStore, _P], _R]",
 ) -> "Callable[Concatenate[PostgresStore, _P], _R]":
-    """Repeat a read once if, in the meantime, the connection was lost or a table was replaced."""
+    """Repeat a read once if the connection was lost, or a table was replaced, during the read."""
 
     @functools.wraps(method)
     def read(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -91,22 +91,22 @@ class PostgresStore:
       namespace when it first reads or writes it. Two transactions that lock namespaces in opposite
       orders get `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a transaction
       should begin with them.
-    - *Durability* is the server's. `synchronous_commit` is switched on if it is off, and a server
-      with `fsync = off` is only read. With `synchronous_standby_names` set, acknowledged writes are
-      on the replica too.
+    - *Durability* depends on the server. `synchronous_commit` is switched on if it is off, and a
+      server with `fsync = off` is only read. With `synchronous_standby_names` set, acknowledged
+      writes are on the replicas too.
     - *A lost connection*: a read is repeated once, a write never. If the connection was lost during
       the commit, the error says that the write may or may not be stored. A server that sends
       nothing for a minute during a read, or two during a write, counts as unreachable, and nothing
       is repeated; erasing and migrating have no limit.
-    - *Word scores* leave out words that very many of more than 4,000 records have, if there is a
-      rarer one.
-    - *Removal* replaces the partitions that held the records by copies, which takes a while; others
-      read and write in the meantime, and wait for a moment at its end. It can't reach the server's
-      write-ahead log until it is recycled, its archives and backups, and a log of statements.
+    - *Word scores*: among more than 4,000 records, very common words don't count if a query has
+      rarer ones.
+    - *Removal* replaces the partitions that contained the records with copies, which takes a while.
+      Others read and write in the meantime, and wait briefly at the end. It doesn't reach the
+      server's write-ahead log before that is recycled, archives, backups, or a log of statements.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
-      other, so a crash between two can leave `corpus` and `label`, which provide counts and
-      speakers, without a record that was never acknowledged. What was removed there stays in that
-      node's files until VACUUM FULL is run there.
+      other. After a crash between two commits, `corpus` and `label`, which provide counts and
+      speakers, may lack a record that was never acknowledged. Removed records stay in the files of
+      such a node until VACUUM FULL is run there.
     """
 
     def __init__(self, url: str, space: Space | None) -> None:
@@ -168,7 +168,7 @@ class PostgresStore:
                 new.append(after._replace(embedded=embedded))
             counts.change(db, old=old, new=new)
 
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - has no use here
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - not supported
         """See `Store.touch`."""
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
@@ -428,15 +428,14 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        # when closing, no caller wants to wait for an index
+        # a caller that closes the store after an error doesn't want to wait for an index
         is_interrupted = sys.exc_info()[0] is not None
         if self._needs_indexes and not is_interrupted:
             self._make_indexes()
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
-        """Note that vector indexes are missing, to create them after this write or, in a load, on
-        closing.
+        """Have missing vector indexes created after this write or, in a load, on closing.
 
         A load is several times as fast without them. Without an index, searches score every vector.
         """

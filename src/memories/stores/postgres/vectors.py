@@ -1,6 +1,7 @@
 """Vectors in the PostgreSQL store: a table for each space, switching between spaces, and search.
 
-Few rows are scored exactly; more are searched with pgvector's HNSW index over half vectors.
+A small number of rows is scored exactly. A larger number is searched with pgvector's HNSW index
+over half vectors.
 """
 
 from collections import Counter
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Up to this many rows are scored individually, in a microsecond each; for more the index is used.
+# Up to this many rows are scored individually, in a microsecond each; for more, the index is used.
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
@@ -56,8 +57,8 @@ def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None
 def _rows_of(new: Iterable[NewVectors]) -> Iterator[Row]:
     for namespace, seq, collection, live, windows in new:
         for number, window in enumerate(windows.astype(">f2")):
-            # As COPY accepts half vectors: the dimension, two zero bytes, and the numbers, highest
-            # byte first.
+            # The format of half vectors for COPY: the dimension, two zero bytes, and the numbers,
+            # highest byte first.
             code = len(window).to_bytes(2, "big") + b"\0\0" + window.tobytes()
             yield namespace, seq, number, collection, live, code
 
@@ -101,7 +102,7 @@ def best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        if len(nearest) < k:  # also if very many vectors are equal: the index finds only some
+        if len(nearest) < k:  # also if very many vectors are equal; the index finds only some
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
     return highest(scores, k)
@@ -164,7 +165,7 @@ def _score_all(
 
 
 def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str, k: int) -> Scores:
-    """Return the best records in a namespace, found by the index of their windows."""
+    """Return the best records in a namespace by means of the vector index."""
     row_limit = k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {probe.table} v "
@@ -231,7 +232,7 @@ SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespac
 
 
 def claim(db: Transaction, space: Space) -> Vectors:
-    """Return the table for vectors of the space in use; the first vectors determine which it is.
+    """Return the table for vectors of the space in use; the store's first vectors determine it.
 
     Raises:
         EmbedderMismatch: The store's vectors are in another space.

@@ -29,7 +29,7 @@ _COUNT = (
     "SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool "
     f"WHERE p.collection <> '{Collection.LOG}'"
 )
-# seconds that a restore waits for readers before it continues without waiting
+# how long a restore waits for readers before it continues despite them
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -208,7 +208,7 @@ def refuse_logs(source: Path, path: Path) -> None:
         return
     first_step = ""
     if path.exists():
-        first_step = f"move {path} to another folder, then"
+        first_step = f"move {path} to another folder, then "
     raise RequestError(
         f"{log} is the log of {source} and contains its last writes; nothing was changed; "
         f"{first_step}move {source} to {path} and use it there"
@@ -223,7 +223,7 @@ def occupied_error(path: Path) -> RequestError:
 
 
 def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
-    """Replace a store by a checked file; each step leaves either the old store or the new one.
+    """Replace a store with a checked file; each step leaves either the old store or the new one.
 
     Args:
         scratch: The file, in the store's folder; no other process uses it.
@@ -231,9 +231,9 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         aside: The new name of the existing store, which keeps its log; None to refuse if there is a
             store.
         records: The number of records in the file.
-        mark: The file's mark. If the old store's log can't be emptied, it is next to the new file
-            for a moment. The mark then says that the log belongs to another file. The first commit
-            removes the mark.
+        mark: The file's mark. A log of the old store that can't be emptied is next to the new file
+            for a moment; the mark shows that it belongs to another file. The first commit removes
+            the mark.
 
     Raises:
         RequestError: There is a store, and no name to keep it under.
@@ -283,7 +283,7 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
 
 
 def _keep(path: Path, aside: Path) -> None:
-    """Give the store and its log second names (links), so that both survive when the first are
+    """Link the store and its log to second names, so that they survive when the first ones are
     reused.
     """
     for suffix in ("", "-wal"):

@@ -1,8 +1,8 @@
 """Checks a SQLite store file, and repairs the parts that are derived from the records: see `PARTS`.
 
 Checksums reveal damage in a record and its vectors; everything else is compared with the records.
-If an older version of a page replaced a page, the check can't detect that, because every checksum
-in it matches.
+A page that was replaced with an older version of itself is not detected, because the checksums in
+it match.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from memories.stores.sqlite.schema import RECREATE_WORDS
 from memories.stores.sqlite.spaces import StoredVectors
 
 SMALL = 400  # stores with up to this many records are read completely by the cheap check
-SOME = 200  # records that the cheap check reads in a larger store, within some milliseconds
-SMALL_BYTES = 2_097_152  # bytes; only a deep check reads all of a larger file
+SOME = 200  # number of records that the cheap check reads in a larger store: a few milliseconds
+SMALL_BYTES = 2_097_152  # only a deep check reads all of a larger file
 _UNREADABLE = (
     apsw.CorruptError,
     apsw.SQLError,

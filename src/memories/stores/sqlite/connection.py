@@ -28,12 +28,13 @@ from memories.stores.sqlite.errors import (
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
-COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # suffix of the side file's name
-# seconds that an erasure, and thus every other writer, waits for a reader at a time
+# Suffixes of the copies that migrations, restores and repairs leave next to the file.
+COPIES = ("v*.backup", "replaced-*", "before-fix-*")
+# how long one attempt to erase, and thus every other writer, waits for readers
 _ATTEMPT_MILLIS = 100
 _BETWEEN_ATTEMPTS = 0.05  # seconds to wait for other writers
 
-# Warnings that were logged: a file, and how many commits it lacks.
+# Logged warnings: each file with the number of commits that it lacks.
 _reported: set[tuple[Path, int]] = set()
 
 
@@ -140,7 +141,7 @@ class SQLiteFile:
         """Begin a transaction that excludes other writers; return its connection."""
         connection = self._connection_for_writing()
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        # For programs that don't take the lock on the side file.
+        # Other programs may write without taking the lock on the side file.
         connection.set_busy_timeout(int(patience * 1000))
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -162,7 +163,7 @@ class SQLiteFile:
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
         engine.undo(connection, statement)
         if connection.in_transaction and not self.in_write:
-            # even the rollback failed; the next use opens another connection
+            # even the rollback failed; the next use opens a new connection
             self._local.connection = None
 
     @property
@@ -173,8 +174,8 @@ class SQLiteFile:
     def erase_free_pages(self) -> None:
         """Empty the log into the file and overwrite free bytes, so that no removed byte is left.
 
-        Others may write between two attempts. A file from before deletions were overwritten is
-        rewritten completely, once.
+        Others may write between two attempts. A file from a version that didn't overwrite deleted
+        bytes is rewritten completely, once.
 
         Raises:
             StoreBusy: A reader kept using the earlier state.
@@ -207,7 +208,7 @@ class SQLiteFile:
             return not busy
 
     def missing_commits(self) -> int:
-        """Return how many acknowledged commits are missing because a log was cut or removed."""
+        """Return how many acknowledged commits are missing: see `loss_message`."""
         _, commit_note = engine.read_side(self._lock_file)  # read first, since others may commit
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
@@ -402,9 +403,9 @@ class SQLiteFile:
     def _refuse_changed_parts(self) -> None:
         """Refuse to continue if a part was removed or replaced while it was open.
 
-        SQLite would continue with the parts that it has opened, but no other process sees them, and
-        they disappear when it closes them. While this process has a connection, no other process
-        removes a log.
+        SQLite would continue with the parts that it has opened, but no other process sees these
+        parts, and they disappear when they are closed. Other processes of ours never remove a log
+        while this process has a connection.
         """
         if self._seen[0] is None:
             return
@@ -433,7 +434,7 @@ class SQLiteFile:
     def _refuse_foreign_log(self) -> None:
         """Refuse another file's log.
 
-        A commit in progress may look like one, so this checks again under the lock.
+        The log of a commit in progress may look like one, so this checks again under the lock.
         """
         from memories.stores.sqlite import log
 
@@ -456,8 +457,9 @@ class SQLiteFile:
             )
 
     def _disinherit(self) -> None:
-        """Drop the parent's connections to all stores, because SQLite would take its locks for
-        ours.
+        """Drop the connections to all stores that were inherited from the parent process.
+
+        Otherwise SQLite would mistake the parent's locks for this process's.
         """
         for file in list(_files):
             if not file._guard.forked:
@@ -470,10 +472,10 @@ class SQLiteFile:
                 )
 
     def _drop_inherited_connections(self) -> bool:
-        """Close the parent's connections without touching the file; return False if one is in use.
+        """Close the inherited connections without touching the file; return False if one is in use.
 
-        If another thread of the parent was using a connection, it stays in use in the child
-        forever.
+        A connection that another thread of the parent was using remains in use forever, because
+        that thread doesn't exist in this process.
         """
         try:
             if any(connection.in_transaction for _, connection in self._opened):

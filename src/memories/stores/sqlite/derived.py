@@ -242,7 +242,7 @@ def recount(inspection: Inspection) -> None:
     inspection.db.execute(schema.RECOUNT)
 
 
-# --- damage of the rows that describe vectors
+# --- damage to the rows that describe vectors
 
 
 def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
@@ -331,7 +331,7 @@ def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int
     return forms
 
 
-# --- damage of vectors and blocks
+# --- damage to vectors and blocks
 
 
 def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """The SQLite engine: which versions are safe, where store files may be, and how they are opened.
-`whole_file` creates and migrates them.
+
+`whole_file` creates and migrates store files.
 
 Nothing else opens store files: closing one in any other way, even as a plain file, would cancel
 this process's locks.
@@ -42,8 +43,8 @@ Identity = tuple[int, int]  # device and inode
 
 # --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
 #
-# It reveals that a log was cut, or belongs to another file. A store works without it. It is never
-# flushed, so after a power failure it may name an earlier commit, but never a later one.
+# It reveals that a log was truncated, or belongs to another file. A store works without it. It is
+# never flushed, so after a power failure it may name an earlier commit, but never a later one.
 
 
 class Marker(NamedTuple):
@@ -319,8 +320,8 @@ def prepare(db: apsw.Connection) -> None:
 
 def create_views(db: apsw.Connection) -> None:
     """Create a connection's views of its word tables."""
-    # Undo data of statements is kept in memory: 16 pages of a file for each added memory. The
-    # pragma comes first, because it drops temporary tables.
+    # Keeps the undo data of statements in memory; a file would get 16 pages for each added memory.
+    # The pragma comes first, because it drops temporary tables.
     db.execute("PRAGMA temp_store=MEMORY")
     for table in WORD_TABLES:
         for kind in ("instance", "row"):
@@ -405,8 +406,8 @@ _NETWORK = frozenset(
     "quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs 9p virtiofs vboxsf prl_fs "
     "prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most FUSE file systems are network or cloud drives, and new ones appear every year, so this lists
-# the local ones.
+# Most FUSE file systems are network or cloud drives, and new ones appear every year, so only these
+# local ones are accepted.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs "
     "gocryptfs cryfs securefs ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 "
@@ -417,7 +418,7 @@ _checked_folders: set[Path] = set()  # folders known to be on local disks
 
 
 def identity(path: str) -> Identity | None:
-    """Return what distinguishes a file from another one of the same name, without opening it."""
+    """Return a file's device and inode, without opening it; None if there is no file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

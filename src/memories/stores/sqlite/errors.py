@@ -210,7 +210,7 @@ def _is_out_of_descriptors() -> bool:
     opened: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
-            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - all that open must close
+            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - so that each is closed
     except OSError as exc:
         return exc.errno in (errno.EMFILE, errno.ENFILE)
     finally:
@@ -239,8 +239,8 @@ def _is_full(folder: Path) -> bool:
 def loss_message(path: Path, missing: int) -> str:
     """Return the message for a store that lacks acknowledged commits."""
     return (
-        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or "
-        "removed, or an older copy replaced it; it can be read, but nothing was written; put the "
-        "lost file back, restore a backup (memory restore FILE --replace), or continue without "
+        f"{missing} acknowledged commits are missing from {path}: its log was truncated or "
+        "removed, or an older copy replaced the file; it can be read, but nothing was written; put "
+        "the lost file back, restore a backup (memory restore FILE --replace), or continue without "
         "them: memory doctor --fix"
     )

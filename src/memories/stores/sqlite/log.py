@@ -1,10 +1,10 @@
 """Checks whether a log next to a store file belongs to it.
 
-SQLite doesn't check this: it replays any log into any file. Only the contents are reliable, since
-copying and moving change times and inodes. Each commit writes the row of the table `store`, whose
-id follows from the previous one. So the database file must contain one of the states in its log, or
-the state just before the first. The pages that the log changes must also be at the same positions
-in the database.
+SQLite doesn't check this: it replays any log into any file. Only the contents prove it, because
+copying and moving files change their times and inodes. Each commit writes the row of the table
+`store`, whose id follows from the previous one. So the database file must contain one of the states
+in its log, or the state just before the first. The pages that the log changes must also be at the
+same positions in the database.
 """
 
 import os
@@ -66,8 +66,8 @@ class _Database(NamedTuple):
         is_restored: Whether it is marked as a backup.
         marker: Its state; None in older schemas.
         has_moved: Whether its state is on another page than in the log.
-        is_unreadable: Whether SQLite can't read its state, because it is damaged or contains half
-            of the log.
+        is_unreadable: Whether SQLite can't read its state, because it is damaged or contains only a
+            part of the log.
         pages: Its contents for the pages in the log.
     """
 
@@ -252,8 +252,10 @@ def _has_layout(database: _Database, log: Log) -> bool:
 
 
 def _read_database(path: Path, log: Log) -> _Database:
-    """Read a database without its log, with the same SQLite: closing it otherwise would cancel our
-    locks.
+    """Read a database without its log.
+
+    It is opened with apsw, like every store file, because closing it in any other way would cancel
+    this process's locks.
     """
     pages = read_pages(path, log.page_size, log.pages)
     marker = None

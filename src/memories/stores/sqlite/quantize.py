@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECE = 16_384  # codes per step, so that they stay in the processor's cache
-_SCORED_AT_LEAST = 4_096  # up to this many codes, all are scored; of more,
-_SCORED_SHARE = 64  # only one in this many is scored
-_SAMPLE = 65_536  # minimum number of codes from which that share's distance is estimated
+_SCORED_AT_LEAST = 4_096  # minimum number of codes to score
+_SCORED_SHARE = 64  # among many codes, one in this many is scored
+_SAMPLE = 65_536  # minimum number of codes for estimating which distance selects that share
 # The positive levels with the smallest loss for normally distributed numbers (Max, Quantizing for
 # minimum distortion, 1960). After the rotation a vector's numbers are nearly normal, with a
 # variance of 1 / dimension.
@@ -30,7 +30,7 @@ _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
 _MIN_TOGETHER = 4  # smaller batches of vectors are encoded individually
-_WORDS_OF_A_BYTE = 3  # words whose bits are counted in one byte: 192 at most
+_WORDS_OF_A_BYTE = 3  # number of words whose bits are counted in one byte: 192 bits at most
 
 
 class Quantizer:
@@ -187,7 +187,7 @@ class Quantizer:
         """Return the indexes of the bit codes that may be among the best, in order.
 
         These are the codes that differ least from the query's signs, up to a fixed share. If there
-        are few codes, `among` is returned.
+        are few codes, `among` is returned unchanged.
 
         Args:
             query: The rotated query, shape (dimension,).
@@ -249,7 +249,7 @@ class Quantizer:
 
 
 def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return each window's row, and the codes of all windows; a row may have none.
+    """Return the row of each window, and the codes of all windows; a row may have no windows.
 
     Args:
         codes: The codes of each row's windows, concatenated.
@@ -257,7 +257,7 @@ def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.
     """
     only_bytes = cast("Sequence[bytes]", codes)
     if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
-        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and a fast one
+        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and much faster
     with decoding_errors():
         # Records with damaged codes are found only by words; `check` reports them.
         intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]

@@ -1,4 +1,4 @@
-"""Queries of records: filters as SQL conditions, and the records and counts that they find.
+"""Queries for records: filters as SQL conditions, and the records and counts that they find.
 
 Damage affects only its own record: a row that can't be decoded or doesn't match its checksum is
 left out and noted.
@@ -240,7 +240,7 @@ class Selection(NamedTuple):
         live: The number of live records in the namespaces.
         pools: The namespaces' ids.
         is_broad: Whether most records in the namespaces match.
-        is_plain: Whether the filter has no other conditions than namespaces, labels and being live.
+        is_plain: Whether the filter has no conditions other than namespaces, labels and being live.
         collection: Memories or turns.
         includes_ended: Whether ended records match as well.
     """

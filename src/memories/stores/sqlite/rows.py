@@ -116,7 +116,7 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
 
 # --- a record as a row
 
-# Faster than calling the enum.
+# A look-up is faster than a call of the enum.
 _COLLECTIONS: Mapping[Any, Collection] = {kind.value: kind for kind in Collection}
 
 ROW = (
@@ -301,7 +301,7 @@ def _insert_records(
     try:
         db.executemany(_INSERT, rows_with_refs())
     except apsw.ConstraintError as exc:
-        assert last_ref is not None  # a row was taken before it could be refused
+        assert last_ref is not None  # SQLite took a row before it refused it
         raise Conflict(
             f"another writer has written version {last_ref.position} of {last_ref.group}, "
             "or its key; read it again"

@@ -185,7 +185,7 @@ def _find_names_in_pages(path: Path) -> _Names:
 
 
 def _record_columns() -> list[str]:
-    """Return the columns of the record table in this program's schema, in order."""
+    """Return the columns of this program's record table, in order."""
     db = schema.empty()
     return [row[1] for row in db.execute("PRAGMA table_info(record)")]
 
@@ -319,10 +319,11 @@ class _Tables:
                     ranges += [(middle + 1, last), (first, middle)]
 
 
-# --- pages  For rows that SQLite no longer finds, every leaf of a table is read, whether a tree
-# leads to it or not. A leaf may contain rows of any table, and replaced states of a row, so the
-# caller must recognize its rows and compare checksums. The format:
-# https://sqlite.org/fileformat2.html
+# --- pages
+#
+# To find rows that SQLite no longer finds, every leaf page is read, whether or not a tree leads to
+# it. A leaf may contain rows of any table, and earlier states of a row, so the caller must
+# recognize its rows and compare checksums. The format: https://sqlite.org/fileformat2.html
 
 _LEAF = 13  # first byte of a page that contains table rows
 _HEADER = 100  # bytes before the first page's header
@@ -455,7 +456,7 @@ def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return a variable-length number of SQLite and the offset after it."""
+    """Decode one of SQLite's variable-length numbers; return it and the offset after it."""
     value = 0
     for _ in range(8):
         byte = data[offset]

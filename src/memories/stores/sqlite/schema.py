@@ -32,7 +32,7 @@ from memories.stores.sqlite.rows import (
 from memories.stores.words import tokens
 
 _FIRST = """
--- What the store has to remember about itself: model, dimension, blocks_epoch, erasing.
+-- The settings and the state of the store: model, dimension, blocks_epoch, erasing and others.
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
 -- A namespace of a collection. Records name it by a small number.
@@ -64,11 +64,11 @@ CREATE UNIQUE INDEX record_key ON record (pool, key) WHERE key IS NOT NULL AND e
 CREATE TABLE label (id INTEGER PRIMARY KEY, key TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (key, value));
 CREATE TABLE record_label (label INTEGER, seq INTEGER, PRIMARY KEY (label, seq)) WITHOUT ROWID;
 
--- Apart from the record, so that counting a read does not rewrite a text.
+-- In a table of its own, so that counting an access does not rewrite the text.
 CREATE TABLE access (seq INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 
--- The words of languages.text.index_text(text), of live records and of ended ones. Contentless: the text is in the
--- record, once.
+-- The words of live records and of ended ones, from languages.text.index_text(text). Contentless, because the text is
+-- in the record.
 CREATE VIRTUAL TABLE words USING fts5 (
   text, content = '', contentless_delete = 1,
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
@@ -78,10 +78,10 @@ CREATE VIRTUAL TABLE words_ended USING fts5 (
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
 );
 
--- One or more int8 codes of memories.stores.quantize, one for each window of the text.
+-- The int8 codes of `quantize`, one for each window of the text.
 CREATE TABLE vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 
--- The bit codes of the vectors up to seq `hi`, about 1,024 in a block. Derived from `vector`; can be made again.
+-- The bit codes of the vectors up to seq `hi`, about 1,024 in a block. Derived from `vector`; can be rebuilt.
 CREATE TABLE block (
   hi INTEGER PRIMARY KEY,
   seqs BLOB NOT NULL,                     -- int64, one for each window; empty for an unbroken row up to hi
@@ -94,8 +94,8 @@ _TURNS = """
 ALTER TABLE record ADD COLUMN session INTEGER;
 CREATE INDEX record_said ON record (pool, created_at) WHERE session IS NOT NULL;
 
--- Words and vectors of turns, apart from those of memories, which stay as rare and as fast to search as they are.
--- What has ended is in words_ended, whatever it is.
+-- The words and vectors of turns are separate from those of memories, so that turns don't make the words of memories
+-- more common or their searches slower. Ended records of both kinds are in words_ended.
 CREATE VIRTUAL TABLE turn_words USING fts5 (
   text, content = '', contentless_delete = 1,
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
@@ -103,28 +103,28 @@ CREATE VIRTUAL TABLE turn_words USING fts5 (
 CREATE TABLE turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 CREATE TABLE turn_block (hi INTEGER PRIMARY KEY, seqs BLOB NOT NULL, bits BLOB NOT NULL);
 
--- Which labels a namespace of a collection has had, so that its speakers are known without a look at its turns.
+-- The labels that a namespace of a collection has had, so that its speakers can be listed without reading its turns.
 CREATE TABLE label_pool (label INTEGER, pool INTEGER, PRIMARY KEY (label, pool)) WITHOUT ROWID;
 INSERT INTO label_pool SELECT DISTINCT m.label, r.pool FROM record_label m JOIN record r ON r.seq = m.seq;
 """
 
 _STAGED = """
--- Vectors of the model that meta names as staged_model, until a switch puts them in the place of those in use.
+-- Vectors of the model that `meta` names as staged_model, until a switch replaces the vectors in use with them.
 CREATE TABLE staged_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 CREATE TABLE staged_turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 """
 
 _COUNTED = """
--- One row: a random id of the store, and how many commits it has had, in digits of a fixed width. `log` finds both in
--- the pages of a log by the form of this row.
+-- One row: a random id of the store, and the number of its commits in digits of a fixed width. `log` recognizes this
+-- row by its form in the pages of a log.
 CREATE TABLE store (id TEXT NOT NULL, commits TEXT NOT NULL);
 INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));
 """
 
 _OWN_WORDS = """
 -- The words of a namespace are its own. A row has the tokens of memories.stores.words, each after the id of its
--- namespace and a z: '3zapple 3zpie' (see `own_tokens`). So what a word finds, and the time it takes, depend on the
--- namespaces that are read alone. The tokens are ready, so FTS5 only splits them.
+-- namespace and a z: '3zapple 3zpie' (see `own_tokens`). So the results and the duration of a search depend only on
+-- the namespaces that are read. The tokens are already in normal form, so FTS5 only splits them.
 DROP TABLE words;
 DROP TABLE words_ended;
 DROP TABLE turn_words;
@@ -132,30 +132,30 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = '', contentless_delete = 
 CREATE VIRTUAL TABLE words_ended USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
 CREATE VIRTUAL TABLE turn_words USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
 
--- How many live records a namespace has in those tables, or ended ones, and how many tokens these have.
+-- The numbers of records and of their tokens in those tables, for the live and the ended records of a namespace.
 CREATE TABLE corpus (
   pool INTEGER, ended INTEGER, documents INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (pool, ended)
 ) WITHOUT ROWID;
 
--- The namespace of each window of a block: uint8, or uint16 or uint32 where an id is larger.
+-- The namespace of each window of a block: uint8, or uint16 or uint32 if an id is larger.
 ALTER TABLE block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 """
 
 # --- row counts
-# They make tags and status equally fast in stores of any size. Triggers update them in the
+# With them, `memory tags` and `memory status` are as fast in a large store as in a small one. Triggers update them in the
 # transaction of each change, even if another program makes the change. They count live records by
 # namespace, label and label key, deleted records, and live records without a vector. All counts can
 # be rebuilt from the records.
 
 _COLUMNS = """
--- Live records, those that were deleted, and live ones without a vector.
+-- The numbers of live records, of deleted ones, and of live ones without a vector.
 ALTER TABLE pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pool ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pool ADD COLUMN without_vector INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE label_pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
 
--- How many live records, and how many at all, have a label with this key.
+-- The numbers of live records, and of all records, that have a label with this key.
 CREATE TABLE key_pool (
   key TEXT, pool INTEGER, live INTEGER NOT NULL, total INTEGER NOT NULL, PRIMARY KEY (key, pool)
 ) WITHOUT ROWID;
@@ -309,7 +309,7 @@ DROP TABLE IF EXISTS {table}_idx;
 DROP TABLE IF EXISTS {table}_docsize;
 DROP TABLE IF EXISTS {table}_config;
 CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
-INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word goes out of its page at once
+INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word is erased from its page at once
 """
 
 

@@ -53,7 +53,7 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return the form of a space that the store records: without the constants of searches."""
+    """Return the part of a space that the store records: no constants for searching."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
@@ -131,7 +131,7 @@ class StoredVectors:
 
         Args:
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store stores its first vectors in compact form.
+            compact: Whether a store without vectors gets compact ones.
         """
         self._space, self._compact = space, compact
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}

@@ -86,8 +86,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store that gets its first vectors, or new vectors for all records,
-                stores them in compact form.
+            compact: Whether vectors are compact if they are the store's first ones, or replace all
+                others.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
@@ -169,7 +169,7 @@ class SQLiteStore:
                 if batch:
                     sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)"
                     db.execute(sql, (batch,))
-            # Each search reads these counts, so the caches stay valid.
+            # The caches contain no access counts, so they stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
             return False  # the rest can be read; writes and the status report it
@@ -229,7 +229,7 @@ class SQLiteStore:
         index.remove(db, ((seq, sound.get(seq)) for seq in seqs))
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
-        # Each erasure has its own number, so that none ends another one.
+        # Each erasure has its own number, so that none clears another's mark.
         count_epoch(db, "erasing")
 
     # --- changing the space

@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # average number of vectors between two checks whether a block is full
-# The multiples of this, modulo 2**32, are spread evenly for every pattern of writes.
+# Multiples of this, modulo 2**32, are spread evenly, whatever the pattern of writes.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
 # If fewer than one in this many candidates matches, the filter's rows are scored instead.
 RARE = 50
-# Together with the share below, this includes 99.8 % of the true ten best among 100,000 or more
-# rows.
+# This number and the share below include 99.8 % of the true ten best among 100,000 or more rows.
 MIN_RESCORED = 300
 RESCORED_SHARE = 2000  # one more candidate for this many rows
 
-# minimum number of the nearest scored coarsely for each wanted record
+# minimum number of nearest windows to score coarsely for each wanted record
 _WINDOWS_PER_RECORD = 20
-_MAX_LABELLED = 2_000_000  # number of cached indexes of windows with a label
+_MAX_LABELLED = 2_000_000  # maximum number of cached indexes of labelled windows
 
 Scores = dict[int, float]
 
@@ -93,10 +92,7 @@ class _Blocks(NamedTuple):
 
 
 class VectorIndex:
-    """The vectors in one store file.
-
-    It caches the blocks that it has read; only erasures shrink them.
-    """
+    """The vectors of one collection in a store file, with a cache of their blocks."""
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
         """Prepare for the vectors of memories or of turns."""
@@ -151,9 +147,9 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            added: How many vectors were just inserted. After only a few, the method usually skips
-                the check, so that an append costs the same whether few or many vectors wait for
-                their block. A large batch is checked as often as its vectors would be individually.
+            added: How many vectors were just inserted. After only a few, the check is usually
+                skipped, so that an append costs the same whether few or many vectors wait for their
+                block. A batch causes as many checks as its vectors would individually.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))

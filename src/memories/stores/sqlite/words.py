@@ -1,5 +1,4 @@
-"""Word search in the SQLite store: FTS5 finds the records with a word, and this module computes
-BM25.
+"""Word search in the SQLite store: FTS5 finds records by word, and this module computes BM25.
 
 The words are the tokens of `stores.words`, as in every store. There are three tables: for current
 memories, turns and ended records. In each table, every namespace has its own tokens
@@ -39,17 +38,17 @@ from memories.stores.words import best as highest
 
 _MAX_TOKENS = 2**32
 _MAX_COUNTS = 2_000  # number of terms cached for each connection
-# distance between seqs; a larger one is checked, since it is more likely damage
+# a larger distance between seqs is checked, because it is probably damage
 _MAX_GAP = 1_000_000
 # In namespaces with more records than this, a search leaves out words that very many records
 # contain. Ranking takes time for every matching record, and such words are the least informative.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-# `k` times this many hits are looked at before applying a filter that most records match
+# a filter is applied to this many times `k` of the best hits
 _SURPLUS = 4
 _MAX_COLLECTED = 4_096  # up to this many records with a label, reading only them is faster
-_MAX_SPREAD = 4  # if seqs outnumber records by no more than this, the entire range is read
+_MAX_SPREAD = 4  # a range with at most this many seqs per record is read completely
 
 SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment
 
@@ -149,7 +148,7 @@ class Snapshot(NamedTuple):
         """Look up the number of tokens in these records, unless already known."""
         sizes = self.sizes
         length = len(sizes)
-        unknown_record = apsw.CorruptError(f"fts5: {table} has a row of a record that never was")
+        unknown_record = apsw.CorruptError(f"fts5: {table} has a row without a record")
         try:
             missing = [seq for seq in seqs if seq >= length or not sizes[seq]]
         except IndexError:
