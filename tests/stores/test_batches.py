@@ -25,5 +25,5 @@ def test_records_wait_until_they_are_read_or_too_many(
     assert len(everything(store, pool())) == 3
     batch.append([record("d")])
     assert len(everything(store, pool())) == 3
-    assert len(everything(batch.inner, pool())) == 4
+    assert len(everything(batch, pool())) == 4
     store.close()

@@ -326,7 +326,7 @@ def test_a_turn_that_the_server_refuses_for_now_is_queued(
 
     with MemoryGateway(url) as gateway:
         with monkeypatch.context() as down:
-            down.setattr("memories.stores.postgres.driver.Connection.connect", refuse)
+            down.setattr("memories.stores.postgres.patience.Connection.connect", refuse)
             with pytest.raises(ConnectionError) as caught:
                 gateway.append_history("talk", "user", "hello", 0, "2026-01-02T10:00:00Z")
             assert caught.value.queued  # type: ignore[attr-defined]

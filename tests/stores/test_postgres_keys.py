@@ -21,7 +21,7 @@ from memories.config import load_config
 from memories.stores import claims as rules
 from memories.stores.claims import Claim, Taken
 from memories.stores.postgres import servers
-from memories.stores.postgres.servers import PostgresClaims
+from memories.stores.postgres.shared import PostgresClaims
 from memories.stores.postgres.store import PostgresStore
 from postgres_node import Node
 from postgres_pooler import pgbouncer, small_pooler

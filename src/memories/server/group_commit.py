@@ -294,14 +294,13 @@ class GroupCommit:
         with self._store.transaction():
             try:
                 batch = BatchedStore(self._store)
-                heads: dict[str, Any] = {}
                 for store, group in itertools.groupby(writes, key=lambda write: write.store):
                     outcomes: list[_Outcome] = []
                     through = store
                     if together:
-                        if not isinstance(store, LoggedStore) or store.inner is not self._store:
+                        if not isinstance(store, LoggedStore) or store.wrapped is not self._store:
                             raise _Apart
-                        through = store.with_batch(batch, heads)
+                        through = store.with_batch(batch)
                     with collect_reports() as reports, through.transaction():
                         for write in group:
                             if (parts or outcomes) and time.monotonic() >= until:

@@ -1,20 +1,21 @@
 """Store wrapper that stamps origins and writes the audit log.
 
 Each added record gets its origin, and each transaction that changes records adds entries to the
-log: see `chain`.
+log: see `chain`. Quotas are checked here, too.
 """
 
 import contextlib
 import copy
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.errors import ErasureUnfinished, MemoriesError, StoreDamaged, StoreError
-from memories.guard.origin import Origin, host, program, stamp_labels, user
+from memories.errors import ErasureUnfinished, MemoriesError, RequestError, StoreDamaged, StoreError
+from memories.guard.origin import HELD, Origin, host, program, stamp_labels, user
 from memories.models import PENDING, Actor
 from memories.stores.damage import UNREADABLE
 from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from memories.stores.chain import Link
     from memories.stores.protocol import Store
     from memories.stores.wrapper import BatchedStore
-
-    Heads = dict[str, tuple[int, Link]]
 
 Change = Record | Patch | Ref  # an added, patched or removed record
 
@@ -104,7 +103,7 @@ class LoggedStore(StoreWrapper):
         self._salts: dict[str, str] = {}
         # The last entries read or written, by namespace.
         self._heads: dict[str, tuple[Record, Link]] = {}
-        self._batch_heads: Heads | None = None
+        self._batch: BatchedStore | None = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -116,7 +115,7 @@ class LoggedStore(StoreWrapper):
         notes: list[_Note] = []
         changes: list[Change] = []
         self._local.changes = changes
-        with self._store.transaction():
+        with self.wrapped.transaction():
             self._local.notes = notes
             try:
                 yield
@@ -132,7 +131,7 @@ class LoggedStore(StoreWrapper):
         changes: list[Change] = self._local.changes
         note_count, change_count = len(notes), len(changes)
         try:
-            with self._store.transaction():
+            with self.wrapped.transaction():
                 yield
         except BaseException:
             del notes[note_count:], changes[change_count:]
@@ -157,10 +156,8 @@ class LoggedStore(StoreWrapper):
         """Add records that already have their origins; see the module's `append_stamped`."""
         with self._within_transaction():
             if self._quota is not None:
-                from memories.stores.quota import check_quota
-
-                check_quota(self._store, records, self._quota)
-            self._store.append(records)
+                _check_quota(self.wrapped, records, self._quota)
+            self.wrapped.append(records)
             self._note(_Note(_added_action(record, self._action), record.ref) for record in records)
             self._local.changes += records
 
@@ -173,7 +170,7 @@ class LoggedStore(StoreWrapper):
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
         with self._within_transaction():
-            self._store.patch(patches)
+            self.wrapped.patch(patches)
             self._note(map(_patched_note, patches))
             self._local.changes += patches
 
@@ -186,7 +183,7 @@ class LoggedStore(StoreWrapper):
                 self._local.changes += refs
         backups = self.backups()  # first, since only the store may fail once records are erased
         try:
-            return tuple(dict.fromkeys((*self._store.remove(refs), *backups)))
+            return tuple(dict.fromkeys((*self.wrapped.remove(refs), *backups)))
         except ErasureUnfinished:
             raise
         except StoreError as exc:
@@ -205,7 +202,7 @@ class LoggedStore(StoreWrapper):
         try:
             for collection, namespace, group in groups:
                 where = Filter(collection, (namespace,), group=group, state="any")
-                remaining.update(self._store.refs(where))
+                remaining.update(self.wrapped.refs(where))
         except MemoriesError:
             return erasure_unfinished(UNSURE, exc)
         if remaining.isdisjoint(refs):
@@ -224,18 +221,14 @@ class LoggedStore(StoreWrapper):
         twin._origin, twin._action = None, action
         return twin
 
-    def with_batch(self, batch: "BatchedStore", heads: "Heads") -> "LoggedStore":
+    def with_batch(self, batch: "BatchedStore") -> "LoggedStore":
         """Return a copy of this store that appends through a batch of the wrapped store.
 
-        The copy shares the notes of this store's transaction.
-
-        Args:
-            batch: The batch, in a transaction of the wrapped store.
-            heads: The last entries written in that transaction, by namespace, for all stores that
-                share the batch. No other writer adds entries at the same time.
+        The copy shares the notes of this store's transaction. The batch is in a transaction of the
+        wrapped store; several stores may share it.
         """
         twin = copy.copy(self)
-        twin._store, twin._batch_heads = batch, heads
+        twin.wrapped = twin._batch = batch
         return twin
 
     # --- entries of the log
@@ -257,7 +250,7 @@ class LoggedStore(StoreWrapper):
         for namespace in sorted(by_namespace):
             entries += self._make_entries(namespace, by_namespace[namespace])
         if entries:
-            self._store.append(entries)
+            self.wrapped.append(entries)
 
     def _make_entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
         from memories.stores import chain  # imported here and below because reading doesn't need it
@@ -279,38 +272,38 @@ class LoggedStore(StoreWrapper):
             entry = chain.record_of(head, position)
             entries.append(entry)
             self._heads[namespace] = entry, head
-        if self._batch_heads is not None and head is not None:
-            self._batch_heads[namespace] = position, head
+        if self._batch is not None and head is not None:
+            self._batch.heads[namespace] = position, head
         return entries
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return a chain's last entry and its position."""
         from memories.stores import chain
 
-        if self._batch_heads is not None and namespace in self._batch_heads:
-            return self._batch_heads[namespace]
-        where, mark = chain.chain_of(namespace), self._store.damaged.mark()
+        if self._batch is not None and namespace in self._batch.heads:
+            return self._batch.heads[namespace]
+        where, mark = chain.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
             # Two look-ups by address take a third of the time of a search for the end.
             if namespace in self._heads:
                 entry, link = self._heads[namespace]
                 if self._is_last(entry) and not self._has_met_damage(namespace, mark):
                     return entry.ref.position, link
-            entries = self._store.scan(where, limit=1, newest_first=True)
+            entries = self.wrapped.scan(where, limit=1, newest_first=True)
             if not self._has_met_damage(namespace, mark):
                 if not entries:
                     return 0, None
                 return entries[0].ref.position, chain.link_of(entries[0])
         # The chain can't be continued, which `memory log --verify` reports. Writing must not wait
         # until it is repaired.
-        position = max((ref.position for ref in self._store.refs(where)), default=0)
+        position = max((ref.position for ref in self.wrapped.refs(where)), default=0)
         link = chain.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
         return position, link
 
     def _is_last(self, entry: Record) -> bool:
         """Return whether an entry is in the store unchanged and is the last one."""
         next_ref = entry.ref._replace(position=entry.ref.position + 1)
-        records = self._store.read([entry.ref, next_ref])
+        records = self.wrapped.read([entry.ref, next_ref])
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
@@ -318,7 +311,7 @@ class LoggedStore(StoreWrapper):
 
         A damaged entry still occupies its position, so no new entry can have it.
         """
-        for finding in self._store.damaged.since(mark):
+        for finding in self.wrapped.damaged.since(mark):
             ref = finding.ref
             if ref is None or ref.namespace != namespace:
                 continue
@@ -333,7 +326,7 @@ class LoggedStore(StoreWrapper):
         if namespace not in self._salts:
             salt = ""
             with contextlib.suppress(StoreDamaged, ValueError):
-                for record in self._store.read([Ref(Collection.LOG, namespace, chain.CHAIN, 1)]):
+                for record in self.wrapped.read([Ref(Collection.LOG, namespace, chain.CHAIN, 1)]):
                     salt = chain.link_of(record).salt
             self._salts[namespace] = salt
         return self._salts[namespace]
@@ -355,19 +348,19 @@ def append_stamped(store: "Store", records: Sequence[Record]) -> None:
 
 
 @contextlib.contextmanager
-def batch_appends(store: "Store") -> "Iterator[Store]":
-    """Yield a store that adds records in one transaction, together where possible.
+def batched_transaction(store: "Store") -> "Iterator[Store]":
+    """Run a transaction of a store; yield the store to use inside it.
 
-    Records are added at the end, or before the next read.
+    That store collects appended records, and adds them together at the end or before the next read.
     """
     from memories.stores.wrapper import BatchedStore
 
     with store.transaction():
-        if not isinstance(store, LoggedStore) or isinstance(store.inner, BatchedStore):
+        if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BatchedStore):
             yield store  # the store has no log, or already uses a batch
             return
-        batch = BatchedStore(store.inner)
-        yield store.with_batch(batch, {})
+        batch = BatchedStore(store.wrapped)
+        yield store.with_batch(batch)
         batch.flush()
 
 
@@ -450,3 +443,65 @@ def _patched_note(patch: Patch) -> _Note:
     if patch.ended_by is None and "reinforced_at" in patch.fields:
         return _Note("reinforce", patch.ref)
     return _Note("change", patch.ref, _NEXT_ACTIONS.get(patch.ended_by or "", ""))
+
+
+# --- quotas: the setting `namespace_quota`, checked in the transaction that writes
+
+_COLLECTIONS = {"memories": Collection.MEMORY, "turns": Collection.HISTORY}
+_ADVICE = {
+    "memories": "delete or forget some, such as with memory delete --where 'updated < 90d'",
+    "turns": "forget some conversations: memory turns forget",
+}
+
+
+def _check_quota(store: "Store", records: Sequence[Record], quota: str) -> None:
+    """Check that the namespaces of new records stay within their quotas.
+
+    Args:
+        store: The store, without these records.
+        records: The records to add.
+        quota: The setting, such as `memories=10000,bob.memories=500`.
+
+    Raises:
+        RequestError: A namespace would have more memories or turns than its quota.
+    """
+    limits: dict[str, int | None] = {}
+    for part in quota.split(","):
+        name, _, limit = part.partition("=")
+        limits[name] = None if limit == "none" else int(limit)
+    for kind, collection in _COLLECTIONS.items():
+        new = Counter(
+            record.ref.namespace
+            for record in records
+            if record.ref.collection is collection and _adds_to_count(store, record)
+        )
+        for namespace, count in new.items():
+            limit_of_namespace = limits.get(f"{namespace}.{kind}", limits.get(kind))
+            if limit_of_namespace is not None:
+                _refuse_excess(store, namespace, kind, count, limit_of_namespace)
+
+
+def _refuse_excess(store: "Store", namespace: str, kind: str, count: int, limit: int) -> None:
+    where = Filter(_COLLECTIONS[kind], (namespace,))
+    stored = store.count(where)
+    if kind == "memories":
+        pending = where._replace(state="ended", ended_by=PENDING, labels={HELD: "1"})
+        stored += store.count(pending)
+    if stored + count > limit:
+        raise RequestError(
+            f"namespace {namespace} contains {stored} {kind} and its quota is {limit}, so there "
+            f"is no room for {count} more; {_ADVICE[kind]}, or raise NAMESPACE_QUOTA"
+        )
+
+
+def _adds_to_count(store: "Store", record: Record) -> bool:
+    """Return whether a record makes the namespace larger; later versions of a memory do not."""
+    if record.ended_at is not None and record.ended_by != PENDING:
+        return False
+    if record.ref.collection is Collection.HISTORY or record.ref.position == 1:
+        return True
+    # A restored memory counts again; but a rollback only undoes changes, so no limit prevents it.
+    if record.fields.get("operation") == "restore":
+        return True
+    where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group, state="any")
+    return not store.count(where, at_most=1)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from memories.stores.chain import Link
     from memories.stores.records import Matches, TurnQuery
 
 
@@ -30,42 +31,41 @@ class StoreWrapper(Store):
     """Forwards every method to another store; see `Store` for each of them."""
 
     def __init__(self, store: Store) -> None:
-        """Wrap a store."""
-        self._store = store
+        """Wrap a store, which `wrapped` then names."""
+        self.wrapped = store
 
-    @property
-    def inner(self) -> Store:
-        """The store that methods are forwarded to."""
-        return self._store
+    def _target(self) -> Store:
+        """Return the store to forward a call to."""
+        return self.wrapped
 
     @property
     def damaged(self) -> Damaged:  # type: ignore[override]  # read-only here
         """See `Store.damaged`."""
-        return self._store.damaged
+        return self.wrapped.damaged
 
     def transaction(self) -> AbstractContextManager[None]:
         """See `Store.transaction`."""
-        return self.inner.transaction()
+        return self._target().transaction()
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
-        self.inner.append(records)
+        self._target().append(records)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
-        self.inner.patch(patches)
+        self._target().patch(patches)
 
     def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        return self.inner.touch(refs, batch)
+        return self._target().touch(refs, batch)
 
     def used(self, where: Filter) -> list[tuple[Ref, int]]:
         """See `Store.used`."""
-        return self.inner.used(where)
+        return self._target().used(where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
-        return self.inner.remove(refs)
+        return self._target().remove(refs)
 
     def scan(
         self,
@@ -76,85 +76,85 @@ class StoreWrapper(Store):
         newest_first: bool = False,
     ) -> list[Record]:
         """See `Store.scan`."""
-        return self.inner.scan(where, limit=limit, after=after, newest_first=newest_first)
+        return self._target().scan(where, limit=limit, after=after, newest_first=newest_first)
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        return self.inner.groups(where, limit=limit)
+        return self._target().groups(where, limit=limit)
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        return self.inner.candidates(where, vector=vector, terms=terms, k=k)
+        return self._target().candidates(where, vector=vector, terms=terms, k=k)
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
-        return self.inner.matches(where, query)
+        return self._target().matches(where, query)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return self.inner.read(refs)
+        return self._target().read(refs)
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
-        return self.inner.values(collection, namespaces, key)
+        return self._target().values(collection, namespaces, key)
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        return self.inner.count(where, at_most=at_most)
+        return self._target().count(where, at_most=at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        return self.inner.labels(where, key)
+        return self._target().labels(where, key)
 
     def days(self, where: Filter) -> Mapping[int, int]:
         """See `Store.days`."""
-        return self.inner.days(where)
+        return self._target().days(where)
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        return self.inner.namespaces(collection)
+        return self._target().namespaces(collection)
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        return self.inner.vectors(refs)
+        return self._target().vectors(refs)
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        return self.inner.unstaged(space, collection, limit=limit)
+        return self._target().unstaged(space, collection, limit=limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
-        self.inner.stage(space, vectors)
+        self._target().stage(space, vectors)
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
-        self.inner.switch(space)
+        self._target().switch(space)
 
     def use_space(self, space: Space) -> None:
         """See `Store.use_space`."""
-        self.inner.use_space(space)
+        self._target().use_space(space)
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        return self.inner.info(where)
+        return self._target().info(where)
 
     def refs(self, where: Filter) -> list[Ref]:
         """See `Store.refs`."""
-        return self.inner.refs(where)
+        return self._target().refs(where)
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
         """See `Store.check`."""
-        return self.inner.check(deep=deep)
+        return self._target().check(deep=deep)
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
-        return self.inner.repair()
+        return self._target().repair()
 
     def close(self) -> None:
         """See `Store.close`."""
-        self.inner.close()
+        self._target().close()
 
 
 # Maximum number of collected records. A caller that limits the duration of a transaction can only
@@ -174,21 +174,25 @@ class BatchedStore(StoreWrapper):
 
     Any other method first adds the collected records, so it sees them. A nested transaction can't
     be rolled back separately; `take_back` undoes the records that are still collected.
+
+    Attributes:
+        heads: The position and the content of the last log entry that was added through this batch,
+            for each namespace. No other writer adds entries in the meantime.
     """
 
     def __init__(self, store: "Store") -> None:
         """Begin an empty batch; the store must be in a transaction."""
         super().__init__(store)
+        self.heads: dict[str, tuple[int, Link]] = {}
         self._waiting: list[Record] = []
         self._added = 0  # number of records passed on to the store
         self._changes = 0
         self._has_failed = False
 
-    @property
-    def inner(self) -> "Store":
-        """The store, after the waiting records have been added to it."""
+    def _target(self) -> "Store":
+        """Return the store, after adding the waiting records to it."""
         self.flush()
-        return self._store
+        return self.wrapped
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -243,7 +247,7 @@ class BatchedStore(StoreWrapper):
         records, self._waiting = self._waiting, []
         self._added += len(records)
         try:
-            self._store.append(records)
+            self.wrapped.append(records)
         except BaseException:
             self._has_failed = True
             raise

@@ -26,7 +26,7 @@ from memories.guard import validate
 from memories.guard.origin import tags_of
 from memories.models import DecayPolicy, Draft, Memory
 from memories.read import versions
-from memories.stores.logged import append_stamped, batch_appends, stamp_origin
+from memories.stores.logged import append_stamped, batched_transaction, stamp_origin
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.links import drop_outdated_links, link_correction
@@ -204,7 +204,7 @@ class Batch(NamedTuple):
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
         results: list[Created] = []
-        with batch_appends(writer.store) as store:
+        with batched_transaction(writer.store) as store:
             batch_writer = self.through(store).writer
             for prepared in self.drafts:
                 created = _store(batch_writer, prepared)

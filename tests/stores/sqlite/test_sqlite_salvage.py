@@ -9,9 +9,9 @@ from contract import HISTORY, MEMORY, SPACE, everything, pool, record, turn
 
 from memories.errors import StoreDamaged
 from memories.stores.records import Patch, Record, Ref
-from memories.stores.sqlite.log import continues, read_log
 from memories.stores.sqlite.salvage import Lost, _value, _varint, page_rows, salvage
 from memories.stores.sqlite.store import SQLiteStore
+from memories.stores.sqlite.wal import continues, read_log
 
 
 @pytest.fixture

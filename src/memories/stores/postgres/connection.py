@@ -22,7 +22,7 @@ from memories.stores.postgres.url import parse_url
 if TYPE_CHECKING:
     import psycopg
 
-    from memories.stores.postgres.driver import Connection
+    from memories.stores.postgres.patience import Connection
 
 BUSY_SECONDS = 30.0
 READ_SECONDS = 60.0  # maximum silence of the server during a read
@@ -402,7 +402,7 @@ class Server:
         """Return a new connection that isn't in the pool."""
         import psycopg
 
-        from memories.stores.postgres.driver import Connection
+        from memories.stores.postgres.patience import Connection
 
         try:
             # Statements aren't prepared on the server, because behind a pooler the next statement

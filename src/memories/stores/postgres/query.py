@@ -22,7 +22,7 @@ from memories.stores.records import (
 if TYPE_CHECKING:
     import psycopg
 
-    from memories.stores.postgres.driver import Connection
+    from memories.stores.postgres.patience import Connection
 
 Row = tuple[Any, ...]
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.postgres.servers import Listener, PostgresClaims
+    from memories.stores.postgres.shared import Listener, PostgresClaims
     from memories.stores.postgres.vectors import NewVectors
     from memories.stores.records import Matches, TurnQuery
 
@@ -416,13 +416,13 @@ class PostgresStore:
 
     def listen(self, callback: Callable[[], None]) -> "Listener":
         """Call a function after each log write by any process; see `Listener`."""
-        from memories.stores.postgres.servers import Listener
+        from memories.stores.postgres.shared import Listener
 
         return Listener(self._server, callback)
 
     def claims(self) -> "PostgresClaims":
         """Return the table of requests with a key, shared by all servers of this store."""
-        from memories.stores.postgres.servers import PostgresClaims
+        from memories.stores.postgres.shared import PostgresClaims
 
         return PostgresClaims(self._server)
 

@@ -19,9 +19,9 @@ from memories.stores.sqlite import engine, schema
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import open_apart
 from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
-from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, labels_of
 from memories.stores.sqlite.rows import fetch, fetch_value, record_of
+from memories.stores.sqlite.wal import ForeignLog, continues, refuse_foreign_log
 
 MARK = "backup"  # the key in `meta`
 _PAGE = 500

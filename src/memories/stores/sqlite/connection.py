@@ -436,15 +436,15 @@ class SQLiteFile:
 
         The log of a commit in progress may look like one, so this checks again under the lock.
         """
-        from memories.stores.sqlite import log
+        from memories.stores.sqlite import wal
 
         try:
-            log.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
+            wal.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
         except (StoreDamaged, OSError, apsw.Error):
             if getattr(self._local, "exclusive", False):
                 raise
             with self._exclusive(BUSY_SECONDS):
-                log.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
+                wal.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
 
     def _refuse_orphaned_log(self) -> None:
         """Refuse to create a file next to the log of a lost file, because SQLite would replay that

@@ -239,8 +239,8 @@ def _is_full(folder: Path) -> bool:
 def loss_message(path: Path, missing: int) -> str:
     """Return the message for a store that lacks acknowledged commits."""
     return (
-        f"{missing} acknowledged commits are missing from {path}: its log was truncated or "
-        "removed, or an older copy replaced the file; it can be read, but nothing was written; put "
-        "the lost file back, restore a backup (memory restore FILE --replace), or continue without "
-        "them: memory doctor --fix"
+        f"{missing} commits that were acknowledged are missing from {path}: its log was "
+        "truncated or removed, or an older copy replaced the file; it can be read, but nothing was "
+        "written; put the lost file back, restore a backup (memory restore FILE --replace), or "
+        "continue without them: memory doctor --fix"
     )

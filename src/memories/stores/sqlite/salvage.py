@@ -20,9 +20,9 @@ from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, open_apart
 from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
-from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 from memories.stores.sqlite.rows import decode_group, describe_damage, record_of
+from memories.stores.sqlite.wal import ForeignLog, refuse_foreign_log
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
 # The table and column for each part of a row of `READ`.

@@ -115,7 +115,7 @@ CREATE TABLE staged_turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 """
 
 _COUNTED = """
--- One row: a random id of the store, and the number of its commits in digits of a fixed width. `log` recognizes this
+-- One row: a random id of the store, and the number of its commits in digits of a fixed width. `wal` recognizes this
 -- row by its form in the pages of a log.
 CREATE TABLE store (id TEXT NOT NULL, commits TEXT NOT NULL);
 INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));

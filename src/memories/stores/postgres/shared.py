@@ -18,7 +18,7 @@ from memories.stores.postgres.connection import LISTENED_SECONDS, Server
 from memories.stores.postgres.errors import translate_errors
 
 if TYPE_CHECKING:
-    from memories.stores.postgres.driver import Connection
+    from memories.stores.postgres.patience import Connection
 
 _log = logging.getLogger(__name__)
 
