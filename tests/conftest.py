@@ -59,7 +59,7 @@ TIERS = {
         "stores/test_chroma*",
         "stores/test_files*",
         "stores/test_http*",
-        "stores/test_postgres*",
+        "stores/postgres/*",
         "stores/test_qdrant*",
     ),
     "integrations": (

@@ -16,7 +16,7 @@ from contract import record
 
 from memories import Memories
 from memories.config import load_config
-from memories.stores.postgres import servers
+from memories.stores.postgres import shared
 from memories.stores.postgres.store import PostgresStore
 from postgres_node import Node
 
@@ -25,9 +25,9 @@ WAIT = 120.0
 SERVE = """
 import sys
 from memories.server.api import server
-from memories.stores.postgres import servers
+from memories.stores.postgres import shared
 server.POLL_SECONDS = server.PING_SECONDS = 3600.0
-servers._FIRST_PAUSE = 0.1
+shared._FIRST_PAUSE = 0.1
 from memories.__main__ import main
 sys.argv[1:] = ["serve", "--port", "0"]
 main()
@@ -143,8 +143,8 @@ def test_a_listener_without_its_own_notification_is_not_hearing(
 ) -> None:
     """As behind a pooler, which takes LISTEN and tells nobody."""
     store = opened(url)
-    monkeypatch.setattr(servers, "PROBE_SECONDS", 0.0)
-    monkeypatch.setattr(servers, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(shared, "PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "_FIRST_PAUSE", 0.0)
     tries = threading.Semaphore(0)
     own = store._server.connect
 

@@ -20,7 +20,7 @@ from memories import Memories
 from memories.config import load_config
 from memories.stores import claims as rules
 from memories.stores.claims import Claim, Taken
-from memories.stores.postgres import servers
+from memories.stores.postgres import shared
 from memories.stores.postgres.shared import PostgresClaims
 from memories.stores.postgres.store import PostgresStore
 from postgres_node import Node
@@ -277,16 +277,16 @@ def test_requests_in_progress_are_renewed_before_the_lease_expires(
 
     def run(self: PostgresClaims, connection: Any, statement: str, values: Any) -> Any:
         found = own(self, connection, statement, values)
-        if statement == servers._RENEW:
+        if statement == shared._RENEW:
             renewed.set()
         return found
 
     monkeypatch.setattr(PostgresClaims, "_run", run)
-    monkeypatch.setattr(servers, "LEASE_SECONDS", 0.0)
-    monkeypatch.setattr(servers, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(shared, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "RENEW_SECONDS", 0.01)
     one, other = keys(), keys()
     told(one)
-    monkeypatch.setattr(servers, "LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr(shared, "LEASE_SECONDS", 3600.0)
     renewed.clear()
     assert renewed.wait(WAIT)
     with pytest.raises(Taken):
@@ -297,10 +297,10 @@ def test_a_server_whose_lease_expired_settles_nothing(
     keys: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a machine without power, whose connection the database still takes for good."""
-    monkeypatch.setattr(servers, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "LEASE_SECONDS", 0.0)
     one, other, third = keys(), keys(), keys()
     late = told(one)
-    monkeypatch.setattr(servers, "LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr(shared, "LEASE_SECONDS", 3600.0)
     now = told(other)
     assert (late.number, now.number, now.summary) == (1, 2, None)
     assert now.begun_at == late.begun_at  # ids are made from it
@@ -326,7 +326,7 @@ def test_the_table_does_not_grow_for_ever(
     keys: Open, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "MAX_KEPT", 5)
-    monkeypatch.setattr(servers, "_SWEPT", 10)
+    monkeypatch.setattr(shared, "_SWEPT", 10)
     one = keys()
     for number in range(41):
         one.settle(told(one, f"n{number}"), {"status": 201})
