@@ -40,8 +40,8 @@ HINT_RETURNED = (
     "again, run: memory update {newer} CONTENT; to store this one as well, add --force"
 )
 HINT_CORRECTS = (
-    "stored; it corrects {corrects}, and is shown before it in a search; if both are true, run: "
-    "memory update {id} --not-corrects {corrects}"
+    "stored; it corrects {corrects}, and a search that finds both shows it first; if both are "
+    "true, run: memory update {id} --not-corrects {corrects}"
 )
 HINT_SIMILAR = "stored; if it replaces a memory in similar_to, run it again with: --supersedes ID"
 HINT_LEFT = (
