@@ -113,10 +113,10 @@ def test_many_turns_of_one_writer_do_not_fill_the_context(
 
 def test_a_context_is_no_longer_than_the_host_accepts(hook: Hook, home: Path) -> None:
     with Memories() as memories:
-        for number in range(30):
-            memories.create(
-                f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80, force=True
-            )
+        texts = [
+            f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80 for number in range(30)
+        ]
+        memories.create_many([Draft(text) for text in texts], force=True)
     asked = "tell me about deploys of words1 and words2, quoted"
     done = hook("user-prompt", {"prompt": asked}, host="codex")
     assert 0 < len(done.context) <= 8_000
