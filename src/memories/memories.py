@@ -99,7 +99,7 @@ class Memories:
             shared: Also read the namespace `shared`.
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words only.
             config: Settings to use instead of those in the environment and the files.
-            clock: Returns the current time, aware.
+            clock: Returns the current time, with its time zone.
             channel: The channel of changes, for origins and the audit log: see `Origin`. An unknown
                 name marks the writer as an agent.
             client: The name and version of the MCP client that writes.

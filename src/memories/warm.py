@@ -357,7 +357,7 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
 
     Args:
         store: The URL as it was written; empty for the default store.
-        environment: Names MEMORY_HOME, or the system's folder for data of programs.
+        environment: Names MEMORY_HOME, or the system's application data folder.
     """
     name = f"{crc32(absolute(store).encode('utf-8', 'surrogateescape')):08x}" if store else _HOME
     home = environment.get("MEMORY_HOME", "").strip(" ")

@@ -60,7 +60,7 @@ class AgentMemory:
             builder: Builds contexts.
             policy: Decides which memories are stored. It should count with the gateway's
                 `count_window`.
-            clock: Returns the current time, aware.
+            clock: Returns the current time, with its time zone.
         """
         self.gateway, self.builder, self.policy = gateway, builder, policy
         self._clock = clock

@@ -79,7 +79,7 @@ def shorten(turn: HistoryTurn, words: Sequence[str], size: int) -> HistoryTurn:
 
 
 def shorten_to_beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
-    """Return a turn with the beginning of its text."""
+    """Return a copy of a turn with only the beginning of its text."""
     shorter = copy.copy(turn)
     shorter.text = f"{turn.text[:size]}{CUT}"
     return shorter

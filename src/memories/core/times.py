@@ -45,7 +45,7 @@ def to_millis(moment: datetime) -> int:
 
 
 def from_millis(millis: int) -> datetime:
-    """Return the aware UTC time of milliseconds since 1970."""
+    """Convert milliseconds since 1970 to an aware UTC time."""
     return _EPOCH + timedelta(milliseconds=millis)
 
 

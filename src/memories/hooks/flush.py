@@ -234,7 +234,7 @@ def _split_runs(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _note_operations(run: Sequence[Event], config: Config, source: SessionSource) -> None:
-    """Record the hooks that captured the events for `memory stats`."""
+    """For `memory stats`, record the hooks that captured the events."""
     for event in run:
         if isinstance(event.get("ms"), int | float):
             note_operation(

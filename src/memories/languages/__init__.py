@@ -345,6 +345,6 @@ def make_visible(text: str, escape: Callable[[str], str], keep: str = "") -> str
     """
     if text.isascii() and text.isprintable():
         return text
-    signs = set(text).difference(keep)  # fast, since a text has few different characters
+    signs = set(text).difference(keep)  # fast, since a text has few distinct characters
     escapes = {ord(sign): escape(sign) for sign in signs if is_unseen(sign)}
     return text.translate(escapes) if escapes else text

@@ -237,7 +237,7 @@ def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_month_of_year(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read a month of a year by its distance, such as "June last year"."""
+    """Read a month of this or last year, such as "June last year"."""
     year = context.today.year
     if match["which"].lower() == "last":
         year -= 1

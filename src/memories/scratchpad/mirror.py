@@ -41,7 +41,7 @@ class Mirror:
 
         Args:
             place_of: Returns the place of a namespace's scratchpad.
-            clock: Returns the current time, aware.
+            clock: Returns the current time, with its time zone.
             makes_file: Returns whether a namespace's missing file is created.
             write_metadata: Writes `metadata.json` of a namespace.
         """

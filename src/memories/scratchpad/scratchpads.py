@@ -64,7 +64,7 @@ class Scratchpads:
             store: The store itself; writing to it does not change scratchpads.
             lookup: See the class.
             channel: The channel of changes; see `Origin`.
-            clock: Returns the current time, aware.
+            clock: Returns the current time, with its time zone.
             home: See `is_home`.
         """
         self.config, self.lookup = config, lookup

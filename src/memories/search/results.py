@@ -204,7 +204,7 @@ class SearchResult(NamedTuple):
         return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
     def describe(self, ranked: Ranked) -> Considered:
-        """Return a candidate with its numbers."""
+        """Return a candidate with the numbers behind its score."""
         record, features = self.candidates[ranked.row].record, ranked.features
         is_turn = record.ref.collection is Collection.HISTORY
         numbers = _round_evidence(features.evidence, is_turn=is_turn)

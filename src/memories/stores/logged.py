@@ -88,7 +88,7 @@ class LoggedStore(StoreWrapper):
         Args:
             store: The store that contains the records and the log.
             channel: The channel that changes come through; see `Actor`.
-            clock: Returns the current time, aware.
+            clock: Returns the current time, with its time zone.
             origin: Returns the origin of an added record, regardless of the record's own; None if
                 records keep theirs, as copies do. It is called for each record.
             action: The action logged for all additions and removals, instead of their own.

@@ -118,7 +118,7 @@ def is_instruction(message: Message) -> bool:
 
 
 def size_of(message: Message) -> Size:
-    """Return a message's token counts, complete and shortened."""
+    """Return the token counts of a message, in full and when shortened."""
     return Size(tokens_of(message), tokens_of(_shorten(message)))
 
 

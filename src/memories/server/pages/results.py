@@ -102,7 +102,7 @@ def describe_meaning(similarity: float) -> str:
 
 
 def describe_words(text: str, terms: Sequence[str]) -> str:
-    """Return a sentence on the search words in a text."""
+    """Return a sentence that says which search words a text contains."""
     wanted = [term.strip(" *") for term in terms]
     marked = {normal_form(piece) for piece, is_marked in mark(text, terms) if is_marked}
     present = [

@@ -167,7 +167,7 @@ def _render(server: Server, page: Page, request: Request) -> Response:
         )
     if as_json:
         return json_response(view.data, view.status, HEADERS)
-    changes = page_request.call(CHANGES) if view.status < 400 else ""  # errors are not updated
+    changes = page_request.call(CHANGES) if view.status < 400 else ""  # error pages stay
     return _html(view, page_request, changes=changes, **about)
 
 

@@ -1,4 +1,4 @@
-"""Records as documents on a server: ids, payloads, and filters as conditions. Pure functions."""
+"""Pure functions that turn records into a server's documents, and filters into conditions."""
 
 import json
 from collections.abc import Iterable, Mapping

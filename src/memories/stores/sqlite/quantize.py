@@ -130,7 +130,7 @@ class Quantizer:
         return result * scales
 
     def bits(self, codes: bytes) -> "NDArray[np.uint64]":
-        """Return the codes' bit codes, word by word: shape (words, n)."""
+        """Return the bit codes of these codes, as 64-bit words: shape (words, n)."""
         _, numbers = self._split(codes)
         padded = np.zeros((len(numbers), self.words * 64), dtype=bool)
         padded[:, : self.dimension] = numbers > 0

@@ -98,7 +98,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same thing, by the embedder.
+        threshold: The embedder's minimum cosine for two texts that may say the same thing.
     """
     if max(len(new), len(old)) > _MAX_CHARACTERS or "\n" in new.strip() or "\n" in old.strip():
         return False

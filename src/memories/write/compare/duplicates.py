@@ -86,7 +86,7 @@ def compare_texts(
         new: The new text.
         old: The stored text.
         similarity: The cosine of their vectors, or None without vectors.
-        threshold: The cosine from which two texts may say the same thing, by the embedder.
+        threshold: The embedder's minimum cosine for two texts that may say the same thing.
         explain: Set to False to skip telling corrections from unrelated text (10× faster).
 
     Returns:
