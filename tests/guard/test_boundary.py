@@ -425,7 +425,7 @@ def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path
         )
         queued.chmod(0o600)
     done = run("doctor", "--secrets")
-    found = [each for each in json.loads(done.stdout)["findings"] if "holds" in each["what"]]
+    found = [each for each in json.loads(done.stdout)["findings"] if "contains" in each["what"]]
     assert done.returncode == 1
     assert planted not in done.stdout + done.stderr
     assert all("github_token" in each["what"] for each in found)
@@ -439,5 +439,5 @@ def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path
             assert run(*command.split()).returncode == 0
     queued.unlink()
     again = run("doctor", "--secrets")
-    assert not [each for each in json.loads(again.stdout)["findings"] if "holds" in each["what"]]
+    assert not [each for each in json.loads(again.stdout)["findings"] if "contains" in each["what"]]
     assert held(home, planted) == []

@@ -736,7 +736,7 @@ def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_le
         commit(*given, **named)
         full = True
 
-    index = memories._store._store._files.index  # type: ignore[attr-defined]
+    index = memories._store.wrapped._files.index  # type: ignore[attr-defined]
     index._file._connection().exec_trace = trace
     monkeypatch.setattr(connection.Folder, "commit", commit_then_fill)
     made = memories.create("the quixotrumpel").memory

@@ -592,7 +592,7 @@ def test_a_failure_before_the_commit_of_an_erasure_is_an_ordinary_error(
             raise apsw.FullError("database or disk is full")
         return True
 
-    store = memories._store._store  # type: ignore[attr-defined]
+    store = memories._store.wrapped  # type: ignore[attr-defined]
     store._file._connection().exec_trace = full
     with pytest.raises(StoreError, match="nothing was written") as raised:
         memories.forget(made.id)
